@@ -111,7 +111,8 @@ def draw_memory(plan: Plan) -> str:
 
 
 def _by_machine(plan: Plan) -> Iterator[Row]:
-    palette, kind = Palette(len(plan.cluster)), StepKind().of(plan.graph)
+    palette = Palette(tuple(machine.name for machine in plan.cluster.machines))
+    kind = StepKind().of(plan.graph)
     for m, machine in enumerate(plan.cluster.machines):
         total, colour = plan.memory_bytes(m), palette.colour(m)
         vectors = vector_bytes(plan.sizes, plan.n_parameters(m), kind, driver="downpour", rule_vectors=1)

@@ -1,8 +1,8 @@
-"""What repeats in a long network, so that it is drawn once: "12 times the same".
+"""Blocks of layers that repeat in a long network, so that they are drawn once: "12 times the same".
 
-A block of layers folds where it comes several times in a row with the same kinds, settings and shapes, the
-same wiring (each layer listens as far back, and is listened to from as far ahead), the same pieces on the
-same machines and the same messages into and inside of every layer. The first is drawn, and stands for all.
+A block folds where it comes several times in a row with the same kinds, settings and shapes, the same wiring
+(each layer uses inputs as far back, and is used as far ahead), the same pieces on the same machines and the
+same messages into and inside of every layer. The first is drawn, and stands for all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is drawn of a network.
+    """A network as it is drawn.
 
     Args:
         wiring: the layers that are drawn, and what is given.
@@ -55,35 +55,33 @@ def sketched(owned: Ownership, routes: Sequence[Route]) -> Sketch:
     """Folds the network where it is long enough."""
     graph = owned.graph
     computed = [grid.name for grid in graph.computed]
-    found = runs(_signatures(owned, routes)) if len(computed) >= FOLDED else []
     stands_for = {grid.name: grid.name for grid in graph.grids}
     folds = []
-    for start, period, times in found:
-        for n in range(start, start + period * times):
-            stands_for[computed[n]] = computed[start + (n - start) % period]
-        block = tuple(computed[start : start + period])
-        folds.append(Fold(block, times, computed[start + period * times - 1]))
+    for start, period, times in runs(_signatures(owned, routes)) if len(computed) >= FOLDED else ():
+        block, stop = tuple(computed[start : start + period]), start + period * times
+        stands_for |= {computed[n]: block[(n - start) % period] for n in range(start, stop)}
+        folds.append(Fold(block, times, computed[stop - 1]))
     return Sketch(_wiring(graph, stands_for), stands_for, tuple(folds))
 
 
 def _wiring(graph: Graph, stands_for: dict[str, str]) -> Wiring:
-    """Of the layers that are drawn, and of what is given and has a listener among them."""
+    """Wires the layers that are drawn, and what is given to one of them."""
     drawn = [grid for grid in graph.grids if stands_for[grid.name] == grid.name]
-    heard = {source for grid in drawn for source in grid.sources}
-    kept = [grid for grid in drawn if not grid.is_placeholder or grid.name in heard]
+    used = {source for grid in drawn for source in grid.sources}
+    kept = [grid for grid in drawn if not grid.is_placeholder or grid.name in used]
     sources = {grid.name: tuple(stands_for[source] for source in grid.sources) for grid in kept}
     return Wiring(sources, frozenset(grid.name for grid in kept if grid.is_placeholder))
 
 
 def _signatures(owned: Ownership, routes: Sequence[Route]) -> list[Hashable]:
-    """For each computed layer all that must be the same where it repeats."""
+    """Returns for each computed layer all that must be the same where it repeats."""
     graph = owned.graph
     order = {grid.name: n for n, grid in enumerate(graph.computed)}
     arriving: dict[str, list[Hashable]] = {name: [] for name in order}
     for found in routes:
         message = found.message
         what = (message.direction, found.start[1:], found.stop[1:], message.rows, message.n_bytes)
-        arriving[found.via[1] if found.via else found.start[0]].append((found.via is None, *what))
+        arriving[found.ends[1]].append((found.via is None, *what))
     signatures: list[Hashable] = []
     for n, grid in enumerate(graph.computed):
         back = tuple(n - order[source] if source in order else source for source in grid.sources)
@@ -94,35 +92,32 @@ def _signatures(owned: Ownership, routes: Sequence[Route]) -> list[Hashable]:
 
 
 def _settings(grid: Grid) -> Hashable:
-    """The kind, shape and parameters of a layer, and its settings but the name."""
+    """Returns the kind, shape and parameters of a layer, and its settings but the name."""
     layer: Any = grid.layer
-    settings = [(field.name, repr(getattr(layer, field.name))) for field in fields(layer)]
+    settings = [(f.name, repr(getattr(layer, f.name))) for f in fields(layer) if f.name != "name"]
     parameters = tuple((parameter.shape, parameter.shared) for parameter in grid.parameters)
-    return layer.kind, grid.shape, parameters, tuple(found for found in settings if found[0] != "name")
+    return layer.kind, grid.shape, parameters, tuple(settings)
 
 
 def runs(signatures: Sequence[Hashable]) -> list[tuple[int, int, int]]:
-    """Where blocks repeat: their start, their length, and how many times they come. The longest runs, from
-    the first layer on; of those that save as much, the one with the shortest block.
+    """Finds where blocks repeat: start, length of the block, and how many times it comes.
+
+    The longest runs, from the first layer on; of those that save as much, the one with the shortest block.
     """
+
+    def times(start: int, period: int) -> int:
+        n = start
+        while n + period < len(signatures) and signatures[n] == signatures[n + period]:
+            n += 1
+        return 1 + (n - start) // period
+
     found, n = [], 0
     while n < len(signatures):
-        best = max(
-            ((period, _times(signatures, n, period)) for period in range(1, LONGEST + 1)),
-            key=lambda run: (run[0] * (run[1] - 1), -run[0]),
-        )
-        period, times = best
-        if period * (times - 1) >= LEAST:
-            found.append((n, period, times))
-            n += period * times
+        candidates = ((period, times(n, period)) for period in range(1, LONGEST + 1))
+        period, count = max(candidates, key=lambda run: (run[0] * (run[1] - 1), -run[0]))
+        if period * (count - 1) >= LEAST:
+            found.append((n, period, count))
+            n += period * count
         else:
             n += 1
     return found
-
-
-def _times(signatures: Sequence[Hashable], start: int, period: int) -> int:
-    """How often the block that starts here comes in a row."""
-    n = start
-    while n + period < len(signatures) and signatures[n] == signatures[n + period]:
-        n += 1
-    return 1 + (n - start) // period

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from partita.engine.view import svg
 from partita.engine.view.cells import squares
-from partita.engine.view.look import Look
 from partita.engine.view.marks import behind, marks, over
+from partita.engine.view.palette import Palette
 from partita.engine.view.panels import Held, Panel, caption, panels, right_of
 from partita.engine.view.travels import drawn_travels, lanes, travels
 from partita.layers.box import BoxSet, Shape
@@ -77,8 +77,7 @@ class _Picture:
 
     def __init__(self, plan: Plan, layer: str, nodes: Sequence[int]) -> None:
         self.plan, self.owned, self.grid = plan, plan.ownership, plan.graph[layer]
-        self.look = Look(tuple(machine.name for machine in plan.cluster.machines))
-        self.palette = self.look.palette
+        self.palette = Palette(tuple(machine.name for machine in plan.cluster.machines))
         self.alone = len(plan.cluster) == 1
         self.travels = [] if self.alone else travels(plan, layer)
         left, self.beside = lanes(self.travels)
@@ -134,7 +133,7 @@ class _Picture:
         return found
 
     def _arrows(self) -> Iterator[str]:
-        return self.look.definitions()
+        return self.palette.definitions()
 
     def _panel(self, panel: Panel) -> Iterator[str]:
         if not self.alone:
@@ -147,7 +146,7 @@ class _Picture:
         yield from over(panel, self.marks, inset=0.0 if self.alone else INSET)
 
     def _machine(self, panel: Panel) -> str:
-        palette, name = self.palette, self.look.names[panel.machine]
+        palette, name = self.palette, self.palette.names[panel.machine]
         x = min(h.cells.left for h in (*panel.inputs, panel.layer) if h is not None)
         swatch = svg.element(
             "rect", x=x, y=panel.top + 2, width=22, height=15, rx=3, fill=palette.fill(panel.machine)

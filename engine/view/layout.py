@@ -1,12 +1,14 @@
-"""Where layers lie: in ranks from the inputs up, branches side by side, and lanes for what passes a rank by.
+"""Places of layers: in ranks from the inputs up, branches side by side, and lanes for edges that pass a rank.
 
 A layered drawing as usual: long edges get a narrow lane in every rank that they pass; sweeps order each rank
 by the means of its neighbours, and then move everything as near to its neighbours as the order allows. Bars
 are heavy and what is given or passes by is light, so a chain of layers stands straight; the middle draws all.
+A tall picture is cut into columns, as a newspaper is: each goes on where the one to its left ends.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +16,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 Item: TypeAlias = tuple[str, int]
-"""A layer in its rank, or the lane in which what comes from the layer passes another rank."""
+"""A layer in its rank, or the lane in which an edge of the layer passes another rank."""
 
 GAP = 36.0
 """Between neighbours in a rank, in pixels."""
@@ -24,14 +26,18 @@ LIGHT = 0.001
 """Weight of a lane and of what is given; a layer weighs 1."""
 PULL = 0.2
 """Weight with which the middle of the picture draws everything."""
+TALL = 14
+"""Ranks up to which there is one column."""
+ASPECT = 1.4
+"""Width over height that columns aim at."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What is placed.
+    """A network to be placed.
 
     Args:
-        sources: of everything, by name and in topological order, what it listens to.
+        sources: by name and in topological order, the inputs of each layer.
         light: the names of what is given.
     """
 
@@ -40,7 +46,7 @@ class Wiring:
 
     @cached_property
     def consumers(self) -> dict[str, list[str]]:
-        """Who listens to each."""
+        """The layers that use each."""
         found: dict[str, list[str]] = {name: [] for name in self.sources}
         for name, sources in self.sources.items():
             for source in dict.fromkeys(sources):
@@ -56,26 +62,12 @@ class Layout:
     centres: dict[Item, float]
 
     def passage(self, source: str, consumer: str) -> list[Item]:
-        """The lanes by which an edge gets from a layer to the next, from below."""
+        """Returns the lanes by which an edge gets from a layer to the next, from below."""
         return [(source, rank) for rank in range(self.ranks[source] + 1, self.ranks[consumer])]
 
 
-def arrange(
-    wiring: Wiring, ranks: Mapping[str, int], extents: Mapping[str, tuple[float, float]], *, lane: float
-) -> Layout:
-    """Places every layer.
-
-    Args:
-        wiring: the layers.
-        ranks: of each, from 0; a layer lies above all that it listens to.
-        extents: how far each layer reaches to the left and to the right of its centre.
-        lane: half the width of a lane.
-    """
-    return Layout(ranks, _Sweeps(wiring, ranks, extents, lane).centres)
-
-
 def ranks_of(wiring: Wiring) -> dict[str, int]:
-    """Each layer one above the highest of its inputs; what is given right below its first listener."""
+    """Puts each layer one above the highest of its inputs; what is given right below its first consumer."""
     found: dict[str, int] = {}
     for name, sources in wiring.sources.items():
         if name not in wiring.light:
@@ -85,65 +77,76 @@ def ranks_of(wiring: Wiring) -> dict[str, int]:
     return found
 
 
-class _Sweeps:
-    """Orders each rank, and moves everything as near to its neighbours as the order allows."""
+def arrange(
+    wiring: Wiring, ranks: Mapping[str, int], reach: Mapping[str, tuple[float, float]], *, lane: float
+) -> Layout:
+    """Orders each rank, and moves everything as near to its neighbours as the order allows.
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        ranks: Mapping[str, int],
-        extents: Mapping[str, tuple[float, float]],
-        lane: float,
-    ) -> None:
-        self.rows: list[list[Item]] = [[] for _ in range(max(ranks.values()) + 1)]
-        self.near: dict[Item, set[Item]] = {}
-        self.extents: dict[Item, tuple[float, float]] = {}
-        self.weights: dict[Item, float] = {}
-        self.centres: dict[Item, float] = {}
-        for name in wiring.sources:
-            self._add((name, ranks[name]), extents[name], LIGHT if name in wiring.light else 1.0)
-        for name, sources in wiring.sources.items():
-            top = max((ranks[consumer] for consumer in wiring.consumers[name]), default=0)
-            for rank in range(ranks[name] + 1, top):
-                self._add((name, rank), (lane, lane), LIGHT)
-                self._join((name, rank - 1), (name, rank))
-            for source in sources:
-                self._join((source, ranks[name] - 1), (name, ranks[name]))
-        self._sweep()
+    Args:
+        wiring: the layers.
+        ranks: of each, from 0; a layer lies above its inputs.
+        reach: how far each layer reaches to the left and to the right of its centre.
+        lane: half the width of a lane.
+    """
+    rows: list[list[Item]] = [[] for _ in range(max(ranks.values()) + 1)]
+    near: dict[Item, set[Item]] = {}
+    extents: dict[Item, tuple[float, float]] = {}
+    heavy = {(name, ranks[name]) for name in wiring.sources if name not in wiring.light}
 
-    def _add(self, item: Item, extents: tuple[float, float], weight: float) -> None:
-        self.rows[item[1]].append(item)
-        self.extents[item], self.weights[item] = extents, weight
+    def join(one: Item, other: Item) -> None:
+        near.setdefault(one, set()).add(other)
+        near.setdefault(other, set()).add(one)
 
-    def _join(self, one: Item, other: Item) -> None:
-        self.near.setdefault(one, set()).add(other)
-        self.near.setdefault(other, set()).add(one)
+    for name in wiring.sources:
+        rows[ranks[name]].append((name, ranks[name]))
+        extents[name, ranks[name]] = reach[name]
+    for name, sources in wiring.sources.items():
+        top = max((ranks[consumer] for consumer in wiring.consumers[name]), default=0)
+        for rank in range(ranks[name] + 1, top):
+            rows[rank].append((name, rank))
+            extents[name, rank] = (lane, lane)
+            join((name, rank - 1), (name, rank))
+        for source in sources:
+            join((source, ranks[name] - 1), (name, ranks[name]))
+    weights = {item: 1.0 if item in heavy else LIGHT for item in extents}
+    return Layout(
+        ranks, _swept(rows, {item: sorted(near.get(item, ())) for item in extents}, weights, extents)
+    )
 
-    def _sweep(self) -> None:
-        for row in self.rows:
-            self._pack(row, [0.0] * len(row))
-        for sweep in range(SWEEPS):
-            for row in self.rows if sweep % 2 == 0 else reversed(self.rows):
-                if sweep < ORDERING:  # on a tie lanes stay to the right, where bars have no labels
-                    row.sort(key=lambda item: (round(self._wish(item) / GAP), self.weights[item] == LIGHT))
-                self._pack(row, [self._wish(item) for item in row])
 
-    def _wish(self, item: Item) -> float:
-        beside = self.near.get(item, ())
-        if not beside:
-            return self.centres[item]
-        total = sum(self.weights[other] for other in beside) + PULL * self.weights[item]
-        return sum(self.weights[other] * self.centres[other] for other in sorted(beside)) / total
+def _swept(
+    rows: list[list[Item]],
+    near: Mapping[Item, Sequence[Item]],
+    weights: Mapping[Item, float],
+    extents: Mapping[Item, tuple[float, float]],
+) -> dict[Item, float]:
+    """Returns the centres after all sweeps."""
+    centres: dict[Item, float] = {}
 
-    def _pack(self, row: list[Item], wishes: list[float]) -> None:
-        places = packed(wishes, [self.weights[item] for item in row], [self.extents[item] for item in row])
-        self.centres |= dict(zip(row, places, strict=True))
+    def pack(row: list[Item], wishes: list[float]) -> None:
+        places = packed(wishes, [weights[item] for item in row], [extents[item] for item in row])
+        centres.update(zip(row, places, strict=True))
+
+    def wish(item: Item) -> float:
+        if not near[item]:
+            return centres[item]
+        total = sum(weights[other] for other in near[item]) + PULL * weights[item]
+        return sum(weights[other] * centres[other] for other in near[item]) / total
+
+    for row in rows:
+        pack(row, [0.0] * len(row))
+    for sweep in range(SWEEPS):
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            if sweep < ORDERING:  # on a tie lanes stay to the right, where bars have no labels
+                row.sort(key=lambda item: (round(wish(item) / GAP), weights[item] == LIGHT))
+            pack(row, [wish(item) for item in row])
+    return centres
 
 
 def packed(
     wishes: Sequence[float], weights: Sequence[float], extents: Sequence[tuple[float, float]]
 ) -> list[float]:
-    """Places in this order, as near to the wishes as can be (least squares) without touching.
+    """Returns places in this order, as near to the wishes as can be (least squares) without touching.
 
     Shifted by what must lie between them, places only have to ascend: neighbours that do not are pooled.
     """
@@ -160,3 +163,57 @@ def packed(
         pools.append((mean, total, count))
     means = [mean for mean, _, count in pools for _ in range(count)]
     return [mean + shift for mean, shift in zip(means, shifts, strict=False)]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the picture.
+
+    Args:
+        wiring: its layers, what is given to them, and their inputs in other columns.
+        ranks: of each, counted from the lowest of the column.
+        again: those of other columns, with the number of the column where they are.
+    """
+
+    wiring: Wiring
+    ranks: Mapping[str, int]
+    again: Mapping[str, int]
+
+
+def columns_for(ranks: int, width: float, height: float) -> int:
+    """Returns how many columns come nearest to the aspect that is aimed at.
+
+    Args:
+        ranks: of the whole picture.
+        width: of a column.
+        height: of one column with everything.
+    """
+    if ranks <= TALL:
+        return 1
+    aspects = {count: width * count**2 / height for count in range(1, ranks // 4 + 1)}
+    return min(aspects, key=lambda count: abs(math.log(aspects[count] / ASPECT)))
+
+
+def split(wiring: Wiring, ranks: Mapping[str, int], count: int) -> list[Column]:
+    """Cuts the ranks into so many columns of about the same height, from the lowest on."""
+    layers = [name for name in wiring.sources if name not in wiring.light]
+    top = max(ranks[name] for name in layers)
+    column_of = {name: min((ranks[name] - 1) * count // top, count - 1) for name in layers}
+    return [_column(wiring, ranks, column_of, number) for number in range(count)]
+
+
+def _column(wiring: Wiring, ranks: Mapping[str, int], column_of: Mapping[str, int], number: int) -> Column:
+    mine = [name for name, column in column_of.items() if column == number]
+    lowest = min(ranks[name] for name in mine)
+    used = {source for name in mine for source in wiring.sources[name]}
+    again = {name: column_of[name] for name in column_of if name in used and column_of[name] != number}
+    light = frozenset(name for name in wiring.light if name in used)
+    sources = {
+        name: wiring.sources[name] if column_of.get(name) == number else ()
+        for name in wiring.sources
+        if name in light or name in again or column_of.get(name) == number
+    }
+    local = {name: ranks[name] - lowest + 1 for name in mine} | dict.fromkeys(again, 0)
+    for name in light:
+        local[name] = min(local[consumer] for consumer in wiring.consumers[name] if consumer in mine) - 1
+    return Column(Wiring(sources, light), local, again)

@@ -1,4 +1,4 @@
-"""A colour for each machine of a picture, and a pattern where there are more machines than colours.
+"""Names and colours of the machines of a picture, and a pattern where there are more machines than colours.
 
 Up to eight machines have Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 More have hues in their order around the circle of OKLCH, which is as even as the eye sees it, so a machine
@@ -11,54 +11,67 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from partita.engine.view import svg
 
 FEW = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
-"""For up to eight machines; black made grey."""
+"""Colours of up to eight machines; black made grey."""
 HUES = 16
-"""So many can still be told apart."""
+"""Number of hues that can still be told apart."""
 FIRST_HUE, ALL_HUES = 255.0, 325.0
 """Degrees: from blue on, not quite around, so that the last is not the first."""
 DARK, LIGHT, CHROMA = 0.56, 0.76, 0.12
+HEAD = 14.0
+"""Length of the arrow head of a line that stands for many messages, in pixels."""
 
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of so many machines."""
+    """The look of the machines.
 
-    machines: int
+    Args:
+        names: of the machines.
+        arrow: length of an arrow head, in pixels.
+    """
+
+    names: tuple[str, ...]
+    arrow: float = svg.ARROW
 
     def colour(self, machine: int) -> str:
-        """Of a machine's pieces."""
-        if self.machines <= len(FEW):
+        """Returns the colour of a machine's pieces."""
+        if len(self.names) <= len(FEW):
             return FEW[machine % len(FEW)]
         shared = self._sharing
         group, member = divmod(machine, shared)
-        hue = FIRST_HUE - ALL_HUES * group / (math.ceil(self.machines / shared) - 1)
+        hue = FIRST_HUE - ALL_HUES * group / (math.ceil(len(self.names) / shared) - 1)
         dark = (group + member) % 2 == 0 if shared == 1 else member % 2 == 0
         return of_oklch(DARK if dark else LIGHT, CHROMA, hue)
 
     def fill(self, machine: int) -> str:
-        """What a piece is filled with: its colour, or a pattern of it."""
+        """Returns the fill of a piece: its colour, or a pattern of it."""
         return f"url(#stripes{machine})" if self.striped(machine) else self.colour(machine)
 
     def striped(self, machine: int) -> bool:
-        """Whether a machine's colour is that of another, so that it has stripes."""
-        return self.machines > len(FEW) and machine % self._sharing // 2 % 2 == 1
+        """Whether another machine has the same colour, so that this one has stripes."""
+        return len(self.names) > len(FEW) and machine % self._sharing // 2 % 2 == 1
 
     def line(self, machine: int) -> str:
-        """The colour for a line on white: bright ones are darkened."""
+        """Returns the colour of a line on white: bright ones are darkened."""
         base = self.colour(machine)
         return svg.mixed(base, "#000000", 0.3) if svg.luminance(base) > 0.6 else base
 
     def ink(self, machine: int) -> str:
-        """The colour of text on a machine's pieces."""
+        """Returns the colour of text on a machine's pieces."""
         return svg.ink_on(self.colour(machine))
 
-    def patterns(self) -> Iterator[str]:
-        """The definitions of those that have stripes."""
-        for machine in filter(self.striped, range(self.machines)):
+    def definitions(self) -> Iterator[str]:
+        """Defines arrow heads in the colours of the machines and in grey, and patterns of stripes."""
+        for machine in range(len(self.names)):
+            yield svg.arrow(f"to{machine}", self.line(machine), length=self.arrow)
+        yield svg.arrow("to", svg.SOFT, length=self.arrow)
+        yield svg.arrow("many", svg.SOFT, length=HEAD)
+        for machine in filter(self.striped, range(len(self.names))):
             base = self.colour(machine)
             ground = svg.element("rect", width=6, height=6, fill=base)
             towards = "#000000" if self.ink(machine) == "#ffffff" else "#ffffff"
@@ -66,31 +79,36 @@ class Palette:
             size = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
             yield svg.element("pattern", ground, stripe, id=f"stripes{machine}", width=6, height=6, **size)
 
+    def swatch(self, machine: int, x: float, y: float, height: float = 17.0) -> str:
+        """Draws a sample of the machine's fill with its number."""
+        box = svg.element("rect", x=x, y=y, width=22, height=height, rx=3, fill=self.fill(machine))
+        middle = y + (height + 7) / 2
+        return box + svg.text(
+            x + 11, middle, f"#{machine}", size=9, fill=self.ink(machine), text_anchor="middle"
+        )
+
     @property
     def _sharing(self) -> int:
-        """How many machines share a hue."""
-        return math.ceil(self.machines / HUES)
+        """Number of machines that share a hue."""
+        return math.ceil(len(self.names) / HUES)
 
 
+@lru_cache
 def of_oklch(lightness: float, chroma: float, hue: float) -> str:
-    """The sRGB colour of this lightness (0 to 1) and hue (degrees); less colourful where sRGB has no such."""
+    """Returns the sRGB colour of a lightness (0 to 1) and hue (degrees); paler where there is none."""
     while True:
-        channels = _linear(lightness, chroma, math.radians(hue))
+        a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
+        l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - as the source names it
+        m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+        s = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
+        channels = (
+            4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+            -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+            -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s,
+        )
         if all(-1e-3 <= channel <= 1 + 1e-3 for channel in channels):
             return "#" + "".join(f"{round(255 * _gamma(channel)):02x}" for channel in channels)
         chroma *= 0.95
-
-
-def _linear(lightness: float, chroma: float, angle: float) -> tuple[float, float, float]:
-    a, b = chroma * math.cos(angle), chroma * math.sin(angle)
-    l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - as the source names it
-    m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    s = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    return (
-        4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
-        -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-        -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s,
-    )
 
 
 def _gamma(channel: float) -> float:

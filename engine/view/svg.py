@@ -1,4 +1,4 @@
-"""SVG as text: elements with escaped contents, colours, and how wide text is. It knows no plan."""
+"""SVG as text: elements with escaped contents, colours, and estimated widths of words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GLYPH = 0.62
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
-    """One element; underscores in names become hyphens, and None leaves an attribute out."""
+    """Writes an element; underscores in names become hyphens, and None leaves an attribute out."""
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
         for name, value in attributes.items()
@@ -25,7 +25,7 @@ def element(tag: str, *children: str, **attributes: object) -> str:
 
 
 def document(name: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """A whole picture on a white card, from the back to the front, a line of text for each part."""
+    """Writes a picture on a white card, from the back to the front, a line of text for each part."""
     card = element("rect", width=width, height=height, rx=10, fill="#ffffff")
     return element(
         "svg",
@@ -40,27 +40,31 @@ def document(name: str, width: float, height: float, parts: Iterable[str]) -> st
 
 
 def number(value: object) -> str:
-    """As attributes write it: at most one digit after the point."""
+    """Writes the value of an attribute; numbers with at most one digit after the point."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def precise(value: float) -> str:
-    """With three digits after the point, for what may be enlarged."""
-    return f"{value:.3f}".rstrip("0").rstrip(".")
+def path(*commands: str | float) -> str:
+    """Writes the letters and numbers of a path: `M1 2H3.5`."""
+    written = ""
+    for command in commands:
+        gap = " " if written and not isinstance(command, str) and not written[-1].isalpha() else ""
+        written += gap + (command if isinstance(command, str) else number(float(command)))
+    return written
 
 
 def text(x: float, y: float, content: str, *, size: float = 12, fill: str = INK, **attributes: object) -> str:
-    """A line of text whose baseline is at y."""
+    """Writes a line of text whose baseline is at y."""
     return element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **attributes)
 
 
 def title(content: str) -> str:
-    """What a viewer shows when the pointer rests on the element around it."""
+    """Writes the tooltip of the element around it."""
     return element("title", escape(content))
 
 
 def arrow(name: str, fill: str, *, length: float = ARROW) -> str:
-    """The definition of an arrow head that continues a line which ends `length` pixels early."""
+    """Defines an arrow head that continues a line which ends `length` pixels early."""
     head = element("path", d="M0 0L8 4L0 8Z", fill=fill)
     side = length * 9 / 8
     size = {"markerWidth": side, "markerHeight": side, "markerUnits": "userSpaceOnUse"}
@@ -68,42 +72,41 @@ def arrow(name: str, fill: str, *, length: float = ARROW) -> str:
 
 
 def text_width(content: str, *, size: float = 12) -> float:
-    """A guess, rather too wide than too narrow."""
+    """Estimates the width of a text, rather too wide than too narrow."""
     return len(content) * size * GLYPH
 
 
 def shortened(content: str, *, most: int) -> str:
-    """At most so many characters."""
+    """Cuts a text to at most so many characters."""
     return content if len(content) <= most else content[: most - 1] + "…"
 
 
-def points(pairs: Iterable[tuple[float, float]]) -> str:
-    """A smooth line through points that go up or down the page: vertical in each of them."""
-    met = list(pairs)
-    path = [f"M{number(met[0][0])} {number(met[0][1])}"]
+def curve(places: Iterable[tuple[float, float]]) -> str:
+    """Writes a smooth line through points up or down the page; it is vertical in each of them."""
+    met = list(places)
+    written = path("M", *met[0])
     for (x, y), (to_x, to_y) in pairwise(met):
         middle = (y + to_y) / 2
-        path.append("C" + " ".join(number(float(v)) for v in (x, middle, to_x, middle, to_x, to_y)))
-    return "".join(path)
+        written += path("C", x, middle, to_x, middle, to_x, to_y)
+    return written
 
 
 def ink_on(fill: str) -> str:
-    """The text colour that can be read on a fill."""
+    """Chooses the text colour that can be read on a fill."""
     return INK if luminance(fill) > 0.55 else "#ffffff"
 
 
 def luminance(fill: str) -> float:
-    """From 0 (black) to 1 (white), as bright as it looks."""
-    red, green, blue = channels(fill)
+    """Returns how bright a colour looks, from 0 (black) to 1 (white)."""
+    red, green, blue = _channels(fill)
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
 
 def mixed(fill: str, other: str, share: float) -> str:
-    """A colour with a share of another."""
-    mixture = (round(a + (b - a) * share) for a, b in zip(channels(fill), channels(other), strict=True))
+    """Mixes a colour with a share of another."""
+    mixture = (round(a + (b - a) * share) for a, b in zip(_channels(fill), _channels(other), strict=True))
     return "#" + "".join(f"{channel:02x}" for channel in mixture)
 
 
-def channels(fill: str) -> tuple[int, int, int]:
-    """Red, green and blue, 0 to 255."""
+def _channels(fill: str) -> tuple[int, int, int]:
     return int(fill[1:3], 16), int(fill[3:5], 16), int(fill[5:7], 16)

@@ -131,7 +131,7 @@ def test_senders_of_two_nodes_are_divided() -> None:
 def test_received_rows_are_dashed_in_the_colour_of_who_sends() -> None:
     root = drawn(two_local_layers(2), "above")
     assert {"below, rows 0:5", "below, rows 3:8", "above, rows 0:4", "above, rows 4:8"} <= set(texts(root))
-    dashed = {"stroke-dasharray": "2 2", "fill": svg.mixed(Palette(2).colour(1), "#ffffff", 0.8)}
+    dashed = {"stroke-dasharray": "2 2", "fill": svg.mixed(Palette(("a", "b")).colour(1), "#ffffff", 0.8)}
     assert cells(root, **dashed) == 2 * 8 * 2  # rows 3 and 4, which machine 1 owns and machine 0 needs
     assert travelling(root) == ["below[3:5]: #1 to #0, 512 B", "below<above[3:5]: #0 to #1, 512 B"]
 

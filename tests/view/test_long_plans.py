@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.view import boxes, svg
-from partita.engine.view.columns import columns_for, split
 from partita.engine.view.folds import FOLDED, LEAST, runs, sketched
-from partita.engine.view.layout import Wiring, ranks_of
+from partita.engine.view.layout import Wiring, columns_for, ranks_of, split
 from partita.engine.view.plan_picture import draw_plan
 from partita.engine.view.routes import route
 from partita.layers import Add, Dense, Graph, HalfSquaredError, Network

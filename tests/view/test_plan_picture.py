@@ -172,14 +172,14 @@ def test_neighbours_are_packed_without_touching(items: list[tuple[float, float, 
 
 @pytest.mark.parametrize("machines", [1, 8, 9, 16, 17, 64, 81, 300])
 def test_machines_can_be_told_apart_and_text_can_be_read_on_them(machines: int) -> None:
-    palette = Palette(machines)
+    palette = Palette(tuple(map(str, range(machines))))
     for machine in range(machines):
         assert abs(svg.luminance(palette.colour(machine)) - svg.luminance(palette.ink(machine))) > 0.3
         assert svg.luminance(palette.line(machine)) < 0.7
     if machines <= 64:
         looks = {(palette.colour(machine), palette.striped(machine)) for machine in range(machines)}
         assert len(looks) == machines
-    defined = {f"url(#{name})" for name in re.findall(r'id="(stripes\d+)"', "".join(palette.patterns()))}
+    defined = {f"url(#{name})" for name in re.findall(r'id="(stripes\d+)"', "".join(palette.definitions()))}
     assert defined == {palette.fill(m) for m in range(machines) if palette.striped(m)}
 
 
