@@ -64,7 +64,7 @@ class Journal:
         cut: str = "",
         durability: Durability = "process",
     ) -> None:
-        """For `create` and `read`. `end` is the end of the complete entries, in bytes."""
+        """Initialises for `create` and `read`; `end` is the end of the complete entries, in bytes."""
         self.path: Final = path
         self.header: Final = header
         self.entries: Final = entries

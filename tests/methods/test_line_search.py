@@ -87,7 +87,7 @@ def test_a_parabola_takes_one_step_to_its_minimum() -> None:
 
 @pytest.mark.parametrize("nothing", [math.inf, math.nan, -math.inf])
 @pytest.mark.parametrize("wall", [1e-3, 0.9, 1.0, 7.0])
-def test_it_turns_back_from_where_there_are_no_numbers(nothing: float, wall: float) -> None:
+def test_the_search_turns_back_from_nonfinite_losses(nothing: float, wall: float) -> None:
     """-log(wall - t) - 5t/wall has its minimum before the wall."""
 
     def barrier(t: float) -> tuple[float, float]:
@@ -102,7 +102,7 @@ def test_it_turns_back_from_where_there_are_no_numbers(nothing: float, wall: flo
     assert tried[-1] == pytest.approx(0.8 * wall, rel=0.2)
 
 
-def test_a_cliff_before_a_fall_leaves_the_best_step_on_this_side() -> None:
+def test_a_cliff_leaves_the_best_step_before_it() -> None:
     """It falls as far as there are numbers."""
     verdict, tried, search = searched(lambda t: (-t, -1.0) if t < 5 else (math.nan, math.nan), 1.0)
     assert verdict == "short"
@@ -110,7 +110,7 @@ def test_a_cliff_before_a_fall_leaves_the_best_step_on_this_side() -> None:
     assert max(tried) >= 5
 
 
-def test_a_fall_without_end_is_seen() -> None:
+def test_an_unbounded_decrease_is_detected() -> None:
     verdict, tried, _ = searched(lambda t: (-t, -1.0), 0.5)
     assert verdict == "unbounded"
     assert tried[-1] == 0.5e10
@@ -122,7 +122,7 @@ def test_a_slope_that_is_not_the_functions_finds_nothing() -> None:
     assert (verdict, search.best) == ("nothing", None)
 
 
-def test_a_fall_that_rounding_hides_is_given_up_at_once() -> None:
+def test_a_decrease_below_rounding_ends_the_search() -> None:
     """No trial is wasted on it; a step that is no higher may be taken."""
     verdict, tried, search = searched(lambda t: (1e20, -1.0), 1.0)
     assert (verdict, tried) == ("short", [1.0])

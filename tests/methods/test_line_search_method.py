@@ -168,7 +168,7 @@ def test_a_start_without_a_number_fails(bad: float) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("nothing", [math.nan, math.inf])
-def test_points_without_numbers_are_kept_away_from(method: Method, nothing: float) -> None:
+def test_nonfinite_points_are_avoided(method: Method, nothing: float) -> None:
     """x - log(x), from far on the right, with steps that go beyond 0."""
 
     def function(x: Array) -> tuple[float, Array]:
@@ -207,7 +207,7 @@ def test_rounding_in_the_losses_ends_with_a_sentence_and_the_best_point(method: 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_jump_is_no_reason_to_go_up(method: Method) -> None:
+def test_a_jump_does_not_make_the_search_ascend(method: Method) -> None:
     """Down to a cliff at 1, behind which everything is higher."""
 
     def function(x: Array) -> tuple[float, Array]:
@@ -219,7 +219,7 @@ def test_a_jump_is_no_reason_to_go_up(method: Method) -> None:
     assert found.loss == function(found.x)[0] <= function(np.zeros(2))[0]
 
 
-def test_a_gradient_that_is_not_the_functions_is_said() -> None:
+def test_a_wrong_gradient_is_reported() -> None:
     found = minimise(lambda x: (float(x @ x), -2 * x), np.array([1.0, -2.0]))
     assert found.outcome.kind == "failed"
     assert "or the gradient is not the loss's" in found.outcome.reason
@@ -239,7 +239,7 @@ def test_float32_losses_converge_as_far_as_they_can_tell() -> None:
     assert found.loss == pytest.approx(function(minimum)[0], rel=1e-6)
 
 
-def test_a_pair_without_curvature_is_left_out_and_said() -> None:
+def test_a_pair_without_curvature_is_rejected_and_reported() -> None:
     """A straight slope before a bowl."""
 
     def function(x: Array) -> tuple[float, Array]:
@@ -262,7 +262,7 @@ class OnceUphill(LineSearchMethod):
         yield Direction(((1.0, GRADIENT),), step=0.1)
 
 
-def test_a_direction_that_leads_up_is_begun_anew() -> None:
+def test_a_method_restarts_after_an_ascent_direction() -> None:
     function, start, minimum = quadratic(5, 3.0)
     found = minimise(function, start, OnceUphill())
     assert found.outcome.kind == "converged"
@@ -334,7 +334,7 @@ class SaysNothing(Method):
         (SaysNothing(), "a method ended with None; it must return an Outcome"),
     ],
 )
-def test_in_one_process_a_method_may_do_what_it_may_do_against_shards(method: Method, what: str) -> None:
+def test_one_process_permits_the_operations_of_shards(method: Method, what: str) -> None:
     function, start, _ = quadratic(3, 10.0)
     with pytest.raises(ValueError, match=what):
         minimise(function, start, method)

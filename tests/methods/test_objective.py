@@ -104,7 +104,7 @@ def test_batches_follow_each_other_and_share_portions(objective: Objective, numb
         ({"l2": float("nan")}, "l2 is nan; it must not be below 0"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, Any], sentence: str) -> None:
+def test_impossible_objectives_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Objective(Portions(examples=100, size=25), **settings)
 

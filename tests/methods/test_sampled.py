@@ -103,7 +103,7 @@ def test_a_search_that_finds_nothing_goes_on_from_where_it_was_with_the_next_bat
     assert seen[-3:] == list(_segments(objective, 1))
 
 
-def test_a_point_where_a_part_of_the_batch_has_no_loss_is_not_taken() -> None:
+def test_a_point_with_a_nonfinite_loss_is_not_accepted() -> None:
     """Though the examples that both batches share have one."""
     data, objective, store = started()
     steep = 0.3

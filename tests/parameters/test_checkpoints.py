@@ -87,9 +87,8 @@ def latest(checkpoints: Checkpoints) -> Checkpoint:
     return found
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3, 24])
-def test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path: Path, shards: int) -> None:
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
+def assert_reads_into_another_layout(folder: Path, shards: int) -> None:
+    checkpoints = Checkpoints(folder)
     write(checkpoints, 1, shards=shards)
     found = latest(checkpoints)
     assert all(np.array_equal(values, whole(0)[name]) for name, values in found.parameters().items())
@@ -104,9 +103,14 @@ def test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path: Path,
     assert all(np.array_equal(values, whole(0)[name]) for name, values in again.items())
 
 
+@pytest.mark.parametrize("shards", [1, 2, 3, 24])
+def test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path: Path, shards: int) -> None:
+    assert_reads_into_another_layout(tmp_path / "checkpoints", shards)
+
+
 def test_long_runs_are_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_AT_ONCE", 2)
-    test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path, 3)
+    assert_reads_into_another_layout(tmp_path / "checkpoints", 3)
 
 
 def test_only_files_that_hold_something_of_what_is_wanted_are_verified(tmp_path: Path) -> None:
@@ -160,7 +164,7 @@ def test_any_range_can_be_read(tmp_path: Path) -> None:
         found.gather([Slot("more", 0, 1)])
 
 
-def test_it_keeps_what_shards_remember_for_their_own_run(tmp_path: Path) -> None:
+def test_it_stores_the_records_of_its_own_run(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     write(checkpoints, 3, epoch=2)
     found = latest(checkpoints)
@@ -171,7 +175,7 @@ def test_it_keeps_what_shards_remember_for_their_own_run(tmp_path: Path) -> None
     assert found.seen("shard 9", "run") == {}
 
 
-def test_it_keeps_how_many_updates_numbers_have_had(tmp_path: Path) -> None:
+def test_it_stores_the_number_of_updates(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     write(checkpoints, 1)
     found = latest(checkpoints)
@@ -183,7 +187,7 @@ def test_it_keeps_how_many_updates_numbers_have_had(tmp_path: Path) -> None:
     assert found.updates([]) == found.updates([Slot("hidden.weight", 3, 3)]) == 0
 
 
-def test_a_record_from_before_updates_were_counted_has_had_none() -> None:
+def test_a_record_without_updates_has_none() -> None:
     old = '{"run":"run","shard":"shard 0","epoch":0,"version":7,"seen":{}}'
     assert decode_record({"partita": old}).updates == 0
 
@@ -270,7 +274,7 @@ def test_one_flipped_or_missing_byte_anywhere_falls_back_to_the_one_before(
     assert np.array_equal(found.parameters()["hidden.bias"], whole(0)["hidden.bias"])
 
 
-def test_a_missing_or_linked_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_or_linked_file_is_reported(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     manifest = write(checkpoints, 1)
     file = tmp_path / "00000001" / manifest.entries[1].file
@@ -350,7 +354,7 @@ def test_only_their_owner_reads_them(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()} == {0o600}
 
 
-def test_those_of_a_run_that_is_replaced_go_with_the_first_new_one(tmp_path: Path) -> None:
+def test_checkpoints_of_a_replaced_run_are_removed_after_the_first_new_one(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for number in (1, 2):
         write(checkpoints, number)

@@ -54,7 +54,7 @@ def is_a_sentence(text: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["manifest.json", "shard-0.epoch-0.safetensors"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path, kind: str) -> None:
     template = tmp_path / "template"
     for number in (1, 2):
         write(Checkpoints(template, run="run"), number, base=1000.0 * number)

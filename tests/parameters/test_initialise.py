@@ -34,7 +34,7 @@ def test_glorot_is_uniform_within_its_bound() -> None:
 
 
 @pytest.mark.parametrize(("initialiser", "deviation"), [("he", math.sqrt(2 / 400)), ("normal", 0.05)])
-def test_normal_ones_have_their_deviation(initialiser: str, deviation: float) -> None:
+def test_normal_values_have_their_deviation(initialiser: str, deviation: float) -> None:
     values = initialise([parameter(initialiser=initialiser)], 0)["hidden.weight"]
     assert values.std() == pytest.approx(deviation, rel=0.01)
     assert np.abs(values).max() > 3.5 * deviation

@@ -101,7 +101,7 @@ def test_whatever_a_crash_leaves_whole_entries_stay_and_more_can_follow(
     assert read(path) == [*ENTRIES[:kept], (2.5,)]
 
 
-def test_what_is_cut_off_is_said(path: Path) -> None:
+def test_a_torn_entry_is_reported(path: Path) -> None:
     write(path)
     with path.open("ab") as file:
         file.write(b"torn")
@@ -194,7 +194,7 @@ def test_entries_come_in_order(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "syncs"), [("process", 1), ("disk", 4)])
-def test_the_mode_says_when_an_entry_is_on_disk(
+def test_durability_decides_when_an_entry_is_synced(
     path: Path, monkeypatch: pytest.MonkeyPatch, durability: Any, syncs: int
 ) -> None:
     """Each entry is written before `append` returns; with "disk" it is synced, too."""
@@ -214,7 +214,7 @@ def test_the_mode_says_when_an_entry_is_on_disk(
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
-def test_a_disk_that_fails_is_not_asked_again(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_write_is_not_retried(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     journal = Journal.create(path, HEADER, durability="disk")
     journal.append(0, 0, (1.0,))
     real = os.write

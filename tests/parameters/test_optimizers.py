@@ -46,7 +46,7 @@ OPTIMIZERS = [
     LARS(0.1),
 ]
 DTYPES = [np.float32, np.float64]
-every_rule = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+every_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
@@ -98,7 +98,7 @@ def between(low: float, high: float) -> st.SearchStrategy[float]:
 
 decays = st.sampled_from([0.0, 0.01, 0.3])
 momenta = between(0.001, 0.99)
-drawn_rules = st.one_of(
+drawn_optimizers = st.one_of(
     st.builds(SGD, between(1e-3, 1), weight_decay=decays),
     st.builds(Momentum, between(1e-3, 0.1), momenta, st.booleans(), weight_decay=decays),
     st.builds(Adagrad, between(1e-3, 1), between(0, 1), between(1e-10, 1e-3), weight_decay=decays),
@@ -125,7 +125,7 @@ drawn_rules = st.one_of(
 
 
 @settings(max_examples=examples(40))
-@given(optimizer=drawn_rules, seed=st.integers(0, 1000))
+@given(optimizer=drawn_optimizers, seed=st.integers(0, 1000))
 def test_it_equals_torch(optimizer: Optimizer, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(37)
@@ -157,7 +157,7 @@ def test_adagrad_is_its_formula_rounded_once_for_each_operation(dtype: Callable[
     assert np.array_equal(state["sum"], total)
 
 
-@every_rule
+@every_optimizer
 @given(data=st.data())
 @settings(max_examples=examples(10))
 def test_cutting_a_vector_anywhere_changes_no_bit(optimizer: Optimizer, data: st.DataObject) -> None:
@@ -177,7 +177,7 @@ def test_cutting_a_vector_anywhere_changes_no_bit(optimizer: Optimizer, data: st
 
 @pytest.mark.slow
 @every_dtype
-@every_rule
+@every_optimizer
 def test_what_accumulates_and_is_copied_changes_nothing_else(
     optimizer: Optimizer, dtype: npt.DTypeLike
 ) -> None:
@@ -198,8 +198,8 @@ def test_what_accumulates_and_is_copied_changes_nothing_else(
     assert all(np.array_equal(state[name], its_state[name]) for name in state)
 
 
-@every_rule
-def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(optimizer: Optimizer) -> None:
+@every_optimizer
+def test_a_bfloat16_gradient_is_read_from_its_bits(optimizer: Optimizer) -> None:
     bits = downcast_array(numbers(129, np.float32), np.zeros(129, np.uint16))
     values, state = numbers(129, np.float32, seed=1), optimizer.state(129)
     other, its_state = values.copy(), optimizer.state(129)
@@ -208,10 +208,10 @@ def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(optimizer: Optimize
     assert np.array_equal(values, other)
 
 
-@every_rule
+@every_optimizer
 @given(place=st.integers(0, 99), bad=st.sampled_from([math.nan, math.inf, -math.inf]), n=st.integers(1, 100))
 @settings(max_examples=examples(8))
-def test_a_gradient_that_is_not_finite_is_noticed_at_any_place(
+def test_a_nonfinite_gradient_is_detected_anywhere(
     optimizer: Optimizer, place: int, bad: float, n: int
 ) -> None:
     for dtype in DTYPES:
@@ -221,8 +221,8 @@ def test_a_gradient_that_is_not_finite_is_noticed_at_any_place(
         assert not update(optimizer, values, gradient, state, 1)
 
 
-@every_rule
-def test_a_factor_that_is_not_finite_is_noticed(optimizer: Optimizer) -> None:
+@every_optimizer
+def test_a_nonfinite_factor_is_detected(optimizer: Optimizer) -> None:
     ones, state = np.ones(5, np.float32), optimizer.state(5)
     assert not update(optimizer, ones.copy(), ones, state, UpdateContext(0, factor=math.nan))
 
@@ -239,14 +239,14 @@ def test_rates_follow_their_schedule_and_adam_its_states_age() -> None:
     assert values == pytest.approx([-0.1]), "a state that begins is corrected for its own age"
 
 
-@every_rule
-def test_it_travels_and_says_what_it_is(optimizer: Optimizer) -> None:
+@every_optimizer
+def test_an_optimizer_is_pickled_and_printed(optimizer: Optimizer) -> None:
     assert pickle.loads(pickle.dumps(optimizer)) == optimizer
     assert eval(repr(optimizer)) == optimizer
     assert hash(optimizer) == hash(eval(repr(optimizer)))
 
 
-def test_a_shard_does_what_is_left_to_it() -> None:
+def test_the_optimizer_of_a_shard_omits_clipping() -> None:
     assert Adam(0.1, clip_norm=1.0).on_shard() == Adam(0.1)
     for optimizer in OPTIMIZERS:
         left = optimizer.on_shard()
@@ -282,7 +282,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("learning_rate", [0, -1.0, math.nan, math.inf, "0.1", None, True])
 @pytest.mark.parametrize("optimizer", [SGD, Momentum, Adagrad, RMSProp, Adam, AdamW, LARS])
-def test_a_rate_that_is_no_rate_is_refused(optimizer: type[Optimizer], learning_rate: Any) -> None:
+def test_an_invalid_learning_rate_is_refused(optimizer: type[Optimizer], learning_rate: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"{optimizer.__name__}: learning_rate is .*not a finite number above 0 or a sch"
     ):
@@ -315,5 +315,5 @@ def test_a_setting_out_of_range_is_refused(
         kind(0.1, **settings)
 
 
-def test_what_begins_above_zero_needs_no_epsilon() -> None:
+def test_a_positive_accumulator_needs_no_epsilon() -> None:
     assert Adagrad(0.1, initial_accumulator=0.1, epsilon=0).epsilon == 0

@@ -44,7 +44,7 @@ def test_a_sum_of_squares_of_bfloat16() -> None:
 
 
 @given(n=st.integers(1, 100), place=st.integers(0, 99), bad=st.sampled_from([math.nan, math.inf, -math.inf]))
-def test_one_number_that_is_not_finite_is_found(n: int, place: int, bad: float) -> None:
+def test_one_nonfinite_number_is_found(n: int, place: int, bad: float) -> None:
     vector = np.full(n, 3e38, np.float32)
     assert all_finite(vector)
     assert all_finite(vector.astype(np.float64))
@@ -78,7 +78,7 @@ def test_a_small_gradient_is_left_alone_to_the_bit() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("optimizer", [SGD(0.1, clip_norm=1.0), LARS(0.1)])
-def test_a_gradient_that_is_not_finite_is_said_by_the_factor(optimizer: SGD | LARS, bad: float) -> None:
+def test_a_nonfinite_gradient_makes_the_factor_nan(optimizer: SGD | LARS, bad: float) -> None:
     gradients = vectors(2)
     gradients["hidden.bias"][3] = bad
     assert math.isnan(optimizer.factors(squares_of(vectors(1), gradients))["hidden.bias"])

@@ -143,15 +143,15 @@ def test_what_is_no_schedule_is_refused_with_what_is(written: str) -> None:
         ("lars", {"weight_decay": None}, LARS(0.05)),
     ],
 )
-def test_a_rule_is_made_from_options(name: str, settings: dict[str, Any], optimizer: Optimizer) -> None:
+def test_an_optimizer_is_made_from_options(name: str, settings: dict[str, Any], optimizer: Optimizer) -> None:
     assert make_optimizer(name, **settings) == optimizer
 
 
-def test_every_rule_can_be_named() -> None:
+def test_every_optimizer_has_a_name() -> None:
     assert {type(make_optimizer(name)) for name in OPTIMIZERS} == set(OPTIMIZERS.values())
 
 
-def test_a_setting_that_a_rule_does_not_have_is_refused() -> None:
+def test_an_unknown_setting_of_an_optimizer_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"sgd has no momentum; leave it out, or use .*: momentum, rmsprop, l"
     ):

@@ -128,7 +128,7 @@ def test_numbers_of_another_kind_are_refused(tmp_path: Path) -> None:
         load_parameters(tmp_path / "net", {"a": (2,)})
 
 
-def test_what_is_not_there_or_not_readable_is_said(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file"):
         load_parameters(tmp_path / "net", SHAPES)
     with pytest.raises(ValueError, match="not a readable safetensors file"):

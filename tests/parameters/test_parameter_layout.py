@@ -151,7 +151,7 @@ def test_what_does_not_cover_is_refused(
         (Slot("a", 0, 6, 2, 0), "leaves"),
     ],
 )
-def test_columns_that_are_none_are_refused(slot: Slot, says: str) -> None:
+def test_invalid_columns_are_refused(slot: Slot, says: str) -> None:
     rest = Slot("a", 2, 6, 1, 3)
     if not says:
         assert Layout(((slot,), (rest,)), {"a": (2, 3)}, 1).size == 6
@@ -168,7 +168,7 @@ def test_columns_are_few_slots_on_any_shard() -> None:
     assert sum(slot.size for shard in range(5) for slot in layout.slots_of(shard)) == 2560 * 2560
 
 
-def test_it_prints_who_keeps_what_where() -> None:
+def test_a_layout_prints_its_ranges() -> None:
     layout = Layout(((Slot("a", 0, 4),), (Slot("a", 4, 6), Slot("b", 0, 3))), {"a": (2, 3), "b": (3,)}, 2)
     assert str(layout).splitlines() == [
         "9 parameters of 2 machines on 2 shards",

@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(span: Span, gradient: 
 
 
 @pytest.mark.parametrize("state", [{}, {"sum": np.zeros(7)}, {"sum": np.zeros(8), "more": np.zeros(8)}])
-def test_the_state_of_another_rule_is_refused(state: dict[str, Vector]) -> None:
+def test_the_state_of_another_optimizer_is_refused(state: dict[str, Vector]) -> None:
     with pytest.raises(ValueError, match="continue with the optimizer"):
         Storage(Adagrad(0.5), np.zeros(8), state)
 
@@ -108,7 +108,7 @@ def test_the_rate_is_that_of_the_updates_before() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.5, clip_norm=1e-3), LARS(0.5)])
-def test_what_replicas_have_done_is_not_done_again(optimizer: Optimizer) -> None:
+def test_a_shard_does_not_clip_again(optimizer: Optimizer) -> None:
     held = storage(optimizer)
     held.apply(SPAN, np.full(3, 8.0), 0)
     assert held.read(SPAN) == pytest.approx([-4.0] * 3)
@@ -116,9 +116,7 @@ def test_what_replicas_have_done_is_not_done_again(optimizer: Optimizer) -> None
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("optimizer", [SGD(0.5), Adagrad(0.5), Adam(0.5)], ids=str)
-def test_a_push_that_is_not_finite_is_said_and_what_it_spoilt_is_never_kept(
-    optimizer: Optimizer, bad: float
-) -> None:
+def test_a_nonfinite_push_is_reported_and_never_stored(optimizer: Optimizer, bad: float) -> None:
     held = storage(optimizer)
     held.snapshot().check_finite()
     with pytest.raises(NotFinite, match=r"a push to its values \[2:5\] is not finite; lower the"):
@@ -127,7 +125,7 @@ def test_a_push_that_is_not_finite_is_said_and_what_it_spoilt_is_never_kept(
         held.snapshot().check_finite()
 
 
-def test_a_state_that_is_not_finite_is_not_kept() -> None:
+def test_a_nonfinite_state_is_not_stored() -> None:
     held = storage(Adagrad(0.5), dtype=np.float32)
     held.apply(SPAN, np.full(3, 1e30, np.float32), 0)
     with pytest.raises(NotFinite, match="its 'sum' of the optimizer are not finite"):

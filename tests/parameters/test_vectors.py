@@ -165,7 +165,7 @@ def test_a_copy_a_zero_and_a_new_vector() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_what_has_run_away_shows_in_the_scalars_and_is_no_warning(number: float) -> None:
+def test_overflow_shows_in_the_scalars_without_a_warning(number: float) -> None:
     held = VectorStore(np.array([1.0, number, -3.0], np.float32))
     same = pytest.approx([abs(number)], nan_ok=True)
     assert held.execute(Largest("x")) == same

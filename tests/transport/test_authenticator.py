@@ -53,7 +53,7 @@ def test_a_handshake_is_held_until_its_key_is_listed() -> None:
     assert socket.replies[1:] == [[b"a", b"", b"1.0", b"id of a", b"200", b"OK", text(ONE).encode(), b""]]
 
 
-def test_a_crowd_of_strangers_is_bounded() -> None:
+def test_unknown_handshakes_are_bounded() -> None:
     crowd = [request(str(at).encode(), ONE) for at in range(2000)]
     socket = FakeSocket(*crowd)
     authenticator = Authenticator(

@@ -141,7 +141,7 @@ def test_every_message_comes_once_and_in_order(near: bool, steps: Sequence[tuple
         assert not ends.way._unacked, "what has come is not kept"
 
 
-def test_who_never_acknowledges_costs_a_bounded_amount() -> None:
+def test_a_peer_that_never_acknowledges_costs_bounded_memory() -> None:
     ends = Ends(near=False)
     with contextlib.closing(ends):
         for _ in range(300):

@@ -67,7 +67,7 @@ def test_a_message_without_end_is_cut_off_and_others_are_served(zmq_hosts: Hosts
     assert got.sender == "good"
 
 
-def test_large_messages_of_a_good_peer_are_never_cut_off(zmq_hosts: Hosts) -> None:
+def test_large_messages_of_a_correct_peer_are_never_cut(zmq_hosts: Hosts) -> None:
     left, right = zmq_hosts.pair()
     for n in range(4):
         left.send("right", Fetch(n), bytes(2 * MAX_UNDELIVERED_BYTES))
@@ -98,7 +98,7 @@ def open_descriptors() -> int:
 
 
 @pytest.mark.parametrize("n", [1000, pytest.param(12_000, marks=pytest.mark.slow)])
-def test_crowds_that_say_nothing_cost_few_descriptors(zmq_hosts: Hosts, n: int) -> None:
+def test_silent_connections_cost_few_descriptors(zmq_hosts: Hosts, n: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < n + 2000:
         pytest.skip(f"{n} connections need {n + 2000} descriptors, and {hard} are allowed")

@@ -75,7 +75,7 @@ def test_an_envelope_is_decoded_or_refused(data: bytes) -> None:
 
 
 @given(st.lists(groups, max_size=12))
-def test_an_assembly_never_raises_and_never_holds_too_much(all_groups: list[list[bytes]]) -> None:
+def test_reassembly_never_raises_and_is_bounded(all_groups: list[list[bytes]]) -> None:
     reassembly = Reassembly(max_payload=MAX_PAYLOAD)
     for group in all_groups:
         for _, payload in reassembly.add(views(group)):

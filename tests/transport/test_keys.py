@@ -73,7 +73,7 @@ def test_links_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_somebody_else_is_refused(folder: Path) -> None:
+def test_a_file_of_another_user_is_refused(folder: Path) -> None:
     write_keys(folder / "a", KeyPair.generate())
     os.chown(folder / "a", 65534, 65534)
     with pytest.raises(InsecureKeyFile, match="belongs to user 65534"):

@@ -84,7 +84,7 @@ def test_large_payloads_cross_without_a_deadlock(hosts: Hosts) -> None:
     assert sorted(received.sender for received in got) == ["left", "right"]
 
 
-def test_counters_say_what_was_carried(hosts: Hosts) -> None:
+def test_counters_count_messages(hosts: Hosts) -> None:
     left, right = hosts.pair()
     for step in range(4):
         left.send("right", Tensor(step, "h1", ()), bytes(100))
@@ -128,7 +128,7 @@ def test_a_wake_before_receive_is_not_lost_and_counts_once(hosts: Hosts) -> None
     assert left.receive(0.01) == []
 
 
-def test_messages_wait_for_who_is_not_listed_yet(hosts: Hosts) -> None:
+def test_messages_of_a_key_that_is_not_authorised_yet_wait(hosts: Hosts) -> None:
     left, left_peer = hosts.open("left")
     right, right_peer = hosts.open("right")
     left.connect(right_peer)
@@ -297,7 +297,7 @@ def test_a_payload_fits_exactly_or_not_at_all(hosts: Hosts) -> None:
     assert not fixed.any()
 
 
-def test_a_closed_mailbox_says_so(hosts: Hosts) -> None:
+def test_a_closed_mailbox_raises(hosts: Hosts) -> None:
     left, right = hosts.pair()
     left.send("right", Fetch(1), bytes(40 * MIB))
     left.close()
@@ -331,7 +331,7 @@ def test_hosts_as_threads_talk_both_ways(hosts: Hosts) -> None:
     thread.join()
 
 
-def test_a_peer_that_took_nothing_is_reached_again(hosts: Hosts) -> None:
+def test_a_stalled_peer_is_reconnected(hosts: Hosts) -> None:
     left, right = hosts.pair(max_backlog=2 * MIB)
     for _ in range(100):
         try:

@@ -36,7 +36,7 @@ def is_dropped(read: int) -> bool:
         return False
 
 
-def test_a_visitor_is_taken_with_its_token(nothing_left: None) -> None:
+def test_a_connection_is_taken_with_its_token(nothing_left: None) -> None:
     door = Rendezvous(name := key())
     visitor, read = leave_pipe(name, TOKEN)
     assert door.take(OTHER) is None
@@ -56,7 +56,7 @@ def test_a_visitor_is_taken_with_its_token(nothing_left: None) -> None:
     door.close()
 
 
-def test_whom_nobody_asks_for_is_sent_away(nothing_left: None) -> None:
+def test_unclaimed_connections_are_closed(nothing_left: None) -> None:
     door = Rendezvous(name := key())
     first = [leave_pipe(name, n.to_bytes(TOKEN_BYTES)) for n in range(60)]
     assert door.take(OTHER) is None
@@ -71,7 +71,7 @@ def test_whom_nobody_asks_for_is_sent_away(nothing_left: None) -> None:
         os.close(read)
 
 
-def test_a_crowd_at_the_door_is_not_waited_for(nothing_left: None) -> None:
+def test_many_silent_clients_do_not_block_the_rendezvous(nothing_left: None) -> None:
     door = Rendezvous(name := key())
     crowd = [local_socket() for _ in range(200)]
     refused = 0
@@ -98,7 +98,7 @@ def test_a_crowd_at_the_door_is_not_waited_for(nothing_left: None) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"short", b"x" * 1000])
-def test_packets_that_are_none_are_dropped(said: bytes, nothing_left: None) -> None:
+def test_malformed_packets_are_dropped(said: bytes, nothing_left: None) -> None:
     door = Rendezvous(name := key())
     with local_socket() as odd:
         odd.connect(_address(name))
@@ -114,7 +114,7 @@ def test_packets_that_are_none_are_dropped(said: bytes, nothing_left: None) -> N
     door.close()
 
 
-def test_nobody_is_there(nothing_left: None) -> None:
+def test_connecting_to_no_host_returns_none(nothing_left: None) -> None:
     read, write = os.pipe()
     assert connect(key(), TOKEN, write) is None
     Rendezvous(gone := key()).close()
@@ -123,7 +123,7 @@ def test_nobody_is_there(nothing_left: None) -> None:
     os.close(write)
 
 
-def test_who_is_another_user_gets_nothing(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     door = Rendezvous(name := key())
     visitor, read = leave_pipe(name, TOKEN)
     monkeypatch.setattr(os, "geteuid", lambda: 4321)

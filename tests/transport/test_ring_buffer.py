@@ -63,7 +63,7 @@ def test_what_is_placed_is_read_in_any_order_of_giving_back(
     assert place(writer, bytes(SIZE)) is not None
 
 
-def test_an_empty_ring_begins_anew_at_its_front() -> None:
+def test_an_empty_ring_starts_at_its_front() -> None:
     writer, reader = ring()
     for _ in range(10):
         start = place(writer, bytes(1000))
@@ -72,7 +72,7 @@ def test_an_empty_ring_begins_anew_at_its_front() -> None:
         reader.slice_at(start, 1000).release()
 
 
-def test_what_was_never_announced_is_given_back_with_the_next() -> None:
+def test_an_unannounced_payload_is_freed_with_the_next() -> None:
     writer, reader = ring()
     assert place(writer, bytes(SIZE // 2)) == 0  # its header was lost with a connection
     second = place(writer, bytes(SIZE // 4))
@@ -114,7 +114,7 @@ def test_a_place_that_goes_back_or_lies_upon_another_is_refused() -> None:
 
 
 @pytest.mark.parametrize("counter", [1, 2**64 - 1])
-def test_a_receiver_that_lies_about_its_room_is_left_alone(counter: int) -> None:
+def test_an_impossible_counter_ends_the_ring(counter: int) -> None:
     writer, reader = ring()
     assert place(writer, bytes(64)) == 0
     reader._counters[1] = np.uint64(2**63 + counter if counter == 1 else counter)

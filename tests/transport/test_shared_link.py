@@ -107,7 +107,7 @@ def test_messages_come_in_the_order_of_sending(steps: list[tuple[str, int | None
     ends.close()
 
 
-def test_what_is_lost_and_cannot_be_asked_for_holds_up_nothing_for_ever(ends: Ends) -> None:
+def test_a_lost_message_without_retransmission_is_skipped(ends: Ends) -> None:
     ends.send(None, near=False)
     ends.deliver(10)
     ends.send(None, near=False)
@@ -120,7 +120,7 @@ def test_what_is_lost_and_cannot_be_asked_for_holds_up_nothing_for_ever(ends: En
     assert ends.got == [Credit(0), Credit(2), Credit(3)]
 
 
-def test_a_larger_ring_does_not_lose_what_was_under_way(ends: Ends) -> None:
+def test_a_larger_ring_does_not_lose_messages_in_flight(ends: Ends) -> None:
     ends.send(None, near=False)
     ends.deliver(10)
     for _ in range(20):
@@ -167,7 +167,7 @@ def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(said: list[bytes]
     ends.close()
 
 
-def test_an_offer_that_nobody_brought_is_not_accepted(ends: Ends) -> None:
+def test_an_offer_without_a_connection_is_not_accepted(ends: Ends) -> None:
     ends.under_way.append([encode_control(LinkOffer(bytes(16), 1 << 24, 0))])
     ends.deliver(1)
     ends.look()

@@ -53,7 +53,7 @@ def test_payloads_are_shared(near: Hosts) -> None:
     near.close()
 
 
-def test_a_header_that_is_too_large_takes_the_socket_and_order_stays(near: Hosts) -> None:
+def test_a_large_header_falls_back_to_the_socket_in_order(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
     rows = tuple(((n, n + 1),) for n in range(0, MAX_HEADER_BYTES, 2))
@@ -65,7 +65,7 @@ def test_a_header_that_is_too_large_takes_the_socket_and_order_stays(near: Hosts
     near.close()
 
 
-def test_a_channel_that_is_full_takes_the_socket_and_order_stays(near: Hosts) -> None:
+def test_a_full_channel_falls_back_to_the_socket_in_order(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
     for step in range(2000):
@@ -91,7 +91,7 @@ def test_other_machines_share_nothing(one: str, other: str, nothing_left: None) 
         box.close()
 
 
-def test_who_claims_another_machine_is_not_believed(nothing_left: None) -> None:
+def test_a_senders_claim_of_its_machine_is_ignored(nothing_left: None) -> None:
     """What a launcher says counts, not what a sender offers; and a sender that is not accepted goes on."""
     left, right = (ZmqMailbox(KeyPair.generate(), machine="here") for _ in range(2))
     right.allow([Peer("left", 0, "", left.public_key, "there")])
@@ -104,7 +104,7 @@ def test_who_claims_another_machine_is_not_believed(nothing_left: None) -> None:
     right.close()
 
 
-def test_a_full_ring_takes_the_socket_and_order_stays(near: Hosts) -> None:
+def test_a_full_ring_falls_back_to_the_socket_in_order(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
     kept, n = [], 40
@@ -165,7 +165,7 @@ def test_a_payload_outlives_its_mailbox(near: Hosts) -> None:
     assert got.payload.to_bytes() == b"x" * MIB
 
 
-def test_who_is_listed_again_is_heard_again(near: Hosts) -> None:
+def test_a_reauthorised_sender_is_received_again(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
     sender = Peer("left", 0, "", left.public_key, "here")

@@ -85,7 +85,7 @@ def test_a_peer_needs_a_key(key: str, nothing_left: None) -> None:
         box.connect(Peer("part 0.1", 0, "tcp://127.0.0.1:5555", key))
 
 
-def test_a_port_in_use_is_said_in_one_sentence(nothing_left: None) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(nothing_left: None) -> None:
     with ZmqMailbox(KeyPair.generate()) as first:
         with pytest.raises(EndpointUnavailable) as raised:
             ZmqMailbox(KeyPair.generate(), endpoint=first.endpoint)
@@ -98,7 +98,7 @@ def test_an_address_of_another_machine_is_refused(nothing_left: None) -> None:
         ZmqMailbox(KeyPair.generate(), endpoint="tcp://192.0.2.1:5555")
 
 
-def test_it_listens_on_loopback_unless_told_otherwise(nothing_left: None) -> None:
+def test_it_listens_on_loopback_by_default(nothing_left: None) -> None:
     with ZmqMailbox(KeyPair.generate()) as box:
         host, port = box.endpoint.removeprefix("tcp://").split(":")
         assert host == "127.0.0.1"

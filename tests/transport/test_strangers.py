@@ -84,7 +84,7 @@ def wait_for(monitor: zmq.Socket[bytes], box: Mailbox) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["NULL", "PLAIN", "unknown key", "wrong server key"])
-def test_a_stranger_gets_nowhere_and_stops_nothing(
+def test_an_unknown_client_is_refused_without_effect(
     zmq_hosts: Hosts, strangers: Strangers, mechanism: str
 ) -> None:
     good, box, _ = good_pair(zmq_hosts)

@@ -1,4 +1,4 @@
-"""Optimizers: how a gradient changes parameters, in one pass over memory.
+"""Optimizers: updates of parameters by gradients, in one pass over memory.
 
 `optimizer` is the interface; `sgd`, `adagrad`, `adam` and `lars` contain the arithmetic of one number, and
 `update_loop` the compiled pass around it, which `on_cuda` compiles for a GPU. `schedule` contains learning

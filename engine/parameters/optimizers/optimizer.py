@@ -46,7 +46,7 @@ state are spoilt already: the caller stops, and returns to a checkpoint.
 
 @dataclass(frozen=True, repr=False)
 class Optimizer(Settings, ABC):
-    """How a gradient changes parameters. Safe from several threads on disjoint ranges.
+    """Updates parameters by gradients. Safe from several threads on disjoint ranges.
 
     Args:
         learning_rate: a number above 0, or a schedule.
