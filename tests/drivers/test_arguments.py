@@ -1,4 +1,4 @@
-"""What `train` and `Downpour` are given: each mistake gets one sentence before anything starts."""
+"""Arguments of `train`, `Downpour` and `Session`: each mistake gets one sentence before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of Keras and PyTorch write is answered with what to write here."""
+"""Arguments of Keras and PyTorch are answered with the argument that is meant."""
 
 from __future__ import annotations
 

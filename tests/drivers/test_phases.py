@@ -29,14 +29,14 @@ def plan_of_toy(machines: int = 2) -> Plan:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits a moment before a phase is shown, and each line is printed."""
+    """Every phase is shown at once, and each line is printed."""
     monkeypatch.setattr(phases.Phases.__init__, "__kwdefaults__", {"after_s": 0.0, "stream": None})
     monkeypatch.setattr(phases, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(display, "LINE_EVERY_S", 0.0)
 
 
 def fresh_node(number: int) -> Network:
-    """A network with a node whose text nobody has compiled yet."""
+    """A network with a node that has never been compiled."""
     source = f"def fresh(incoming):\n    return incoming[0] * {number}.0 + 0.25\n"
     names: dict[str, object] = {}
     exec(source, names)
@@ -65,12 +65,12 @@ def test_a_training_says_what_it_starts_before_it_says_how_far_it_is(
 def test_functions_that_hosts_compile_are_counted(
     on_threads: list[WatchedThreads], at_once: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[str] = []
+    phases: list[str] = []
     plan = partition(fresh_node(np.random.default_rng().integers(1 << 30)), Cluster.local(), batch=2)
-    with Session(plan, 0, hosts="threads", show=told.append):
+    with Session(plan, 0, hosts="threads", show=phases.append):
         pass
-    assert told[0] == "starting 1 thread" and "starting 1 thread: 1 ready" in told[-1]
-    counts = [int(found[1]) for text in told if (found := re.search(r"(\d+) functions? compiled", text))]
+    assert phases[0] == "starting 1 thread" and "starting 1 thread: 1 ready" in phases[-1]
+    counts = [int(found[1]) for text in phases if (found := re.search(r"(\d+) functions? compiled", text))]
     assert counts == sorted(counts) and counts[-1] > 0
     inline: list[str] = []
     plan = partition(fresh_node(np.random.default_rng().integers(1 << 30)), Cluster.local(), batch=2)

@@ -1,4 +1,4 @@
-"""What a run shows: sums of reports, and lines where there is no terminal."""
+"""The display of a run: sums of reports, and lines where there is no terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a batch method: one clear sentence each, and nothing is lost."""
+"""Mistakes with a batch method: one clear sentence each, and nothing is lost."""
 
 from __future__ import annotations
 

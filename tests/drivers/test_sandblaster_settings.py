@@ -1,4 +1,4 @@
-"""What `Sandblaster` is given, and how it cuts the data: each mistake gets one sentence."""
+"""Settings of `Sandblaster`, and how it cuts the data: each mistake gets one sentence."""
 
 from __future__ import annotations
 

@@ -17,16 +17,16 @@ LISTENER = """
 import os
 from numba.core import event
 
-class Tell(event.Listener):
+class RecordCompilation(event.Listener):
     def on_start(self, found):
-        with open(os.environ["COMPILED"], "a") as told:
+        with open(os.environ["COMPILED"], "a") as file:
             function = found.data["dispatcher"]
-            told.write(f"{type(function).__name__} {function.py_func.__qualname__} {found.data['args']}\\n")
+            file.write(f"{type(function).__name__} {function.py_func.__qualname__} {found.data['args']}\\n")
 
     def on_end(self, found):
         pass
 
-event.register("numba:compile", Tell())
+event.register("numba:compile", RecordCompilation())
 """
 
 
@@ -42,14 +42,14 @@ def test_a_second_start_of_the_digits_example_compiles_nothing(tmp_path: Path) -
 
 
 def compiled_in_a_run(folder: Path, name: str) -> list[str]:
-    """What the processes of a run compile; the cache of both runs is the folder's."""
-    told = folder / name
-    told.touch()
+    """Functions that the processes of a run compile; the cache of both runs is the folder's."""
+    compiled = folder / name
+    compiled.touch()
     environment = os.environ | {
-        "COMPILED": str(told),
+        "COMPILED": str(compiled),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PYTHONPATH": str(folder),
     }
     command = [sys.executable, str(ROOT / "examples" / "digits.py")]
     subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True)
-    return told.read_text().splitlines()
+    return compiled.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What a training does, on threads of this process: steps, intervals, resuming."""
+"""Training on threads of this process: steps, intervals, resuming."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_minibatch_that_is_not_full_is_learnt_like_one_of_its_size(
 def test_overlapped_minibatches_are_steps_of_their_own(
     on_threads: list[WatchedThreads], tmp_path: Path
 ) -> None:
-    """As above, with four minibatches in a step of a plan of two stages: the same as a session's."""
+    """Four minibatches in a step of a plan of two pipeline stages give the same as a session's."""
     cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
     plan, optimizer = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts), SGD(0.1)
     driver = Downpour(optimizer=optimizer, fetch_every=NEVER, push_every=ALWAYS, overlap=4)
@@ -125,18 +125,18 @@ def test_overlapped_minibatches_are_steps_of_their_own(
 def test_what_overlap_delays_counts_as_staleness(
     on_threads: list[WatchedThreads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two machines the first is 0, 1, 1, 1 updates late, the other never; the rest are whole pushes."""
-    told: list[Progress] = []
+    """The first of two machines is 0, 1, 1, 1 updates late, the other never; the rest are whole pushes."""
+    reports: list[Progress] = []
     add = Meter.add
-    monkeypatch.setattr(Meter, "add", lambda meter, progress: (told.append(progress), add(meter, progress)))
+    monkeypatch.setattr(Meter, "add", lambda meter, report: (reports.append(report), add(meter, report)))
     cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
     plan = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts)
     train_toy(plan, Downpour(overlap=4), epochs=8)
-    for progress in told:
+    for progress in reports:
         late = 3 / 4 if progress.name == "part 0.0" else 0.0
         rest = progress.staleness - late * progress.pushes
         assert rest >= 0 and rest == int(rest), progress
-    assert {progress.name for progress in told if progress.pushes} == {"part 0.0", "part 0.1"}
+    assert {progress.name for progress in reports if progress.pushes} == {"part 0.0", "part 0.1"}
 
 
 @pytest.mark.parametrize(

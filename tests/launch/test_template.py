@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_while_it_starts_leaves_no_process(tmp_path: Path, 
 
 
 def test_a_worker_whose_parent_is_gone_ends_before_it_imports_anything() -> None:
-    """As one does whose coordinator is killed while it starts."""
+    """A parent's death is noticed even where the coordinator is killed while the worker starts."""
     start = Path(sys.modules[ProcessLauncher.__module__].__file__ or "").with_name("start.py")
     command = [sys.executable, "-X", "importtime", "-P", str(start), "host", str(os.getppid()), "part 0.0"]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

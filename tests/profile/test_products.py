@@ -51,7 +51,7 @@ def test_rounds_that_are_far_apart_say_nothing() -> None:
 
 
 class Watch:
-    """A clock that goes on when somebody computes."""
+    """A clock that advances while a product is computed."""
 
     def __init__(self) -> None:
         self.now, self.rests = 0.0, []
@@ -115,12 +115,14 @@ BUSY = "while True: pass"
 def test_a_busy_machine_is_told_in_a_sentence() -> None:
     load = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
     try:
-        told = busy(look_s=0.2)
+        sentence = busy(look_s=0.2)
     finally:
         for process in load:
             process.send_signal(signal.SIGKILL)
             process.wait()
-    assert told is not None and "cores" in told and told.endswith("calibrate again when it is quiet")
+    assert (
+        sentence is not None and "cores" in sentence and sentence.endswith("calibrate again when it is quiet")
+    )
 
 
 @pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, replicated=True)])

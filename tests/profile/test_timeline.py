@@ -38,7 +38,7 @@ SPANS = st.lists(st.tuples(st.integers(0, STEP), st.integers(0, STEP)).map(sorte
 def test_a_step_is_divided_as_by_counting(
     computing: list[tuple[int, int]], sending: list[tuple[int, int]], missing: list[tuple[int, int]]
 ) -> None:
-    """Of each second it is asked what the machine did in it."""
+    """Each second of the step is classified by itself."""
     bars = (*(bar(0, 1, *span) for span in computing), *(bar(0, 0, *span) for span in sending))
     ordered = tuple(sorted(bars, key=lambda bar: bar.start_s))
     missed = tuple(Missing(*span, f"from {span[0]}") for span in missing)

@@ -28,8 +28,8 @@ def train_toy(driver: Downpour | Sandblaster, folder: Path, **more: Any) -> Run:
     return train(plan, toy.data(), driver=driver, checkpoints=folder, **arguments)
 
 
-class Talk:
-    """Whether the coordinator goes on to live while something is done."""
+class Traffic:
+    """Observes whether the coordinator still answers while slow work is done."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._waits, self._ticked = threading.Event(), threading.Event()
@@ -42,7 +42,7 @@ class Talk:
 
         monkeypatch.setattr(Coordinator, "receive", watched)
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Waits for the next time that the coordinator looks at the clock."""
         self._ticked.clear()
         self._waits.set()
@@ -52,10 +52,10 @@ class Talk:
 def test_tasks_are_packed_while_the_coordinator_answers(
     on_threads: list[WatchedThreads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talk, pack, found = Talk(monkeypatch), supervisor.pack_task, []
+    traffic, pack, found = Traffic(monkeypatch), supervisor.pack_task, []
 
     def slow(task: Any) -> bytes:
-        found.append(talk.goes_on())
+        found.append(traffic.continues())
         return pack(task)
 
     monkeypatch.setattr(supervisor, "pack_task", slow)
@@ -70,14 +70,14 @@ def test_manifests_and_a_new_journal_are_written_while_the_coordinator_answers(
     monkeypatch: pytest.MonkeyPatch,
     driver: Downpour | Sandblaster,
 ) -> None:
-    talk, commit, create, found = Talk(monkeypatch), Checkpoints.commit, Journal.create, []
+    traffic, commit, create, found = Traffic(monkeypatch), Checkpoints.commit, Journal.create, []
 
     def slow(*call: Any) -> Any:
-        found.append(talk.goes_on())
+        found.append(traffic.continues())
         return commit(*call)
 
     def slowly_created(*call: Any, **how: Any) -> Any:
-        found.append(talk.goes_on())
+        found.append(traffic.continues())
         return create(*call, **how)
 
     monkeypatch.setattr(Checkpoints, "commit", slow)
