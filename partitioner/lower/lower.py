@@ -30,14 +30,6 @@ from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.lower.writer import Writer
 
 
-def lower(
-    owned: Ownership, messages: Sequence[Message], kind: StepKind, *, micro_batches: int = 1
-) -> tuple[Program, ...]:
-    """One program for each machine, of a step whose portions have these messages."""
-    found = shares(owned, messages, kind, micro_batches=micro_batches)
-    return tuple(share.program() for share in found)
-
-
 @dataclass(frozen=True)
 class Share:
     """What a machine's program follows from.

@@ -12,7 +12,7 @@ from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.arena import arranged
-from partita.partitioner.lower.lower import lower
+from partita.partitioner.lower.lower import shares
 from partita.partitioner.lower.messages import Message, messages_of, of_portions
 from partita.partitioner.lower.windows import WindowPlan, windows_of
 
@@ -45,7 +45,8 @@ class Lowering:
         kind = kind.of(self.sizes.graph)
         if kind not in self._programs:
             messages = self._per_micro_batch(kind)
-            self._programs[kind] = lower(self.owned, messages, kind, micro_batches=self.sizes.micro_batches)
+            found = shares(self.owned, messages, kind, micro_batches=self.sizes.micro_batches)
+            self._programs[kind] = tuple(share.program() for share in found)
         return self._programs[kind]
 
     def windows(self, program: Program, keep: Collection[Buffer] | None) -> dict[Buffer, WindowPlan]:

@@ -29,10 +29,19 @@ from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
 from partita.partitioner.ir.program import Operand
-from partita.partitioner.search.copies import are_copies, exchanged, homes, without_own
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
-from partita.partitioner.search.message_counts import MessageCounts, Numbers, Runs, count_messages, joined
+from partita.partitioner.search.message_counts import (
+    MessageCounts,
+    Numbers,
+    Runs,
+    are_copies,
+    count_messages,
+    exchanged,
+    homes,
+    joined,
+    without_own,
+)
 from partita.partitioner.search.task import Task
 
 JOINT_LIMIT: Final = 20_000

@@ -8,11 +8,10 @@ from typing import Final
 
 from partita.partitioner.assign.cuts import Cut, Tiles
 from partita.partitioner.search.additive import Additive
-from partita.partitioner.search.evaluator import Score
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped
 from partita.partitioner.search.task import Task
-from partita.partitioner.search.trials import Trials
+from partita.partitioner.search.trials import Score, Trials
 
 PATIENCE = 20_000
 """Layers of moves that are ranked in a round: of a large network, fewer moves are looked at."""

@@ -12,6 +12,7 @@ from partita.partitioner.assign.cuts import Cuts
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import settled
 from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
 from partita.partitioner.lower.piece_program import feed
 from partita.partitioner.plan import Plan
@@ -160,6 +161,21 @@ class Task:
         states = nodes * self.batch * max(PRECISIONS[self.precision], ITEM_BYTES["int64"])
         plenty = 2 * (7 * self.graph.n_parameters * sizes.master_bytes + states)
         return {m: limit for m, limit in self.limits.items() if limit < plenty}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A cut for every layer, but for losses that lie where their scores do; and how a step is divided.
+
+    Args:
+        cuts: by layer; those by hand stand.
+        micro_batches: into how many portions a minibatch is divided.
+        programs: of a step, where the strategy has made them to play them; one for each machine.
+    """
+
+    cuts: Cuts
+    micro_batches: int = 1
+    programs: tuple[Program, ...] = field(default=(), compare=False, repr=False)
 
 
 def _geometry_of(graph: Graph, grid: Grid) -> Hashable:

@@ -19,13 +19,12 @@ from partita.partitioner.assign.cuts import Cut, follows_input
 from partita.partitioner.gc_paused import gc_paused
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
-from partita.partitioner.search.evaluator import Evaluator
 from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layouts import choices, equal
 from partita.partitioner.search.moves import swapped
 from partita.partitioner.search.strategies import balanced
 from partita.partitioner.search.task import Task
-from partita.partitioner.search.trials import Trials
+from partita.partitioner.search.trials import Evaluator, Trials
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import clusters, cuts

@@ -5,11 +5,10 @@ A strategy takes a task and gives a cut for every layer; those by hand stand.
 
 from collections.abc import Callable
 
-from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.strategies.automatic import automatic
 from partita.partitioner.search.strategies.balanced import balanced
 from partita.partitioner.search.strategies.layers import layers
-from partita.partitioner.search.task import Task
+from partita.partitioner.search.task import Decision, Task
 
 STRATEGIES: dict[str, Callable[[Task], Decision]] = {
     "automatic": automatic,

@@ -16,17 +16,15 @@ from itertools import product
 from typing import Final
 
 from partita.partitioner.search.additive import Additive
-from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.elimination import minimum
-from partita.partitioner.search.evaluator import Score
 from partita.partitioner.search.fitting import by_memory
 from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layers import in_order, in_stages
 from partita.partitioner.search.layouts import Choice, choices, equal, over
 from partita.partitioner.search.local import improve
 from partita.partitioner.search.strategies.balanced import balanced
-from partita.partitioner.search.task import Task
-from partita.partitioner.search.trials import Trials
+from partita.partitioner.search.task import Decision, Task
+from partita.partitioner.search.trials import Score, Trials
 
 EFFORT: Final = 25_000
 """So many instructions are made for plans to play, when the best of the first candidates is improved."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from partita.layers.graph import Grid
 from partita.partitioner.assign.piece import row_flops
-from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.spread import spread
-from partita.partitioner.search.task import Task
+from partita.partitioner.search.task import Decision, Task
 
 
 def balanced(task: Task) -> Decision:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.layers import in_order
-from partita.partitioner.search.task import Task
+from partita.partitioner.search.task import Decision, Task
 
 
 def layers(task: Task) -> Decision:
