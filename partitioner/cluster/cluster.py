@@ -9,7 +9,7 @@ from pathlib import Path
 
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
-from partita.partitioner.cluster.cluster_file import Parts, read_parts, write_parts
+from partita.partitioner.cluster.cluster_file import read_parts, write_parts
 from partita.partitioner.cluster.machine import SHARED_MEMORY, Between, Link, Machine, check_link
 
 __all__ = ["SHARED_MEMORY", "Between", "Cluster", "Link", "Machine"]
@@ -76,7 +76,7 @@ class Cluster:
         """
         parts = read_parts(Path(path))
         try:
-            return cls(parts.machines, parts.link, parts.between, parts.memory)
+            return cls(**parts)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -87,7 +87,7 @@ class Cluster:
         Raises:
             OSError: it cannot be written.
         """
-        write_parts(Parts(self.machines, self.link, self.between, self.memory), Path(path))
+        write_parts(Path(path), self.machines, self.link, self.between, self.memory)
         return Path(path)
 
     def link_between(self, source: int, destination: int) -> Link:

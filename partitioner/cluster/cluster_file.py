@@ -16,210 +16,241 @@ Nothing is guessed silently: an unknown key is a mistake, and so is a machine wi
 from __future__ import annotations
 
 import json
+import math
+import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, get_args
+
+import msgspec
 
 from partita.layers.checks import check_whole
-from partita.partitioner.cluster.kernel_times import KernelTimes, read_times, write_times
+from partita.partitioner.cluster.kernel_times import read_times, write_times
 from partita.partitioner.cluster.machine import SHARED_MEMORY, Between, Link, Machine
-from partita.partitioner.cluster.products import Products
 from partita.partitioner.cluster.products_file import read_products, write_products
 from partita.partitioner.text import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, parse_quantity, quantity
 
 UNLIMITED: Final = "unlimited"
 
-_MACHINE: Final = {
-    "cores": "cores",
-    "threads": "threads",
-    "device": "device",
-    "host": "host",
-    "kind": "kind",
-    "speed": "speed",
+
+class _Quantity(float):
+    """A number that the file gives with its unit."""
+
+    units: ClassVar[Mapping[str, float]]
+
+    def __str__(self) -> str:
+        return UNLIMITED if self == math.inf else quantity(float(self), self.units)
+
+
+class _Seconds(_Quantity):
+    units = SECONDS
+
+
+class _Bytes(_Quantity):
+    units = BYTES
+
+
+class _BytesPerS(_Quantity):
+    units = BYTES_PER_S
+
+
+class _FlopsPerS(_Quantity):
+    units = FLOPS_PER_S
+
+
+_QUANTITIES: Final = (_Seconds, _Bytes, _BytesPerS, _FlopsPerS)
+
+
+class _Table(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file. Fields have the names of `Machine` and `Link`; None leaves out their key."""
+
+    def settings(self, *others: str) -> dict[str, Any]:
+        """The keys that the table has, without these others."""
+        found = msgspec.structs.asdict(self)
+        return {name: value for name, value in found.items() if value is not None and name not in others}
+
+
+class _LinkTable(_Table, kw_only=True):
+    latency_s: _Seconds = msgspec.field(name="latency")
+    bytes_per_s: _BytesPerS = msgspec.field(name="bandwidth")
+    send_s: _Seconds | None = msgspec.field(name="send", default=None)
+    receive_s: _Seconds | None = msgspec.field(name="receive", default=None)
+    send_bytes_per_s: _BytesPerS | None = msgspec.field(name="send_bandwidth", default=None)
+    receive_bytes_per_s: _BytesPerS | None = msgspec.field(name="receive_bandwidth", default=None)
+    both_ways: Any = None
+
+
+class _BetweenTable(_LinkTable, kw_only=True):
+    hosts: Any = None
+
+
+class _MachineTable(_Table, kw_only=True):
+    name: Any = None
+    count: Any = None
+    memory_bytes: _Bytes = msgspec.field(name="memory")
+    cores: Any = None
+    threads: Any = None
+    device: Any = None
+    host: Any = None
+    kind: Any = None
+    speed: Any = None
+    flops_per_s: _FlopsPerS | None = msgspec.field(name="flops", default=None)
+    bytes_per_s: _BytesPerS | None = msgspec.field(name="memory_bandwidth", default=None)
+    instruction_s: _Seconds | None = msgspec.field(name="instruction", default=None)
+    step_s: _Seconds | None = msgspec.field(name="step", default=None)
+    cold_s: _Seconds | None = msgspec.field(name="cold", default=None)
+    times: Any = None
+    products: Any = None
+
+
+class _File(_Table, kw_only=True):
+    machine: list[_MachineTable] = []
+    link: _LinkTable | None = None
+    between: list[_BetweenTable] = []
+    shared_memory: _LinkTable | None = None
+
+
+_TABLES: Final[dict[str, type[_Table]]] = {
+    "": _File,
+    "machine": _MachineTable,
+    "link": _LinkTable,
+    "between": _BetweenTable,
+    "shared_memory": _LinkTable,
 }
-"""Keys of a machine whose values stand as they are, and its attributes."""
-_MACHINE_UNITS: Final = {
-    "flops": ("flops_per_s", FLOPS_PER_S),
-    "memory_bandwidth": ("bytes_per_s", BYTES_PER_S),
-    "instruction": ("instruction_s", SECONDS),
-    "step": ("step_s", SECONDS),
-    "cold": ("cold_s", SECONDS),
+_EXAMPLES: Final = {
+    "memory": f'"64 GiB", or "{UNLIMITED}"',
+    "latency": '"50 us"',
+    "bandwidth": '"10 Gbit/s"',
 }
-_LINK_UNITS: Final = {
-    "latency": ("latency_s", SECONDS),
-    "bandwidth": ("bytes_per_s", BYTES_PER_S),
-    "send": ("send_s", SECONDS),
-    "receive": ("receive_s", SECONDS),
-    "send_bandwidth": ("send_bytes_per_s", BYTES_PER_S),
-    "receive_bandwidth": ("receive_bytes_per_s", BYTES_PER_S),
-}
-_TABLES: Final = ("machine", "link", "between", "shared_memory")
-_MACHINE_KEYS: Final = ("name", "count", "memory", "times", "products", *_MACHINE, *_MACHINE_UNITS)
-_LINK_KEYS: Final = (*_LINK_UNITS, "both_ways")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a file says: the arguments of a `Cluster`."""
-
-    machines: tuple[Machine, ...]
-    link: Link | None
-    between: tuple[Between, ...]
-    memory: Link
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Names of the files beside a cluster's.
-
-    Args:
-        times: by the identity of the table.
-        products: by their choices.
-    """
-
-    times: Mapping[int, str]
-    products: Mapping[Products, str]
-
-
-def read_parts(path: Path) -> Parts:
-    """Reads a file.
+def read_parts(path: Path) -> dict[str, Any]:
+    """Reads the arguments of a `Cluster`.
 
     Raises:
         ValueError: it has a mistake, said in one sentence that begins with the file.
         OSError: it cannot be read.
     """
     try:
-        return _parts(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}; correct it") from error
+    try:
+        return _parts(msgspec.convert(found, _File, dec_hook=_parse), path.parent)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{path}: {_sentence(str(error), found)}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def write_parts(parts: Parts, path: Path) -> None:
+def write_parts(
+    path: Path, machines: tuple[Machine, ...], link: Link | None, between: tuple[Between, ...], memory: Link
+) -> None:
     """Writes a file that `read_parts` reads, and beside it one for each table of times or products.
 
     Raises:
         OSError: one cannot be written.
     """
-    files = _Files(_written_times(parts.machines, path), _written_products(parts.machines, path))
-    tables = [_table("[[machine]]", _of_machine(*each, files)) for each in _folded(parts.machines)]
-    if parts.link is not None:
-        tables.append(_table("[link]", _of_link(parts.link)))
-    for found in parts.between:
-        names = f"[{_string(found.one)}, {_string(found.other)}]"
-        tables.append(_table("[[between]]", [("hosts", names), *_of_link(found.link)]))
-    tables.append(_table("[shared_memory]", _of_link(parts.memory)))
-    path.write_text("\n\n".join(tables) + "\n", encoding="utf-8")
-
-
-def _parts(found: Mapping[str, Any], folder: Path) -> Parts:
-    _check_keys(found, _TABLES, "the file")
-    machines = _tables(found, "machine")
-    if not machines:
-        raise ValueError("there is no machine; write at least one table [[machine]]")
-    times_in = cache(lambda name: read_times(folder / name))
-    products_in = cache(lambda name: read_products(folder / name))
-
-    return Parts(
-        tuple(machine for table in machines for machine in _machines(table, times_in, products_in)),
-        _link(_mapping(found["link"], "link"), "the link") if "link" in found else None,
-        tuple(map(_between, _tables(found, "between"))),
-        _link(_mapping(found["shared_memory"], "shared_memory"), "the shared memory")
-        if "shared_memory" in found
-        else SHARED_MEMORY,
+    files = _write_beside(machines, path)
+    tables = [("[[machine]]", _machine_table(*each, files)) for each in _folded(machines)]
+    if link is not None:
+        tables.append(("[link]", _written(_LinkTable, link)))
+    for found in between:
+        tables.append(
+            ("[[between]]", {"hosts": [found.one, found.other], **_written(_LinkTable, found.link)})
+        )
+    tables.append(("[shared_memory]", _written(_LinkTable, memory)))
+    written = (
+        "\n".join([head, *(f"{key} = {_toml(table[key])}" for key in table)]) for head, table in tables
     )
+    path.write_text("\n\n".join(written) + "\n", encoding="utf-8")
 
 
-def _machines(
-    table: Mapping[str, Any],
-    times_in: Callable[[str], KernelTimes],
-    products_in: Callable[[str], Products],
-) -> Iterator[Machine]:
-    """The machine of a table, or several of its kind."""
-    name = table.get("name")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f'a machine has the name {name!r}; write for example name = "worker"')
-    what = f"machine '{name}'"
-    _check_keys(table, _MACHINE_KEYS, what)
-    if "memory" not in table:
-        raise ValueError(f'{what} has no memory; write for example memory = "64 GiB", or "{UNLIMITED}"')
-    settings = {_MACHINE[key]: value for key, value in table.items() if key in _MACHINE}
-    settings |= _in_units(table, _MACHINE_UNITS, what)
-    if "threads" not in table and "cores" in table:
-        settings["threads"] = table["cores"]
-    if table["memory"] != UNLIMITED:
-        n_bytes = _quantity(table["memory"], BYTES, f"{what}: the memory is")
-        settings["memory_bytes"] = round(n_bytes)
-    read_in: dict[str, Callable[[str], object]] = {"times": times_in, "products": products_in}
-    for key, read in read_in.items():
-        if key in table:
-            if not isinstance(table[key], str):
-                raise ValueError(f"{what}: the {key} are {table[key]!r}; write the name of a file")
-            settings[key] = read(table[key])
-    machine = Machine(name, **settings)
-    if "count" not in table:
-        yield machine
-        return
-    for n in range(check_whole(table["count"], f"{what}: the count is")):
-        yield replace(machine, name=f"{name}{n}")
+def _parse(kind: type[_Quantity], written: object) -> _Quantity:
+    if kind is _Bytes and written == UNLIMITED:
+        return kind(math.inf)
+    return kind(parse_quantity(written, kind.units))
 
 
-def _between(table: Mapping[str, Any]) -> Between:
-    hosts = table.get("hosts")
-    if not isinstance(hosts, list) or len(hosts) != 2:
-        raise ValueError(f'a link is between {hosts!r}; write for example hosts = ["a", "b"]')
-    link = {key: value for key, value in table.items() if key != "hosts"}
-    return Between(hosts[0], hosts[1], _link(link, f"the link between '{hosts[0]}' and '{hosts[1]}'"))
+def _sentence(error: str, file: Mapping[str, Any]) -> str:
+    """What msgspec found wrong with a file, in the words of the person who wrote it."""
+    rule, _, path = error.partition(" - at `$")
+    steps = re.findall(r"\w+", path)
+    found: Any = file
+    for step in steps:
+        found = found[int(step) if step.isdecimal() else step]
+    table, *rest = steps or [""]
+    key = "" if not rest or rest[-1].isdecimal() else rest.pop()
+    where = _place(table, file[table][int(rest[0])] if rest else found)
+    name = re.findall(r"`(\w+)`", rule)[-1:]
+    if rule.startswith("Object contains unknown field"):
+        known = ", ".join(_TABLES[table].__struct_encode_fields__)
+        return f"{where} has the unknown key '{name[0]}'; known are {known}"
+    if rule.startswith("Object missing required field"):
+        return f"{where} has no {name[0]}; write for example {name[0]} = {_EXAMPLES[name[0]]}"
+    if key:
+        return f"{where}: the {key.replace('_', ' ')} is {found!r}; {rule}"
+    if _TABLES[table] in (_MachineTable, _BetweenTable) and not rest:
+        return f"[{table}] is one table; write [[{table}]], because there may be several"
+    return f"{table} is {found!r}; write it as a table, [{table}]"
 
 
-def _link(table: Mapping[str, Any], what: str) -> Link:
-    _check_keys(table, _LINK_KEYS, what)
-    for key in ("latency", "bandwidth"):
-        if key not in table:
-            example = 'latency = "50 us"' if key == "latency" else 'bandwidth = "10 Gbit/s"'
-            raise ValueError(f"{what} has no {key}; write for example {example}")
-    both_ways = {"both_ways": table["both_ways"]} if "both_ways" in table else {}
-    return Link(**_in_units(table, _LINK_UNITS, what), **both_ways)
+def _place(table: str, found: Any) -> str:
+    match table, found:
+        case "machine", {"name": str(name)} if name:
+            return f"machine '{name}'"
+        case "machine", _:
+            return "a machine"
+        case "between", {"hosts": [one, other]}:
+            return f"the link between '{one}' and '{other}'"
+        case _:
+            return f"the {table.replace('_', ' ') or 'file'}"
 
 
-def _in_units(
-    table: Mapping[str, Any], known: Mapping[str, tuple[str, Mapping[str, float]]], what: str
-) -> dict[str, Any]:
+def _parts(file: _File, folder: Path) -> dict[str, Any]:
+    if not file.machine:
+        raise ValueError("there is no machine; write at least one table [[machine]]")
+    read = {
+        "times": cache(lambda name: read_times(folder / name)),
+        "products": cache(lambda name: read_products(folder / name)),
+    }
     return {
-        attribute: _quantity(table[key], units, f"{what}: the {key.replace('_', ' ')} is")
-        for key, (attribute, units) in known.items()
-        if key in table
+        "machines": tuple(machine for table in file.machine for machine in _machines(table, read)),
+        "link": Link(**file.link.settings()) if file.link else None,
+        "between": tuple(map(_between, file.between)),
+        "memory": Link(**file.shared_memory.settings()) if file.shared_memory else SHARED_MEMORY,
     }
 
 
-def _quantity(written: object, units: Mapping[str, float], what: str) -> float:
-    try:
-        return parse_quantity(written, units)
-    except ValueError as error:
-        raise ValueError(f"{what} {written!r}; {error}") from error
+def _machines(table: _MachineTable, read: Mapping[str, Any]) -> Iterator[Machine]:
+    """The machine of a table, or several of its kind."""
+    name = table.name
+    if not isinstance(name, str) or not name:
+        raise ValueError(f'a machine has the name {name!r}; write for example name = "worker"')
+    settings = table.settings("count", "memory_bytes")
+    if table.cores is not None:
+        settings.setdefault("threads", table.cores)
+    if table.memory_bytes < math.inf:
+        settings["memory_bytes"] = round(table.memory_bytes)
+    for what in settings.keys() & read.keys():
+        if not isinstance(settings[what], str):
+            raise ValueError(f"machine '{name}': the {what} are {settings[what]!r}; write the name of a file")
+        settings[what] = read[what](settings[what])
+    machine = Machine(**settings)
+    if table.count is None:
+        yield machine
+        return
+    for n in range(check_whole(table.count, f"machine '{name}': the count is")):
+        yield replace(machine, name=f"{name}{n}")
 
 
-def _tables(found: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    tables = found.get(key, [])
-    if not isinstance(tables, list):
-        raise ValueError(f"[{key}] is one table; write [[{key}]], because there may be several")
-    return [_mapping(table, key) for table in tables]
-
-
-def _mapping(found: object, key: str) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise ValueError(f"{key} is {found!r}; write it as a table, [{key}]")
-    return found
-
-
-def _check_keys(table: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    for key in table:
-        if key not in known:
-            raise ValueError(f"{what} has the unknown key '{key}'; known are {', '.join(known)}")
+def _between(table: _BetweenTable) -> Between:
+    if not isinstance(table.hosts, list) or len(table.hosts) != 2:
+        raise ValueError(f'a link is between {table.hosts!r}; write for example hosts = ["a", "b"]')
+    return Between(table.hosts[0], table.hosts[1], Link(**table.settings("hosts")))
 
 
 def _folded(machines: tuple[Machine, ...]) -> Iterator[tuple[Machine, int]]:
@@ -236,67 +267,41 @@ def _folded(machines: tuple[Machine, ...]) -> Iterator[tuple[Machine, int]]:
 
 
 def _is_next(machine: Machine, first: Machine, name: str) -> bool:
-    return machine == replace(first, name=name) and (
-        machine.times is first.times and machine.products == first.products
-    )
+    return machine == replace(first, name=name) and machine.times is first.times
 
 
-def _of_machine(machine: Machine, count: int, files: _Files) -> Iterator[tuple[str, str]]:
-    default = Machine("default")
-    yield "name", _string(machine.name)
-    if count:
-        yield "count", str(count)
-    for key, attribute in _MACHINE.items():
-        value = getattr(machine, attribute)
-        if value != getattr(default, attribute) or key == "threads":
-            yield key, _string(value) if isinstance(value, str) else repr(value)
-    limit = machine.memory_bytes
-    yield "memory", _string(UNLIMITED if limit is None else quantity(limit, BYTES))
-    yield from _of_units(machine, _MACHINE_UNITS, default)
-    if machine.times is not None:
-        yield "times", _string(files.times[id(machine.times)])
-    if machine.products is not None:
-        yield "products", _string(files.products[machine.products])
+def _written(kind: type[_Table], found: Machine | Link, default: Machine | None = None) -> dict[str, Any]:
+    """The keys of a table, without those whose value is the default's."""
+    table: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        value = getattr(found, field.name, None)
+        if value is None or value is True or (default is not None and value == getattr(default, field.name)):
+            continue
+        unit = next((each for each in (field.type, *get_args(field.type)) if each in _QUANTITIES), None)
+        table[field.encode_name] = value if unit is None else str(unit(value))
+    return table
 
 
-def _of_link(link: Link) -> Iterator[tuple[str, str]]:
-    yield from _of_units(link, _LINK_UNITS, None)
-    if not link.both_ways:
-        yield "both_ways", "false"
+def _machine_table(machine: Machine, count: int, files: Mapping[object, str]) -> dict[str, Any]:
+    limit = math.inf if machine.memory_bytes is None else machine.memory_bytes
+    table = {"name": machine.name, "count": count} if count else {"name": machine.name}
+    table |= {"memory": str(_Bytes(limit)), "threads": machine.threads}
+    table |= _written(_MachineTable, machine, Machine("default"))
+    beside = {"times": machine.times, "products": machine.products}
+    return table | {what: files[value] for what, value in beside.items() if value is not None}
 
 
-def _of_units(
-    found: Machine | Link, known: Mapping[str, tuple[str, Mapping[str, float]]], default: Machine | None
-) -> Iterator[tuple[str, str]]:
-    for key, (attribute, units) in known.items():
-        value = getattr(found, attribute)
-        if default is None or value != getattr(default, attribute):
-            yield key, _string(quantity(value, units))
-
-
-def _written_times(machines: tuple[Machine, ...], path: Path) -> dict[int, str]:
-    """Writes each table of times once; the names of the files by the identity of the table."""
-    tables = {id(machine.times): machine.times for machine in machines if machine.times is not None}
-    files = {}
-    for number, (identity, times) in enumerate(tables.items()):
-        files[identity] = f"{path.stem}.times{number or ''}.json"
-        write_times(times, path.with_name(files[identity]))
+def _write_beside(machines: tuple[Machine, ...], path: Path) -> dict[object, str]:
+    """Writes each table of times and of products once; returns the names of their files."""
+    files: dict[object, str] = {}
+    writers: dict[str, Callable[[Any, Path], None]] = {"times": write_times, "products": write_products}
+    for what, write in writers.items():
+        found = dict.fromkeys(getattr(machine, what) for machine in machines)
+        for number, value in enumerate(value for value in found if value is not None):
+            files[value] = f"{path.stem}.{what}{number or ''}.json"
+            write(value, path.with_name(files[value]))
     return files
 
 
-def _written_products(machines: tuple[Machine, ...], path: Path) -> dict[Products, str]:
-    """Writes the choices of products, each once; the names of the files."""
-    files: dict[Products, str] = {}
-    for products in dict.fromkeys(machine.products for machine in machines):
-        if products is not None:
-            files[products] = f"{path.stem}.products{len(files) or ''}.json"
-            write_products(products, path.with_name(files[products]))
-    return files
-
-
-def _table(head: str, entries: Collection[tuple[str, str]] | Iterator[tuple[str, str]]) -> str:
-    return "\n".join([head, *(f"{key} = {value}" for key, value in entries)])
-
-
-def _string(value: str) -> str:
+def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
