@@ -13,18 +13,10 @@ Verdict: TypeAlias = Literal["found", "short", "unbounded", "nothing"]
 """`found`: the last step satisfies both conditions. `short`: `best` is lower, but its slope is still steep.
 `unbounded`: the loss falls up to the longest step. `nothing`: no step is low enough."""
 
-_SHRINKS: Final = 0.66
-"""An interval is halved if two trials leave more than this part of its length."""
-
-_NARROW: Final = 1e-3
-"""The search ends in an interval this narrow, relative to its end."""
-
-_BACK: Final = 0.1
-"""After a trial that is not finite, the next is at this part of the way from the best one."""
-
-_FAR: Final = 1e10
-"""Longest step, in first trials."""
-
+_SHRINKS: Final = 0.66  # an interval is halved if two trials leave more than this part of its length
+_NARROW: Final = 1e-3  # the search ends in an interval this narrow, relative to its end
+_BACK: Final = 0.1  # after a trial that is not finite, the next is at this part of the way from the best one
+_FAR: Final = 1e10  # longest step, in first trials
 _ROUNDING: Final = 2.0**-52
 
 

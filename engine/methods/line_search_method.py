@@ -40,11 +40,8 @@ from partita.engine.protocol.commands import (
 )
 from partita.layers.text import counted
 
-DIRECTION: Final = "d"
-"""Vector of the search direction."""
-
-_BEFORE: Final = "{}_before"
-"""Name of a vector as it was at the start of the search."""
+DIRECTION: Final = "d"  # vector of the search direction
+_BEFORE: Final = "{}_before"  # name of a vector as it was at the start of the search
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,7 @@ from partita.engine.protocol.commands import (
 )
 from partita.layers.text import counted
 
-GRADIENT: Final = "g"
-"""Vector of the batch's gradient at `x`."""
-
+GRADIENT: Final = "g"  # vector of the batch's gradient at `x`
 _HEAD: Final = "head"
 _TAIL: Final = "tail"
 

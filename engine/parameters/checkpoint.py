@@ -49,9 +49,7 @@ from partita.engine.parameters.tensors import pieces_of
 from partita.engine.parameters.vector import Vector
 
 MANIFEST: Final = "manifest.json"
-MANIFEST_BYTES: Final = 1 << 26
-"""Largest manifest that is read."""
-
+MANIFEST_BYTES: Final = 1 << 26  # largest manifest that is read
 MARK: Final = "partita"
 _MARKED: Final = b"a checkpoint of Partita, run "
 _MARK_BYTES: Final = 1 << 10

@@ -18,12 +18,8 @@ from partita.engine.parameters.slots import Slot, cut
 from partita.engine.parameters.vector import Vector
 from partita.layers import Parameter
 
-BLOCK: Final = 1 << 16
-"""Numbers of a parameter that share one stream."""
-
-NORMAL_DEVIATION: Final = 0.05
-"""Standard deviation of "normal", as in Keras."""
-
+BLOCK: Final = 1 << 16  # numbers of a parameter that share one stream
+NORMAL_DEVIATION: Final = 0.05  # standard deviation of "normal", as in Keras
 CONSTANTS: Final = {"zeros": 0.0, "ones": 1.0}
 
 DRAWN: Final = ("glorot", "he", "normal")

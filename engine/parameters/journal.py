@@ -28,9 +28,7 @@ from partita.engine.parameters.journal_format import (
 )
 from partita.engine.parameters.manifest import CheckpointError
 
-JOURNAL_BYTES: Final = 1 << 32
-"""Largest journal that is read."""
-
+JOURNAL_BYTES: Final = 1 << 32  # largest journal that is read
 Durability: TypeAlias = Literal["process", "disk"]
 """Whether an appended entry survives the death of processes, or also of the machine."""
 

@@ -20,9 +20,7 @@ from partita.engine.parameters.manifest import CheckpointError
 
 FORMAT: Final = 1
 
-MAGIC: Final = b"partita journal "
-"""First bytes of a journal."""
-
+MAGIC: Final = b"partita journal "  # first bytes of a journal
 _FRAME: Final = struct.Struct("<II")  # bytes of the body, and the CRC-32 of that length and the body
 _KEY: Final = struct.Struct("<QQ")  # index, digest
 

@@ -23,8 +23,7 @@ _KEY: Final = re.compile(
     flags=re.ASCII | re.DOTALL,
 )
 
-_AT_ONCE: Final = 1 << 22
-"""Most numbers that are read from a file at once."""
+_AT_ONCE: Final = 1 << 22  # most numbers that are read from a file at once
 
 
 def tensor_key(kind: str, slot: Slot) -> str:

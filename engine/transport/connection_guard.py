@@ -20,15 +20,11 @@ import zmq
 
 from partita.engine.transport.sockets import tcp_view
 
-MAX_HANDSHAKING: Final = 256
-"""Connections that may be within the time of a handshake at once."""
-
+MAX_HANDSHAKING: Final = 256  # connections that may be within the time of a handshake at once
 MAX_UNDELIVERED_BYTES: Final = 24 << 20
 """Bytes that a connection may hold beyond the kernel's own buffer: more than a full queue of frames."""
 
-CHECK_S: Final = 0.025
-"""Interval between checks."""
-
+CHECK_S: Final = 0.025  # interval between checks
 _EXAMINE_S: Final = 0.001  # per connection, between two reads of its byte count: 0.2% of a core
 _YOUNG_S: Final = 1.0  # limit of a handshake, see `SocketFactory`
 _EVENT: Final = struct.Struct("=HI")

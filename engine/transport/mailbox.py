@@ -17,8 +17,7 @@ from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import PayloadLike
 
-MAX_PAYLOAD = 1 << 30
-"""Default for the largest payload of one message (bytes)."""
+MAX_PAYLOAD = 1 << 30  # default for the largest payload of one message (bytes)
 
 
 class PeerStalled(RuntimeError):

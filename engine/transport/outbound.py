@@ -20,9 +20,7 @@ from partita.engine.transport.retransmission import Group, RetransmitQueue, size
 from partita.engine.transport.shared_link import SharedLinkSender
 from partita.engine.transport.wire import STREAM_BITS, Ack, SendWindow, encode_control, frames
 
-ACK_TIMEOUT_S: Final = 1.0
-"""After this time without an acknowledgement, the peer is asked for one."""
-
+ACK_TIMEOUT_S: Final = 1.0  # after this time without an acknowledgement, the peer is asked for one
 _RESEND_S: Final = 0.25  # minimum interval of retransmissions, unless something was acknowledged in between
 
 

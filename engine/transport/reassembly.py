@@ -41,9 +41,7 @@ SendAck: TypeAlias = Callable[[Ack], bool]
 """Sends an acknowledgement to the sender; returns False where the sender cannot be reached."""
 
 ACK_MESSAGES: Final = 64
-ACK_BYTES: Final = 4 << 20
-"""An acknowledgement is sent after this many messages or bytes."""
-
+ACK_BYTES: Final = 4 << 20  # an acknowledgement is sent after this many messages or bytes
 _MAX_EARLY: Final = 4096  # messages on the shared link ahead of a missing one; no correct sender comes near
 
 

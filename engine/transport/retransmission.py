@@ -16,8 +16,7 @@ import zmq
 Group: TypeAlias = tuple[bytes, zmq.Frame | None]
 """An envelope and its chunk."""
 
-MAX_UNACKED_BYTES: Final = 64 << 20
-"""Bound of a queue: more than is in flight to a correct peer."""
+MAX_UNACKED_BYTES: Final = 64 << 20  # bound of a queue: more than is in flight to a correct peer
 
 
 class RetransmitQueue:

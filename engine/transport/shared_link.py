@@ -20,9 +20,7 @@ from partita.engine.transport.rendezvous import TOKEN_BYTES, LocalConnection, co
 from partita.engine.transport.ring_buffer import MAX_RING_BYTES, RingReader, RingWriter
 from partita.engine.transport.wire import LinkOffer, encode_shared
 
-MAX_HEADER_BYTES: Final = 1 << 16
-"""Larger headers take the encrypted socket."""
-
+MAX_HEADER_BYTES: Final = 1 << 16  # larger headers take the encrypted socket
 _MIN_RING_BYTES: Final = 1 << 24
 _PAYLOADS: Final = 4  # capacity of a ring; a part may be two steps ahead of another
 _MAX_HEADERS: Final = 1024  # more than a channel holds, so one read returns all that was sent before it

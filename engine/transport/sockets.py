@@ -23,9 +23,7 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.wire import MAX_FRAME_BYTES
 
-LOOPBACK = "tcp://127.0.0.1:*"
-"""Default endpoint: this machine only, and any free port."""
-
+LOOPBACK = "tcp://127.0.0.1:*"  # default endpoint: this machine only, and any free port
 ZAP_DOMAIN = b"partita"
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 

@@ -30,9 +30,7 @@ import msgspec
 from partita.engine.protocol.messages import Message, encode
 from partita.engine.transport.payload import chunks
 
-CHUNK_BYTES = 1 << 20
-"""Size of every chunk but the last of a payload."""
-
+CHUNK_BYTES = 1 << 20  # size of every chunk but the last of a payload
 MAX_MESSAGE_BYTES = CHUNK_BYTES
 """Largest encoded message. (A traceback or a directory of thousands of hosts fits.)"""
 

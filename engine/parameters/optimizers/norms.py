@@ -14,9 +14,7 @@ import numpy as np
 from partita.engine.numerics import compiled_reassociating, upcast
 from partita.engine.parameters.vector import Vector
 
-CLIP_EPSILON: Final = 1e-6
-"""Added to a norm before dividing by it, as PyTorch does."""
-
+CLIP_EPSILON: Final = 1e-6  # added to a norm before dividing by it, as PyTorch does
 Squares: TypeAlias = tuple[float, float]
 """Sums of squares over one parameter: of its numbers, and of their gradient."""
 
