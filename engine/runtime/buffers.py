@@ -203,8 +203,8 @@ class Buffers:
         tile = self.tiles.get(buffer)
         return self.windows[buffer].of(rows)[0] if tile is None else tile
 
-    def room(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
-        """Zeros of the kind that a buffer holds, besides its window."""
+    def zeros_like(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
+        """An array of zeros of a buffer's dtype, besides its window."""
         return self.device.zeros(shape, _dtype(self.plan.sizes.row(buffer)[1]))
 
     def parameters_in(self, buffer: Buffer) -> list[Array] | None:

@@ -1,8 +1,8 @@
-"""Learning in one pass: the gradient of a block of rows, and its update at once, while it is in cache.
+"""Updates of parameters fused with their gradients: block by block, while a block's gradient is in cache.
 
 A gradient is as large as the parameters. Written whole and read again by the update, it costs two passes
 over memory and as much of it as the parameters themselves; in blocks it never leaves the cache. Where a
-minibatch comes in several portions, a block adds up all of them before the next block begins.
+minibatch comes in several micro-batches, a block adds up all of them before the next block begins.
 """
 
 from __future__ import annotations
@@ -46,23 +46,18 @@ _WORTH_A_THREAD: Final = 1 << 16
 
 
 class Scratch:
-    """Memory for gradients of blocks, shared by all layers of a machine: one layer learns at a time."""
+    """Memory for gradients of blocks, shared by all layers of a machine, which are updated one at a time."""
 
-    def __init__(self, device: Device) -> None:
-        self._device, self._memory = device, device.memory(0)
-
-    def reserve(self, n_bytes: int) -> None:
-        """There will be this much. To be called for every layer before any array is taken."""
-        if n_bytes > len(self._memory):
-            self._memory = self._device.memory(n_bytes)
+    def __init__(self, device: Device, n_bytes: int) -> None:
+        self._device, self._memory = device, device.memory(n_bytes)
 
     def array(self, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """An array at a place of the scratch, in bytes."""
+        """An array at an offset (bytes) in the scratch."""
         return self._device.placed(self._memory, offset, shape, dtype)
 
 
 class FusedUpdate:
-    """How a layer learns, block by block."""
+    """The update of one layer's parameters, block by block."""
 
     def __init__(
         self, kernels: Sequence[Kernel], held: Sequence[ParameterSlice], *, start: int, by_blocks: bool = True
@@ -70,7 +65,7 @@ class FusedUpdate:
         """Decides the blocks: each takes `GRADIENT_BLOCK_BYTES` for each thread, but at least a row.
 
         Args:
-            kernels: of the layer, one for each portion of the minibatch.
+            kernels: of the layer, one for each micro-batch of the minibatch.
             held: what the machine has of its parameters, or borrows.
             start: where the layer's range in the machine's parameters begins.
             by_blocks: whether blocks are worth their calls; else all rows are one.
@@ -85,19 +80,19 @@ class FusedUpdate:
 
     @property
     def scratch_bytes(self) -> int:
-        """That the gradients of the largest block take."""
+        """Bytes of the gradients of the largest block."""
         return max(self._offsets(rows)[-1] for rows in self._blocks)
 
-    def call(self, scratch: Scratch, updates: Updates, tell: Call) -> Callable[[int], None]:
+    def call(self, scratch: Scratch, updates: Updates, report_nonfinite: Call) -> Callable[[int], None]:
         """Prepares every block.
 
         Args:
-            scratch: with room for a block.
-            updates: of the driver.
-            tell: called when a gradient was not finite.
+            scratch: of at least `scratch_bytes`.
+            updates: the driver's.
+            report_nonfinite: called when a gradient was not finite.
 
         Returns:
-            What learns, after so many other minibatches of the same step.
+            The update, after so many other minibatches of the same step.
         """
         steps = [self._prepared(rows, scratch, updates) for rows in self._blocks]
 
@@ -107,12 +102,12 @@ class FusedUpdate:
                 gradient()
                 finite &= apply(later)
             if not finite:
-                tell()
+                report_nonfinite()
 
         return call
 
     def whole(self, out: Sequence[Array]) -> Call:
-        """Prepares the gradient of all rows, block by block too if there are several portions.
+        """Prepares the gradient of all rows, block by block too if there are several micro-batches.
 
         Args:
             out: for each parameter, the array for all rows.
@@ -129,7 +124,7 @@ class FusedUpdate:
         return found
 
     def _gradient(self, out: Sequence[Array], rows: tuple[int, int] | None) -> Call:
-        """Of all portions, one after another; of all rows where there are none."""
+        """The gradient of some rows (None: all), summed over the micro-batches in order."""
         asked = rows if self._kernel.gradient_by_rows else None
         return sequence(
             *(
@@ -155,7 +150,7 @@ class FusedUpdate:
         return self._gradient(out, rows), self._together([apply for apply in applies if apply])
 
     def _together(self, applies: list[list[Apply]]) -> Callable[[int], bool]:
-        """The updates of a block, by each thread those of its share."""
+        """The updates of a block; each thread makes those of its share."""
         finite = [True] * len(applies)
 
         def call(later: int) -> bool:
@@ -171,7 +166,7 @@ class FusedUpdate:
         return call
 
     def _offsets(self, rows: tuple[int, int]) -> list[int]:
-        """Where each parameter's gradient begins in the scratch, in bytes, and the end; 64 bytes apart."""
+        """Where each parameter's gradient begins in the scratch, and the end, in bytes; aligned to 64."""
         item_bytes = self._kernel.gradient_dtype.itemsize
         sizes = (-(-held.part(rows).size * item_bytes // 64) * 64 for held in self._held)
         return list(accumulate(sizes, initial=0))

@@ -161,7 +161,7 @@ class PartRole(Role, Generic[UpdatesT]):
 
     def _check_computations(self, now: float) -> None:
         """Raises `NeverEnds` if a computation takes too long."""
-        self._computations.check_underway(now, self._timeout_s)
+        self._computations.watchdog.check(now, self._timeout_s)
 
     def _report_waits(self, at: object, waits: Iterable[tuple[str, str]], now: float) -> None:
         """Reports long waits: where the part is, and (host, what) that it gets no further without."""

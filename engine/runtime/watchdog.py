@@ -9,7 +9,10 @@ from __future__ import annotations
 import faulthandler
 import tempfile
 import threading
+from collections.abc import Callable
 from typing import Final
+
+from partita.engine.runtime.task import NeverEnds
 
 _COUNTED_S: Final = 1.0
 """The most seconds that count between two checks: a host that was stopped meanwhile has not computed."""
@@ -17,24 +20,12 @@ _LINES, _COLUMNS = 40, 160
 """The part of the stacks that is kept."""
 
 
-class Overdue(Exception):
-    """A computation that has not ended within the limit.
-
-    Args:
-        position: of its instruction.
-        after_s: seconds that it has been watched.
-        stack: of all threads of the process.
-    """
-
-    def __init__(self, position: int, after_s: float, stack: str) -> None:
-        super().__init__(f"instruction {position} has not ended for {after_s:.0f} s")
-        self.position, self.after_s, self.stack = position, after_s, stack
-
-
 class Watchdog:
     """The computations that run now. `begin` and `end` are for kernel threads, `check` for one other."""
 
-    def __init__(self) -> None:
+    def __init__(self, describe: Callable[[int], str]) -> None:
+        """No computation runs; `describe` names the instruction at a position."""
+        self._describe = describe
         self._now: dict[int, tuple[int, object]] = {}
         self._ages: dict[int, tuple[object, float]] = {}
         self._checked_at = float("inf")
@@ -55,7 +46,7 @@ class Watchdog:
             limit_s: seconds that a computation may take.
 
         Raises:
-            Overdue: one of them takes longer.
+            NeverEnds: one of them takes longer.
         """
         passed_s = min(max(now - self._checked_at, 0.0), _COUNTED_S)
         self._checked_at = now
@@ -64,7 +55,12 @@ class Watchdog:
             before, age_s = self._ages.get(thread, (None, 0.0))
             ages[thread] = token, age_s + passed_s if before is token else 0.0
             if ages[thread][1] >= limit_s:
-                raise Overdue(position, ages[thread][1], stacks())
+                what = f"{self._describe(position)} has not ended for {ages[thread][1]:.0f} s"
+                raise NeverEnds(
+                    f"{what}; look for a loop without an end in the layer's functions, or allow more by "
+                    "instruction_timeout_s (--instruction-timeout)",
+                    stacks(),
+                )
         self._ages = ages
 
 

@@ -147,7 +147,7 @@ def test_in_line_too(where: str) -> None:
         found = session.step(batch, collect=("scores", "gradient"))
         backend: Any = session._backend
         kernels = backend._part.computations._kernels
-        assert all(isinstance(kernel, TensorKernel) for kernel in kernels.values())
+        assert all(isinstance(one.kernel, TensorKernel) for one in kernels.values())
     expected = played(Cluster.local())
     np.testing.assert_allclose(found.collected["scores"], expected.collected["scores"], rtol=1e-9)
     for name, gradient in expected.vectors["gradient"].items():

@@ -1,0 +1,168 @@
+"""Calls of a program's instructions for parameters: their gradients, norms and updates.
+
+Norms are sums of squares over all machines: each machine sends its own to the others. All add up what they
+received in the same order, and come to the same factors, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from partita.engine.kernels.kernel import Array, Call, Kernel, no_op
+from partita.engine.runtime.buffers import Buffers
+from partita.engine.runtime.fused_update import FusedUpdate, Scratch, Updates
+from partita.partitioner.assign.parameter_slice import ParameterSlice
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind
+from partita.partitioner.ir.program import Instruction, Op
+
+_Key: TypeAlias = tuple[str, tuple[Kernel, ...]]
+"""A layer, and its kernels of the micro-batches whose gradients an instruction reads."""
+
+
+class ParameterCalls:
+    """Makes the calls of one program on one machine.
+
+    Attributes:
+        scratch_bytes: the memory for the largest block of gradients.
+    """
+
+    def __init__(
+        self,
+        buffers: Buffers,
+        kernel_of: Callable[[str, Buffer], Kernel],
+        updates: Updates | None,
+        *,
+        is_empty: Callable[[int], bool],
+        report_nonfinite: Callable[[str], None],
+    ) -> None:
+        """Decides the blocks of all layers.
+
+        Args:
+            buffers: the arrays of the machine's program.
+            kernel_of: finds a layer's kernel for the micro-batch of a buffer.
+            updates: a driver's use of gradients; None leaves them alone.
+            is_empty: whether no example of a minibatch of the step is real, so that there is no update.
+            report_nonfinite: called with a layer whose gradient was not finite.
+        """
+        self._buffers, self._vectors, self._device = buffers, buffers.vectors, buffers.device
+        self._graph, self._updates, self._kernel_of = buffers.plan.graph, updates, kernel_of
+        self._is_empty, self._report_nonfinite = is_empty, report_nonfinite
+        self._calls: dict[_Key, Callable[[int], None]] = {}
+        self._updated: defaultdict[Buffer, int] = defaultdict(int)
+        learns = (one for one in buffers.program.instructions if one.op is Op.FUSED_UPDATE)
+        self._fused = {key: self._fused_update(key) for key in map(self._key, learns)}
+        self.scratch_bytes = max((fused.scratch_bytes for fused in self._fused.values()), default=0)
+        self._scratch = Scratch(self._device, self.scratch_bytes)
+
+    def _key(self, instruction: Instruction) -> _Key:
+        layer = instruction.target.buffer.layer
+        grads = (source.buffer for source in instruction.sources if source.buffer.holds_errors)
+        return layer, tuple(self._kernel_of(layer, buffer) for buffer in grads)
+
+    def _fused_update(self, key: _Key, *, start: int | None = None) -> FusedUpdate:
+        layer, kernels = key
+        grid, plan = self._graph[layer], self._buffers.plan
+        slices = plan.ownership.parameter_slices(layer, self._buffers.machine)
+        # Shared weights of another machine: all rows.
+        slices = slices or tuple(ParameterSlice(one, grid.rows.hull) for one in grid.parameters)
+        start = self._vectors.span(layer).start if start is None else start
+        return FusedUpdate(kernels, slices, start=start, by_blocks=self._device.blocks_fit_caches)
+
+    def _gradients(self, layer: str) -> list[Array]:
+        """The whole gradient of the parameters that the machine's rows of a layer use."""
+        found = self._buffers.parameters_in(Buffer(BufferKind.GRADIENT, layer))
+        return self._vectors.views(layer, self._vectors.gradient) if found is None else found
+
+    def gradient(self, instruction: Instruction) -> Call:
+        """Writes the whole gradient of a layer's parameters."""
+        layer, kernels = key = self._key(instruction)
+        kernel, whole = kernels[0], self._gradients(layer)
+        fused = self._fused_update(key, start=0)
+        if kernel.gradient_dtype == kernel.context.master:
+            return fused.whole(whole)
+        downcast = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
+        call = fused.whole(downcast)
+
+        def upcast() -> None:
+            call()
+            for source, out in zip(downcast, whole, strict=True):
+                self._device.copy(out, source)
+
+        return upcast
+
+    def squares(self, instruction: Instruction) -> Call:
+        """Writes the sums of squares of the machine's parameters and of their gradients."""
+        names = list(self._graph.parameters)
+        found: list[tuple[int, Sequence[Array]]] = []
+        for source in instruction.sources:
+            layer = source.buffer.layer
+            values = self._vectors.views(layer, self._vectors.parameters)
+            arrays = zip(self._graph[layer].parameters, values, self._gradients(layer), strict=True)
+            for parameter, *pair in arrays:
+                found.append((names.index(parameter.name), [array.reshape(-1) for array in pair]))
+        (place,) = self._buffers[NORMS].of(instruction.target.rows)
+        out, sum_of_squares = place.reshape(-1, 2), self._device.sum_of_squares
+
+        def call() -> None:
+            for number, pair in found:
+                for k, array in enumerate(pair):
+                    out[number, k] = sum_of_squares(array)
+
+        return call
+
+    def update(self, instruction: Instruction) -> Call:
+        """Updates a layer's parameters by their whole gradient."""
+        layer, updates = instruction.target.buffer.layer, self._updates
+        if updates is None:
+            return no_op
+        applies = [
+            (parameter.name, updates.bind(span, gradient.reshape(-1)))
+            for parameter, span, gradient in zip(
+                self._graph[layer].parameters, self._vectors.spans(layer), self._gradients(layer), strict=True
+            )
+        ]
+        normed = any(source.buffer == NORMS for source in instruction.sources)
+        factors = partial(self._factors, updates) if normed else dict[str, float]
+        later = self._count(instruction)
+
+        def call() -> None:
+            if self._is_empty(later):
+                return
+            found = factors()
+            for parameter, apply in applies:
+                if not apply(found.get(parameter, 1.0), later):
+                    self._report_nonfinite(layer)
+
+        return call
+
+    def _factors(self, updates: Updates) -> Mapping[str, float]:
+        """The factors of all gradients, by the norms of all machines in their order."""
+        squares = self._buffers[NORMS].array
+        values, gradients = squares.reshape(len(squares), -1, 2).sum(axis=0).T.tolist()
+        return updates.factors(
+            dict(zip(self._graph.parameters, zip(values, gradients, strict=True), strict=True))
+        )
+
+    def fused_update(self, instruction: Instruction) -> Call:
+        """Computes the gradient of a layer's parameters and updates them, block by block."""
+        key, updates = self._key(instruction), self._updates
+        assert updates is not None, f"{instruction} needs to know what to do with gradients"
+        if key not in self._calls:
+            report = partial(self._report_nonfinite, key[0])
+            self._calls[key] = self._fused[key].call(self._scratch, updates, report)
+        update, later = self._calls[key], self._count(instruction)
+
+        def call() -> None:
+            if not self._is_empty(later):
+                update(later)
+
+        return call
+
+    def _count(self, instruction: Instruction) -> int:
+        """The number of minibatches of the step by which a layer was updated before this one."""
+        count = self._updated[instruction.target.buffer]
+        self._updated[instruction.target.buffer] += 1
+        return count
