@@ -91,7 +91,7 @@ class Pretended(Bench):
         return [self._typical_times(plan, MEMORY if shared_memory else TCP, cold=cold) for plan in plans]
 
     def _typical_times(self, plan: Plan, link: Link, *, cold: bool) -> StepTimes:
-        """Of a chain: everything in turn. Of others, what messengers do."""
+        """A chain takes everything in turn; other networks take what communication threads do."""
         computed = [sum(i.op in COMPUTES for i in program.instructions) for program in plan.forward_programs]
         busy = tuple(1e-6 * n for n in computed)
         messages = plan.messages_for(StepKind(train=False))
@@ -136,11 +136,11 @@ def test_a_link_is_found(shared_memory: bool, expected: Link) -> None:
 
 
 def test_a_network_is_measured_whole_and_in_pieces_alone_and_side_by_side(store: Store) -> None:
-    bench, told = Pretended(), []
-    found = calibrate(network(), batch=8, store=store, bench=bench, progress=lambda *t: told.append(t))
+    bench, reports = Pretended(), []
+    found = calibrate(network(), batch=8, store=store, bench=bench, progress=lambda *t: reports.append(t))
     assert bench.timed_groups == ["1 of 1", "2 of 1"]  # it is so small that no piece of it is worth measuring
     assert bench.played == 4  # the runtime, warm and cold; two kinds of links
-    assert [what for what, done, _ in told if not done] == [
+    assert [what for what, done, _ in reports if not done] == [
         "the runtime",
         "messages by shared memory",
         "kernels alone",
@@ -326,11 +326,11 @@ def in_threads(places: Mapping[str, Placement]) -> Launcher:
 
 
 def test_hosts_time_kernels_and_play() -> None:
-    bench, told = HostBench(in_threads), []
+    bench, reports = HostBench(in_threads), []
     plan = partition(network(), Cluster.local(2), batch=8)
     group = (BenchmarkPart(plan, 0), BenchmarkPart(plan, 1))
-    (seconds,) = bench.time_kernels([group], threads=1, on_group=told.append)
-    assert told == [0]
+    (seconds,) = bench.time_kernels([group], threads=1, on_group=reports.append)
+    assert reports == [0]
     for part, taken in zip(group, seconds, strict=True):
         timed = [i.op in COMPUTES for i in plan.programs[part.machine].instructions]
         assert [bool(s > 0) for s in taken] == timed

@@ -61,9 +61,9 @@ def test_a_layer_in_the_wrong_place_is_moved() -> None:
         assert sorted(tried[what].pieces) == sorted(expected.pieces)
         assert tried[what].predicted_step_s == expected.predicted_step_s
     best = max(places, key=lambda what: -places[what].predicted_step_s)
-    (told,) = (change for change in best_changes(plan, most=9) if change.what in places)
-    assert told.step_s <= places[best].predicted_step_s / 0.98
-    assert told.gain == pytest.approx(plan.predicted_step_s / told.step_s)
+    (changes,) = (change for change in best_changes(plan, most=9) if change.what in places)
+    assert changes.step_s <= places[best].predicted_step_s / 0.98
+    assert changes.gain == pytest.approx(plan.predicted_step_s / changes.step_s)
 
 
 def test_rows_go_from_the_busiest_machine_to_the_idlest() -> None:
@@ -88,14 +88,14 @@ def test_the_slowest_link_that_gains_nearly_all_is_told(bytes_per_s: float, cut:
         for gigabits in GIGABITS
         if gigabits * 1e9 / 8 > bytes_per_s
     }
-    told = [change for change in best_changes(plan, most=9) if "Gbit/s" in change.what]
+    changes = [change for change in best_changes(plan, most=9) if "Gbit/s" in change.what]
     enough = [g for g, gain in gains.items() if gain >= 0.98 * max(gains.values())]
-    assert cut or bytes_per_s > 1e6 or gains[enough[0]] > 2  # there is something to be told
+    assert cut or bytes_per_s > 1e6 or gains[enough[0]] > 2  # there is something to find
     if not gains or gains[enough[0]] < 1.02:
-        assert told == []
+        assert changes == []
     else:
-        assert told == [
-            Change(f"a link of {enough[0]} Gbit/s", pytest.approx(gains[enough[0]]), told[0].step_s)
+        assert changes == [
+            Change(f"a link of {enough[0]} Gbit/s", pytest.approx(gains[enough[0]]), changes[0].step_s)
         ]
 
 
@@ -106,17 +106,17 @@ def with_link(plan: Plan, bytes_per_s: float) -> Plan:
 def test_machines_are_planned_for_again() -> None:
     """A faster machine of two gains next to nothing while both have half of the work; cut anew, it does."""
     plan = made(Cluster.local(2))
-    told = {change.what: change for change in best_changes(plan, made, most=9)}
-    (faster,) = (change for what, change in told.items() if what.endswith("twice as fast"))
+    changes = {change.what: change for change in best_changes(plan, made, most=9)}
+    (faster,) = (change for what, change in changes.items() if what.endswith("twice as fast"))
     assert 1.2 < faster.gain < 1.5
-    assert told["one machine more"].step_s == made(Cluster.local(3)).predicted_step_s
+    assert changes["one machine more"].step_s == made(Cluster.local(3)).predicted_step_s
     assert all(change.gain < 1.1 for change in best_changes(plan) if "twice" in change.what)
 
 
 def test_each_family_is_told_once_and_the_best_first() -> None:
-    told = best_changes(made(Cluster.local(3), **WHOLE), made)
-    assert len(told) == 3
-    gains = [change.gain for change in told]
+    changes = best_changes(made(Cluster.local(3), **WHOLE), made)
+    assert len(changes) == 3
+    gains = [change.gain for change in changes]
     assert gains == sorted(gains, reverse=True) and min(gains) >= 1.02
 
 
@@ -190,10 +190,10 @@ def test_two_dense_layers_over_a_slow_link_gain_most_by_inputs() -> None:
     slow = Cluster((Machine("a"), Machine("b")), link=Link(bytes_per_s=1e7))
     plan = partition(net, slow, batch=128, strategy="balanced")
     best = best_changes(plan, most=9)
-    (told,) = (change for change in best if "by its inputs" in change.what)
+    (changes,) = (change for change in best if "by its inputs" in change.what)
     cuts = {"scores": InputSplit(2, replicated=True)}
     by_hand = partition(net, slow, batch=128, strategy="balanced", cuts=cuts)
-    assert told.step_s <= by_hand.predicted_step_s / 0.98 and told.gain > 2
+    assert changes.step_s <= by_hand.predicted_step_s / 0.98 and changes.gain > 2
 
 
 def test_what_learns_nothing_is_repeated_where_its_states_travel() -> None:
