@@ -290,7 +290,7 @@ class HostedBackend(Backend):
     def _round(self, name: str) -> RoundTrip:
         self._say(name, Ping(time.perf_counter()))
         [(pong, _)] = self._answers(Pong, "sending its clock", names=[name])
-        return RoundTrip(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
+        return RoundTrip(pong.sent_s, pong.received_s, pong.replied_s, time.perf_counter())
 
     def close(self, *, orderly: bool = True) -> None:
         """See `Backend`."""

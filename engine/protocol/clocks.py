@@ -17,24 +17,24 @@ class RoundTrip:
 
     Args:
         sent_s: when it was sent, by our clock.
-        heard_s, said_s: when it was heard and answered, by the other clock.
-        back_s: when the answer was here, by our clock.
+        received_s, replied_s: when it was heard and answered, by the other clock.
+        returned_s: when the answer was here, by our clock.
     """
 
     sent_s: float
-    heard_s: float
-    said_s: float
-    back_s: float
+    received_s: float
+    replied_s: float
+    returned_s: float
 
     @property
     def least_s(self) -> float:
         """The other clock's times plus this are certainly not too late ..."""
-        return self.sent_s - self.heard_s
+        return self.sent_s - self.received_s
 
     @property
     def most_s(self) -> float:
         """... and plus this not too early."""
-        return self.back_s - self.said_s
+        return self.returned_s - self.replied_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def evaluation_in(request: Request) -> Evaluate | None:
     return next((operation for operation in request if isinstance(operation, Evaluate)), None)
 
 
-def joined(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -> Scalars:
+def join_scalars(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -> Scalars:
     """The scalars of a request, from those of every shard and from what the replicas counted.
 
     Args:
@@ -198,13 +198,13 @@ def joined(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -
             continue
         stop = position + n_scalars(operation)
         of_shards = [answer[position:stop] for answer in answers]
-        add = _largest if isinstance(operation, Largest) else added
+        add = _largest if isinstance(operation, Largest) else exact_sum
         found += of_shards[0] if len(of_shards) == 1 else map(add, zip(*of_shards, strict=True))
         position = stop
     return tuple(found)
 
 
-def added(scalars: Sequence[float]) -> float:
+def exact_sum(scalars: Sequence[float]) -> float:
     """The exact sum, rounded once; NaN and infinity go through, where `fsum` would raise."""
     return math.fsum(scalars) if all(map(math.isfinite, scalars)) else sum(scalars)
 

@@ -1,7 +1,7 @@
-"""What hosts say to one another: one frozen struct for each kind of message, in a closed union.
+"""What hosts send to one another: one frozen struct for each kind of message, in a closed union.
 
 A message is small. The numbers of a tensor travel beside it as raw bytes, so that this module never sees an
-array, and nothing here is ever pickled.
+array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from partita.engine.protocol.commands import Operation, Scalars
 
 MOST: Final = 1 << 53
-"""No number of a message is larger: sums of a few of them can still be sent."""
+"""The largest number in a message: sums of a few of them can still be sent."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-"""Every number of a message counts something. The decoder refuses any other, whoever sent it."""
+"""Every number of a message counts something; the decoder refuses any other."""
 
-Rows: TypeAlias = tuple[tuple[tuple[Count, Count], ...], ...]
-"""Disjoint boxes of a layer: `(start, stop)` of its rows, or of its rows and columns."""
+Rows: TypeAlias = tuple[tuple[Count, ...], ...]
+"""Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
 
 
 class MalformedMessage(ValueError):
@@ -29,9 +29,7 @@ class MalformedMessage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a message that could not be decoded. Never sent: the transport gives it to the receiver, so
-    that the sender is named.
-    """
+    """A message that could not be decoded. The transport makes it, so that the sender is named."""
 
     reason: str
 
@@ -44,7 +42,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class Tensor(_Message, frozen=True, tag=True):
-    """States or errors of some rows of a layer, for the step they belong to. The payload is their numbers."""
+    """Activations or gradients of some rows of a layer (the payload), in the step they belong to."""
 
     step: Count
     buffer: str
@@ -52,13 +50,13 @@ class Tensor(_Message, frozen=True, tag=True):
 
 
 class Credit(_Message, frozen=True, tag=True):
-    """The sender has finished this step: whoever only sends to it may begin the one after the next."""
+    """The sender has finished this step: a part that only sends to it may begin the one after the next."""
 
     step: Count
 
 
 class PushRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Pushes of one process of a part to one shard that are settled: the first `pushes` of them.
+    """The first `pushes` pushes of one process of a part to one shard are acknowledged.
 
     They and those of earlier processes of the part hold the gradients of the steps below `stop`.
     """
@@ -71,9 +69,8 @@ class PushRecord(msgspec.Struct, frozen=True, array_like=True):
 class Fetch(_Message, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
-    `acknowledged` is how many pushes of the sender's incarnation the shard has acknowledged, and `earlier`
-    the same of the processes before it: a shard that came back from a checkpoint learns so what it misses,
-    even from a part that has nothing left to push.
+    `acknowledged` counts the sender's pushes that the shard has acknowledged, and `earlier` those of the
+    processes before it: they tell a shard that came back from a checkpoint what it lacks.
     """
 
     request: Count
@@ -82,10 +79,10 @@ class Fetch(_Message, frozen=True, tag=True):
 
 
 class Parameters(_Message, frozen=True, tag=True):
-    """Answers `Fetch` of this incarnation. The payload is the sender's slice of the machine's vector.
+    """Answers `Fetch` of this incarnation. The payload is the shard's slice of the machine's vector.
 
-    `updates` is how many its numbers have had, from all replicas and since the first run. `earlier` is what
-    the values hold of the processes of the part before the sender: it acknowledges those pushes.
+    `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier` is what
+    the values hold of the part's process before the sender: it acknowledges those pushes.
     """
 
     request: Count
@@ -97,7 +94,7 @@ class Parameters(_Message, frozen=True, tag=True):
 
 
 class Push(_Message, frozen=True, tag=True):
-    """An accumulated gradient (the payload), computed from parameters that had this epoch and version.
+    """An accumulated gradient (the payload), computed from the parameters of this incarnation and version.
 
     With the pushes before it, it holds the gradients of all steps below `stop`.
     """
@@ -110,7 +107,7 @@ class Push(_Message, frozen=True, tag=True):
 
 
 class PushAck(_Message, frozen=True, tag=True):
-    """Acknowledges `Push`: applied, once. `staleness` pushes to the same numbers were applied in between."""
+    """`Push` was applied, once. `staleness` pushes to the same numbers were applied in between."""
 
     shard_incarnation: Count
     incarnation: Count
@@ -119,11 +116,11 @@ class PushAck(_Message, frozen=True, tag=True):
     staleness: Count
 
 
-# Control: between the coordinator and everybody else.
+# Control: between the coordinator and all other hosts.
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is.
+    """The address of a host: its endpoint, its CURVE public key (Z85) and its incarnation.
 
     `machine` is a label from its launcher: hosts with the same one may share memory ("": with nobody).
     """
@@ -136,23 +133,23 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(_Message, frozen=True, tag=True):
-    """The first message of a host: where its inbox is, and with what it runs."""
+    """The first message of a host: its inbox, and the versions it runs with."""
 
     endpoint: str
     versions: dict[str, str]
 
 
 class SetUp(_Message, frozen=True, tag=True):
-    """A host's task. The payload is a cloudpickle, read only when the coordinator's key sent it."""
+    """A host's task. The payload is a cloudpickle, read only if the coordinator's key sent it."""
 
     run: str
 
 
 class Directory(_Message, frozen=True, tag=True):
-    """Every host that the receiver may talk to, replacing what it knew before.
+    """Every host that the receiver may exchange messages with, replacing earlier directories.
 
-    The receiver ignores one whose `revision` is below that of the one it has (messages may overtake one
-    another), and answers every one with `DirectoryAck`, so that the newest is said again to who is behind.
+    The receiver ignores a lower `revision` than it has (messages may overtake one another), and answers every
+    one with `DirectoryAck`.
     """
 
     peers: tuple[Peer, ...]
@@ -166,13 +163,13 @@ class DirectoryAck(_Message, frozen=True, tag=True):
 
 
 class SetUpProgress(_Message, frozen=True, tag=True):
-    """Sign of life of a host that sets up its task: how many functions it has compiled so far."""
+    """A host sets up its task, and has compiled this many functions so far."""
 
     compiled: Count
 
 
 class Ready(_Message, frozen=True, tag=True):
-    """The task is understood and everything is compiled; a shard adds the version it starts from."""
+    """The task is set up and everything is compiled; a shard adds the version it starts from."""
 
     version: Count = 0
 
@@ -185,18 +182,16 @@ class Begin(_Message, frozen=True, tag=True):
 
 
 class ResumeStep(_Message, frozen=True, tag=True):
-    """A part has its first parameters. The shards have the gradients of its steps below `step`.
+    """A part has its first parameters; the shards have the gradients of its steps below `step`.
 
-    None: the machine has no parameters, and can go on from any step. Repeated until `Begin`.
+    None: the machine has no parameters, and can begin at any step. Repeated until `Begin`.
     """
 
     step: Count | None
 
 
 class Report(_Message, frozen=True, tag=True):
-    """Progress of a part: steps done, and sums over the examples since the last report; and over all pushes
-    so far.
-    """
+    """Progress of a part: steps done, sums over the examples since the last report, and over all pushes."""
 
     step: Count
     examples: Count
@@ -207,10 +202,10 @@ class Report(_Message, frozen=True, tag=True):
 
 
 class Finished(_Message, frozen=True, tag=True):
-    """A part has done its steps, and every push of it is acknowledged by the shards of this directory.
+    """A part has done its steps, and the shards of this directory have acknowledged every push of it.
 
-    Said again about once a second, until `Stop`. After a shard was replaced it holds only when the new shard
-    has answered a fetch too (`Fetch.settled`).
+    Repeated about once a second until `Stop`. After a shard was replaced it holds only when the new process
+    has answered a fetch, too (`Fetch.acknowledged`).
     """
 
     step: Count
@@ -218,7 +213,7 @@ class Finished(_Message, frozen=True, tag=True):
 
 
 class WaitReport(_Message, frozen=True, tag=True):
-    """A part gets no further without something of another host, for so many seconds by now."""
+    """A part waits for something of another host, for this many seconds by now."""
 
     host: str
     what: str
@@ -226,10 +221,10 @@ class WaitReport(_Message, frozen=True, tag=True):
 
 
 class Play(_Message, frozen=True, tag=True):
-    """One step over a batch of which the first `examples` are real.
+    """Asks a part for one step over a batch of which the first `examples` are real.
 
-    The payload is the machine's inputs, in the program's order; without one, the last batch is played again.
-    `collect` names buffers to send back; with `trace`, what was done when follows them.
+    The payload is the machine's inputs, in the program's order; without one, the last batch is used again.
+    `collect` names buffers to send back; with `trace`, the times of the instructions follow them.
     """
 
     step: Count
@@ -260,11 +255,11 @@ class Ping(_Message, frozen=True, tag=True):
 
 
 class Pong(_Message, frozen=True, tag=True):
-    """Answers `Ping` at once: its `sent_s`, and when it was heard and answered by the sender's clock."""
+    """Answers `Ping` at once: its `sent_s`, and when it was received and answered by the sender's clock."""
 
     sent_s: float
-    heard_s: float
-    said_s: float
+    received_s: float
+    replied_s: float
 
 
 class Load(_Message, frozen=True, tag=True):
@@ -272,11 +267,11 @@ class Load(_Message, frozen=True, tag=True):
 
 
 class Heartbeat(_Message, frozen=True, tag=True):
-    """I am alive. The coordinator's own carries the epoch under which it knows the receiver.
+    """A sign of life. The coordinator's own carries the receiver's incarnation.
 
-    `clock` is the sender's own clock in seconds. The coordinator puts in the newest one that it has had from
-    the receiver, unchanged: a lease counts from when it was asked for, so that a message that lay in a queue
-    never prolongs it. None where none is known.
+    `clock` is the sender's own clock in seconds. The coordinator returns the newest one that it has from the
+    receiver: a lease counts from when it was asked for, so that a message in a queue never prolongs it. None
+    where none is known.
     """
 
     incarnation: Count
@@ -292,7 +287,7 @@ class Save(_Message, frozen=True, tag=True):
 class Saved(_Message, frozen=True, tag=True):
     """The shard's file is on disk: its name inside the checkpoint's folder and its SHA-256.
 
-    `lost` counts the acknowledged pushes that this epoch has found missing, up to the version in the file.
+    `lost` counts the acknowledged pushes that this process has found missing, up to the version in the file.
     """
 
     checkpoint: Count
@@ -304,7 +299,7 @@ class Saved(_Message, frozen=True, tag=True):
 
 
 class SaveFailed(_Message, frozen=True, tag=True):
-    """The shard's file of this checkpoint could not be written, and why. Another checkpoint may be."""
+    """The shard's file of this checkpoint could not be written. That of another one may be."""
 
     checkpoint: Count
     incarnation: Count
@@ -312,7 +307,7 @@ class SaveFailed(_Message, frozen=True, tag=True):
 
 
 class SaveProgress(_Message, frozen=True, tag=True):
-    """So many bytes of the shard's file of this checkpoint are on disk. A sign of progress, not repeated."""
+    """This many bytes of the shard's file of this checkpoint are on disk. Not repeated."""
 
     checkpoint: Count
     incarnation: Count
@@ -320,7 +315,7 @@ class SaveProgress(_Message, frozen=True, tag=True):
 
 
 class LostPushes(_Message, frozen=True, tag=True):
-    """A shard that came back from a checkpoint misses this many acknowledged pushes of a part.
+    """A shard that came back from a checkpoint lacks this many acknowledged pushes of a part.
 
     The count is of the sender's whole incarnation: the receiver keeps the largest for each shard and part.
     """
@@ -329,11 +324,11 @@ class LostPushes(_Message, frozen=True, tag=True):
     pushes: Count
 
 
-# Sandblaster: the coordinator directs shards by commands and replicas by portions.
+# Sandblaster: the coordinator sends commands to shards, and work units to replicas.
 
 
 class Command(_Message, frozen=True, tag=True):
-    """Tells a shard to do these operations in order, once: numbers rise, and one below its last is nothing.
+    """Orders a shard to execute operations, once: numbers rise, and one below its last is ignored.
 
     A new one drops an evaluation that is under way. The number of a command that evaluates names the
     evaluation.
@@ -344,18 +339,16 @@ class Command(_Message, frozen=True, tag=True):
 
 
 class CommandResult(_Message, frozen=True, tag=True):
-    """The shard has done the command: the scalars of its slice, but those of `Evaluate`. Said again for a
-    repeat.
-    """
+    """The scalars of a shard's slice, but those of `Evaluate`. Repeated for a repeated command."""
 
     number: Count
     scalars: Scalars
 
 
 class MissingUnits(_Message, frozen=True, tag=True):
-    """Answers a repeat of a command whose evaluation is under way: the work units that a shard still lacks.
+    """Answers a repeat of a command in its evaluation: the work units that a shard still lacks.
 
-    Ranges `[start, stop)` of their numbers, ascending; empty where it is at work on the command itself.
+    Ranges `[start, stop)` of their numbers, ascending; empty while it executes the operations of the command.
     """
 
     number: Count
@@ -363,9 +356,9 @@ class MissingUnits(_Message, frozen=True, tag=True):
 
 
 class Assignment(_Message, frozen=True, tag=True):
-    """Gives all parts of a replica a work unit of an evaluation: portions `[first, first + count)`.
+    """Assigns all parts of a replica a work unit of an evaluation: portions `[first, first + count)`.
 
-    Turns count what a replica's process was given, from 0; they are played in this order.
+    `sequence` counts the assignments of a replica's process, from 0; they are executed in this order.
     """
 
     evaluation: Count
@@ -376,10 +369,7 @@ class Assignment(_Message, frozen=True, tag=True):
 
 
 class AssignmentResult(_Message, frozen=True, tag=True):
-    """A part is through with a turn. Sums over its examples, as far as this part judges them.
-
-    Said again for a repeat of its `Assignment`.
-    """
+    """Sums over the examples of an assignment whose losses this part computes. Repeated on request."""
 
     sequence: Count
     evaluation: Count
@@ -408,14 +398,14 @@ class Contribution(_Message, frozen=True, tag=True):
 
 
 class ContributionAck(_Message, frozen=True, tag=True):
-    """Acknowledges `Contribution`: it counts, another of this work unit does, or the evaluation is over."""
+    """The contribution counts, another of this work unit does, or the evaluation is over."""
 
     evaluation: Count
     unit: Count
 
 
 class Failed(_Message, frozen=True, tag=True):
-    """The task raised: a sentence, and the traceback as text. `final`: trying again would end the same.
+    """The task raised: a sentence, and the traceback as text. `final`: a repetition would end the same.
     `stuck`: it did not raise, but one of its computations does not end.
     """
 
@@ -426,7 +416,7 @@ class Failed(_Message, frozen=True, tag=True):
 
 
 class Refused(_Message, frozen=True, tag=True):
-    """The sender was told something that the other host may not say, or not so; it had no effect."""
+    """A message to the sender was not permitted or malformed, and had no effect."""
 
     by: str
     reason: str
@@ -484,12 +474,12 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message (MessagePack, tagged by its kind). Safe from several threads."""
+    """Returns the bytes of a message (MessagePack, tagged by its kind). Safe from several threads."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """The message in these bytes.
+    """Returns the message in these bytes.
 
     Raises:
         MalformedMessage: they are not exactly one message of the closed union.

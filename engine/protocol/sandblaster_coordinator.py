@@ -26,7 +26,7 @@ from partita.engine.protocol.commands import (
     Snapshot,
     Steps,
     evaluation_in,
-    joined,
+    join_scalars,
     scalars_of_shard,
     work_units_of,
 )
@@ -254,7 +254,7 @@ class SandblasterCoordinator(Coordinator):
             return []
         self._shards_answer()
         answers = [self._answers[shard.name] for shard in self._registry.shards]
-        scalars = joined(command.operations, answers, losses)
+        scalars = join_scalars(command.operations, answers, losses)
         index, asked = self.recorded, self._method.asks
         assert asked is not None
         return [AppendJournal(index, digest_of(asked), scalars), *self._advance_method(scalars)]

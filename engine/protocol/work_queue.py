@@ -1,7 +1,7 @@
-"""Work units that nobody has yet: a range for each replica, and those that have lost theirs.
+"""Work units that are not assigned: a range for each replica, and units that have lost their replica.
 
-A replica takes from its own range, in order, so that sequential portions go to it again and again; then what
-belongs to nobody; then the end of the longest range.
+A replica takes from its own range, in order, so that it gets sequential portions again and again; then from
+the units without a replica; then the end of the longest range.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 
 class WorkQueue:
-    """The work units of one evaluation after another, by number."""
+    """The waiting units of one evaluation after another, by number."""
 
     def __init__(self) -> None:
         self._ranges: dict[int, deque[int]] = {}
@@ -29,7 +29,7 @@ class WorkQueue:
             yield from numbers
 
     def begin(self, units: int, replicas: Sequence[int]) -> None:
-        """So many work units, divided evenly among these replicas."""
+        """Divides the units of an evaluation evenly among these replicas."""
         self.clear()
         self._left = units
         for n, replica in enumerate(replicas):
@@ -41,23 +41,23 @@ class WorkQueue:
             self._orphans.extend(range(units))
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Empties the queue."""
         self._ranges.clear()
         self._orphans.clear()
         self._longest.clear()
         self._left = 0
 
     def leave(self, replica: int) -> None:
-        """What waits in this replica's range belongs to nobody."""
+        """Takes the units in this replica's range from it."""
         self._orphans += self._ranges.pop(replica, ())
 
-    def add(self, number: int) -> None:
-        """One more, which belongs to nobody."""
-        self._orphans.append(number)
+    def add(self, unit: int) -> None:
+        """Adds a unit without a replica."""
+        self._orphans.append(unit)
         self._left += 1
 
     def take(self, replica: int) -> int | None:
-        """The next one for this replica; None where nothing waits."""
+        """Removes and returns the next unit for this replica; None where none waits."""
         if not self._left:
             return None
         self._left -= 1
@@ -67,7 +67,7 @@ class WorkQueue:
         return self._orphans.popleft() if self._orphans else self._longest_range().pop()
 
     def _longest_range(self) -> deque[int]:
-        """Lengths in the heap are looked at again when they come to the top: ranges only become shorter."""
+        """Updates lengths in the heap when they come to the top: ranges only become shorter."""
         while True:
             length, replica = self._longest[0]
             numbers = self._ranges.get(replica, ())

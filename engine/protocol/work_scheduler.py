@@ -1,10 +1,9 @@
 """Assigns the work units of an evaluation: idle replicas get the next one, and stragglers get backups.
 
-Which is the next one for a replica stands in `waiting.py`. When nothing is left that nobody has, a replica
-without work gets a work unit that another one is late with; the first result counts, and both have the same
-bits. What is late follows from how long turns take of late: a backup that comes too early keeps a replica
-from the next evaluation. There may be thousands of replicas, so what a message brings about looks at one of
-them, and all are looked at only now and then.
+`work_queue.py` chooses the next unit of a replica. When nothing waits, an idle replica gets a unit of a
+straggler; the first result counts, and both have the same bits. A straggler is found by how long assignments
+take of late: a backup that comes too early keeps a replica from the next evaluation. There may be thousands
+of replicas, so a message costs a look at one of them, and all are looked at only now and then.
 
 Source: DistBelief, section 4.2 (load balancing, and backup tasks as in MapReduce).
 """
@@ -19,35 +18,35 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, added
+from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, exact_sum
 from partita.engine.protocol.messages import Assignment, AssignmentResult
 from partita.engine.protocol.work_queue import WorkQueue
 
 OPEN_ASSIGNMENTS: Final = 2
-"""Turns that a replica may owe at a time: while it computes one, the next is there already."""
+"""Open assignments of a replica: while it computes one, the next is there already."""
 
 STRAGGLER_FACTOR: Final = 1.5
-"""Times what a turn usually takes."""
+"""Multiple of an assignment's usual duration after which its replica is a straggler."""
 
 REMEMBERED: Final = 15
-"""Turns whose median is what one usually takes."""
+"""Assignments whose median duration is the usual one."""
 
 UNKNOWN_S: Final = 1.0
-"""When the first turn of all is late, seconds: nobody knows yet how long one takes."""
+"""Seconds after which the first assignment of all is late: its duration is unknown."""
 
 LOOK: Final = 0.1
-"""Who is late is looked for after so much of a usual turn, not sooner."""
+"""Smallest interval between two searches for stragglers, as a part of a usual duration."""
 
 Dispatch: TypeAlias = tuple[int, Assignment]
-"""(replica, what all of its parts are told)."""
+"""(replica, the assignment of all of its parts)."""
 
 
 @dataclass(slots=True, eq=False)
 class _OpenAssignment:
-    """A turn that a replica has not finished: which of its parts still owe it, and when it was last told."""
+    """An assignment, the parts of its replica that have not finished it, and when it was last sent."""
 
-    order: Assignment
-    owed: set[int]
+    assignment: Assignment
+    unfinished: set[int]
     sent_at: float
 
 
@@ -55,16 +54,10 @@ class _OpenAssignment:
 class _Worker:
     """The present processes of a replica."""
 
-    machines: int
-    progress_at: float  # when the first of its turns became the first
+    progress_at: float  # when the first of its open assignments became the first
     next_sequence: int = 0
-    assignments: dict[int, _OpenAssignment] = field(default_factory=dict)
-    had_share_in: int = 0  # the last evaluation for which it computed something
-
-    def owes(self, evaluation: int, unit: int) -> bool:
-        return any(
-            (t.order.evaluation, t.order.unit) == (evaluation, unit) for t in self.assignments.values()
-        )
+    open: dict[int, _OpenAssignment] = field(default_factory=dict)
+    last_evaluation: int = 0  # for which it computed something
 
 
 @dataclass(slots=True, eq=False)
@@ -73,24 +66,24 @@ class _Progress:
 
     unit: WorkUnit
     losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by machine; the first counts
-    given: int = 0  # how often it was handed out
+    assigned: int = 0  # times
     computed_by: list[_Worker] = field(default_factory=list)
 
 
 class WorkScheduler:
-    """The portions of one evaluation after another.
+    """The work units of one evaluation after another.
 
     Attributes:
-        redone: portions that were handed out more than once, in all evaluations.
-        busy: replicas of today that computed something for the last evaluation that was completed.
+        redone: portions that were assigned more than once, in all evaluations.
+        busy: present replicas that computed something for the last evaluation that was completed.
     """
 
     def __init__(self, machines: int, *, backups: bool = True) -> None:
-        """Nobody computes yet.
+        """Creates a scheduler without replicas.
 
         Args:
             machines: parts of each replica.
-            backups: whether work units are handed out again at the end of an evaluation.
+            backups: whether units of stragglers are assigned again.
         """
         self.redone = 0
         self.busy = 0
@@ -100,67 +93,65 @@ class WorkScheduler:
         self._evaluation = 0
         self._progress: list[_Progress] = []
         self._waiting: Final = WorkQueue()
-        self._hungry: dict[int, None] = {}  # replicas that may be given another turn, ...
-        self._idle: dict[int, None] = {}  # ... and those of them that owe none
-        self._left = 0  # work units that are not computed
+        self._available: dict[int, None] = {}  # replicas that may get another assignment, ...
+        self._idle: dict[int, None] = {}  # ... and those of them that have none
+        self._left = 0  # units that are not computed
         self._shares = 0  # replicas that have computed something
-        self._look_at = math.inf  # when to look for who is late
-        self._took: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion, in turns of late
+        self._look_at = math.inf  # when to look for stragglers
+        self._durations: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion
 
     @property
     def replicas(self) -> int:
-        """How many replicas there are."""
+        """The number of replicas."""
         return len(self._workers)
 
     @property
     def complete(self) -> bool:
-        """Whether every work unit of the evaluation was computed, by all machines of some replica."""
+        """Whether every unit of the evaluation was computed, by all machines of some replica."""
         return not self._left
 
     def losses(self, evaluate: Evaluate) -> Scalars:
-        """The scalars of an evaluation that is complete: losses and right examples of each segment."""
+        """Returns the scalars of a complete evaluation: each segment's loss and right examples."""
         found: list[float] = []
         for n in range(len(evaluate.segments)):
             pieces = [p.losses[m] for p in self._progress if p.unit.segment == n for m in sorted(p.losses)]
-            found += [added([loss for loss, _ in pieces]), float(sum(correct for _, correct in pieces))]
+            found += [exact_sum([loss for loss, _ in pieces]), float(sum(correct for _, correct in pieces))]
         return tuple(found)
 
     # Replicas come and go.
 
     def has(self, replica: int) -> bool:
-        """Whether the replica's present processes are known."""
+        """Returns whether the replica's present processes are known."""
         return replica in self._workers
 
     def add(self, replica: int, now: float) -> None:
-        """All parts of a replica are ready."""
-        self._workers[replica] = _Worker(self._machines, now)
-        self._hungry[replica] = self._idle[replica] = None
+        """Adds a replica whose parts are all ready."""
+        self._workers[replica] = _Worker(now)
+        self._available[replica] = self._idle[replica] = None
 
     def remove(self, replica: int) -> None:
-        """A part of it has died: what it owes is anybody's again."""
+        """Removes a replica of which a part has died; its units wait again."""
         worker = self._workers.pop(replica, None)
         if worker is None:
             return
-        self._hungry.pop(replica, None)
+        self._available.pop(replica, None)
         self._idle.pop(replica, None)
         self._waiting.leave(replica)
-        for assignment in worker.assignments.values():
-            number = assignment.order.unit
-            if assignment.order.evaluation == self._evaluation and not self._is_computed(number):
-                self._free(number)
+        for unit in self._open_units(worker):
+            self._free(unit)
 
     def stalled(self, now: float, after_s: Mapping[int, float]) -> list[int]:
-        """The replicas that owe something and have finished no turn for so long."""
+        """Returns the replicas with open assignments that have finished none for so long."""
         return [
             replica
             for replica, worker in self._workers.items()
-            if worker.assignments and now - worker.progress_at >= after_s[replica]
+            if worker.open and now - worker.progress_at >= after_s[replica]
         ]
 
     # An evaluation.
 
     def begin(self, evaluation: int, units: Sequence[WorkUnit]) -> None:
-        """The next evaluation, of these work units."""
+        """Begins the next evaluation, of these units."""
         self._evaluation, self._shares = evaluation, 0
         self._progress = [_Progress(unit) for unit in units]
         self._left = len(units)
@@ -168,7 +159,7 @@ class WorkScheduler:
         self._look_at = -math.inf
 
     def end(self) -> None:
-        """It is over, or was given up; what is still computed for it counts for nothing."""
+        """Ends or gives up the evaluation; later results for it are ignored."""
         if self._progress and self.complete:
             self.busy = self._shares
         self._evaluation = 0
@@ -176,158 +167,169 @@ class WorkScheduler:
         self._waiting.clear()
 
     def schedule(self, now: float) -> list[Dispatch]:
-        """Assigns work units round-robin, so that no replica is idle."""
+        """Assigns units round-robin, so that no replica is idle."""
         dispatched: list[Dispatch] = []
         for _ in range(OPEN_ASSIGNMENTS):
-            for replica in list(self._hungry) if self._waiting else ():
-                number = self._waiting.take(replica)
-                if number is None:
+            for replica in list(self._available) if self._waiting else ():
+                unit = self._waiting.take(replica)
+                if unit is None:
                     break
-                dispatched.append((replica, self._assign(replica, number, now)))
+                dispatched.append((replica, self._assign(replica, unit, now)))
         if now >= self.next_backup_at:
-            dispatched += self._backups_for_idle(now)
+            dispatched += self._assign_backups(now)
         return dispatched
 
-    def was_assigned(self, replica: int, machine: int, message: AssignmentResult) -> bool:
-        """Whether a result is of a turn as it was handed out, or of one that nobody waits for any more."""
+    def was_assigned(self, replica: int, machine: int, result: AssignmentResult) -> bool:
+        """Returns whether a result is of an assignment as it was sent, or of one that is no longer open."""
         worker = self._workers.get(replica)
-        assignment = None if worker is None else worker.assignments.get(message.sequence)
-        if worker is None or assignment is None:
-            return worker is None or message.sequence < worker.next_sequence
-        given = assignment.order.evaluation, assignment.order.unit
-        return machine < self._machines and (message.evaluation, message.unit) == given
+        given = None if worker is None else worker.open.get(result.sequence)
+        if worker is None or given is None:
+            return worker is None or result.sequence < worker.next_sequence
+        expected = given.assignment.evaluation, given.assignment.unit
+        return machine < self._machines and (result.evaluation, result.unit) == expected
 
     def are_ranges(self, ranges: Sequence[tuple[int, int]]) -> bool:
-        """Whether these are ascending ranges of the work units of the evaluation under way."""
+        """Returns whether these are ascending ranges of units of the evaluation under way."""
         ends = [0, *(number for each in ranges for number in each), len(self._progress)]
         return all(a <= b for a, b in itertools.pairwise(ends))
 
-    def computed(self, replica: int, machine: int, message: AssignmentResult, now: float) -> None:
-        """A part of the present processes is through with a turn."""
+    def computed(self, replica: int, machine: int, result: AssignmentResult, now: float) -> None:
+        """Takes the result of a part of the present processes."""
         worker = self._workers.get(replica)
-        assignment = None if worker is None else worker.assignments.get(message.sequence)
-        if worker is None or assignment is None or message.evaluation != assignment.order.evaluation:
-            return  # a repeat
-        assignment.owed.discard(machine)
-        if not assignment.owed:
-            del worker.assignments[message.sequence]
-            self._hungry[replica] = None
-            if not worker.assignments:
+        given = None if worker is None else worker.open.get(result.sequence)
+        if worker is None or given is None or result.evaluation != given.assignment.evaluation:
+            return  # a duplicate
+        given.unfinished.discard(machine)
+        if not given.unfinished:
+            del worker.open[result.sequence]
+            self._available[replica] = None
+            if not worker.open:
                 self._idle[replica] = None
-            self._took.append((now - worker.progress_at) / assignment.order.count)
+            self._durations.append((now - worker.progress_at) / given.assignment.count)
             worker.progress_at = now
-        if message.evaluation == self._evaluation:
-            self._count(worker, machine, message)
+        if result.evaluation == self._evaluation:
+            self._count(worker, machine, result)
 
-    def _count(self, worker: _Worker, machine: int, message: AssignmentResult) -> None:
-        progress = self._progress[message.unit]
-        self._shares += worker.had_share_in != self._evaluation
-        worker.had_share_in = self._evaluation
+    def _count(self, worker: _Worker, machine: int, result: AssignmentResult) -> None:
+        progress = self._progress[result.unit]
+        self._shares += worker.last_evaluation != self._evaluation
+        worker.last_evaluation = self._evaluation
         if worker not in progress.computed_by:
             progress.computed_by.append(worker)
         if machine not in progress.losses:
-            progress.losses[machine] = (message.loss, message.correct)
+            progress.losses[machine] = (result.loss, result.correct)
             self._left -= len(progress.losses) == self._machines
 
     def missing(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """A shard says which work units it lacks: who has computed one sends it, unless it has died since."""
+        """Frees the units that a shard lacks, unless a replica that is alive has computed and sends them."""
         alive = list(self._workers.values())
         for start, stop in ranges:
-            for number in range(start, min(stop, len(self._progress))):
-                if not any(worker in alive for worker in self._progress[number].computed_by):
-                    self._free(number)
+            for unit in range(start, min(stop, len(self._progress))):
+                if not any(worker in alive for worker in self._progress[unit].computed_by):
+                    self._free(unit)
 
     def resend(self, now: float, retry_s: float) -> list[Dispatch]:
-        """What was told so long ago that it may have been lost."""
+        """Repeats assignments that were sent so long ago that they may have been lost."""
         dispatched: list[Dispatch] = []
         for replica, worker in self._workers.items():
-            for assignment in worker.assignments.values():
-                if now - assignment.sent_at >= retry_s:
-                    assignment.sent_at = now
-                    dispatched.append((replica, assignment.order))
+            for given in worker.open.values():
+                if now - given.sent_at >= retry_s:
+                    given.sent_at = now
+                    dispatched.append((replica, given.assignment))
         return dispatched
 
-    def _free(self, number: int) -> None:
-        """Anybody may have it, unless somebody has it or will."""
-        if number not in self._waiting and not self._is_owed(number):
-            self._waiting.add(number)
+    def _open_units(self, worker: _Worker) -> list[int]:
+        """Units of the evaluation that a replica is to compute, and nobody has."""
+        assignments = (given.assignment for given in worker.open.values())
+        return [
+            a.unit for a in assignments if a.evaluation == self._evaluation and not self._is_computed(a.unit)
+        ]
 
-    def _is_owed(self, number: int) -> bool:
-        return any(worker.owes(self._evaluation, number) for worker in self._workers.values())
+    def _free(self, unit: int) -> None:
+        """Lets a unit wait, unless it does or is assigned."""
+        if unit not in self._waiting and not self._is_assigned(unit):
+            self._waiting.add(unit)
 
-    def _is_computed(self, number: int) -> bool:
-        return len(self._progress[number].losses) == self._machines
+    def _is_assigned(self, unit: int) -> bool:
+        key = self._evaluation, unit
+        return any(
+            (given.assignment.evaluation, given.assignment.unit) == key
+            for worker in self._workers.values()
+            for given in worker.open.values()
+        )
+
+    def _is_computed(self, unit: int) -> bool:
+        return len(self._progress[unit].losses) == self._machines
 
     # Backups.
 
     @property
     def next_backup_at(self) -> float:
-        """When `schedule` may have something new to say although nothing was heard (seconds; inf: never)."""
+        """When `schedule` may assign something although no message came (seconds; inf: never)."""
         wanted = self._backups and self._idle and self._left and not self._waiting
         return self._look_at if wanted else math.inf
 
-    def _backups_for_idle(self, now: float) -> list[Dispatch]:
-        """For each replica without work the work unit that was given least often, and of those the first."""
+    def _assign_backups(self, now: float) -> list[Dispatch]:
+        """Assigns each idle replica the straggler's unit that was assigned least often, the first of them."""
         self._look_at = math.inf
         deadlines = self._straggler_deadlines()
-        stragglers = sorted(
-            (number for number, at in deadlines.items() if at <= now),
-            key=lambda number: (self._progress[number].given, number),
+        late = sorted(
+            (unit for unit, at in deadlines.items() if at <= now),
+            key=lambda unit: (self._progress[unit].assigned, unit),
         )
         dispatched: list[Dispatch] = []
         for replica in list(self._idle):
             by = self._workers[replica]
-            number = next((one for one in stragglers if by not in self._progress[one].computed_by), None)
-            if number is not None:
-                stragglers.remove(number)
-                dispatched.append((replica, self._assign(replica, number, now)))
-        soonest = now if stragglers else min((at for at in deadlines.values() if at > now), default=math.inf)
+            unit = next((one for one in late if by not in self._progress[one].computed_by), None)
+            if unit is not None:
+                late.remove(unit)
+                dispatched.append((replica, self._assign(replica, unit, now)))
+        soonest = now if late else min((at for at in deadlines.values() if at > now), default=math.inf)
         self._look_at = min(self._look_at, max(soonest, now + LOOK * self._usual_s))
         return dispatched
 
     def _straggler_deadlines(self) -> dict[int, float]:
-        """Open work units, and when the first of their replicas becomes a straggler."""
+        """Open units, and when the first of their replicas becomes a straggler."""
         found: dict[int, float] = {}
         for worker in self._workers.values():
-            for assignment in worker.assignments.values():
-                number = assignment.order.unit
-                if assignment.order.evaluation == self._evaluation and not self._is_computed(number):
-                    first = next(iter(worker.assignments.values())).order
-                    at = worker.progress_at + STRAGGLER_FACTOR * self._usual_s * first.count
-                    found[number] = min(at, found.get(number, math.inf))
+            for unit in self._open_units(worker):
+                first = next(iter(worker.open.values())).assignment
+                at = worker.progress_at + STRAGGLER_FACTOR * self._usual_s * first.count
+                found[unit] = min(at, found.get(unit, math.inf))
         return found
 
     @property
     def _usual_s(self) -> float:
-        """What a portion takes of late."""
-        return median(self._took) if self._took else UNKNOWN_S / STRAGGLER_FACTOR
+        """Seconds that a portion takes of late."""
+        return median(self._durations) if self._durations else UNKNOWN_S / STRAGGLER_FACTOR
 
-    def _assign(self, replica: int, number: int, now: float) -> Assignment:
-        worker, progress = self._workers[replica], self._progress[number]
-        unit = progress.unit
-        order = Assignment(self._evaluation, worker.next_sequence, number, unit.first, unit.count)
-        if not worker.assignments:
+    def _assign(self, replica: int, unit: int, now: float) -> Assignment:
+        worker, progress = self._workers[replica], self._progress[unit]
+        first, count = progress.unit.first, progress.unit.count
+        assignment = Assignment(self._evaluation, worker.next_sequence, unit, first, count)
+        if not worker.open:
             worker.progress_at = now
-        worker.assignments[worker.next_sequence] = _OpenAssignment(order, set(range(worker.machines)), now)
+        unfinished = set(range(self._machines))
+        worker.open[worker.next_sequence] = _OpenAssignment(assignment, unfinished, now)
         worker.next_sequence += 1
-        self._look_at = min(self._look_at, now + STRAGGLER_FACTOR * self._usual_s * unit.count)
+        self._look_at = min(self._look_at, now + STRAGGLER_FACTOR * self._usual_s * count)
         self._idle.pop(replica, None)
-        if len(worker.assignments) == OPEN_ASSIGNMENTS:
-            del self._hungry[replica]
-        self.redone += unit.count if progress.given else 0
-        progress.given += 1
-        return order
+        if len(worker.open) == OPEN_ASSIGNMENTS:
+            del self._available[replica]
+        self.redone += count if progress.assigned else 0
+        progress.assigned += 1
+        return assignment
 
     def validate(self) -> None:
-        """Its invariants. Raises AssertionError."""
+        """Checks the invariants. Raises AssertionError."""
         waiting = list(self._waiting)
         assert len(waiting) == len(set(waiting)) == len(self._waiting), waiting
-        assert self._left == sum(not self._is_computed(number) for number in range(len(self._progress)))
+        assert self._left == sum(not self._is_computed(unit) for unit in range(len(self._progress)))
         for replica, worker in self._workers.items():
-            assert len(worker.assignments) <= OPEN_ASSIGNMENTS, worker
-            assert (replica in self._hungry) == (len(worker.assignments) < OPEN_ASSIGNMENTS), worker
-            assert (replica in self._idle) == (not worker.assignments), worker
-            assert all(assignment.owed for assignment in worker.assignments.values()), worker
-        for number in range(len(self._progress)):
-            has = self._is_computed(number) or self._is_owed(number) or number in waiting
-            assert has, f"work unit {number} is lost"
+            assert len(worker.open) <= OPEN_ASSIGNMENTS, worker
+            assert (replica in self._available) == (len(worker.open) < OPEN_ASSIGNMENTS), worker
+            assert (replica in self._idle) == (not worker.open), worker
+            assert all(given.unfinished for given in worker.open.values()), worker
+        for unit in range(len(self._progress)):
+            has = self._is_computed(unit) or self._is_assigned(unit) or unit in waiting
+            assert has, f"work unit {unit} is lost"

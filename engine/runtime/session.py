@@ -208,8 +208,8 @@ class SessionRole(Role):
                 self._part.changed()
                 self._link.send(COORDINATOR, Ready(), None)
             case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
-                heard_s = time.perf_counter()
-                self._link.send(COORDINATOR, Pong(sent_s, heard_s, time.perf_counter()), None)
+                received_s = time.perf_counter()
+                self._link.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
             case Heartbeat():
                 return
             case _:

@@ -29,7 +29,7 @@ def test_the_truth_lies_within_the_uncertainty(drawn: tuple[float, list[RoundTri
     true, found = drawn
     said = offset_of(found)
     assert abs(said.offset_s - true) <= said.uncertainty_s
-    shortest = min((r.back_s - r.sent_s) - (r.said_s - r.heard_s) for r in found)
+    shortest = min((r.returned_s - r.sent_s) - (r.replied_s - r.received_s) for r in found)
     assert said.uncertainty_s <= shortest / 2  # what the Network Time Protocol would say
 
 
@@ -39,7 +39,8 @@ def test_more_rounds_never_know_less(
 ) -> None:
     true, few = drawn
     shifted = [
-        RoundTrip(r.sent_s, r.heard_s + more[0] - true, r.said_s + more[0] - true, r.back_s) for r in more[1]
+        RoundTrip(r.sent_s, r.received_s + more[0] - true, r.replied_s + more[0] - true, r.returned_s)
+        for r in more[1]
     ]
     assert offset_of([*few, *shifted]).uncertainty_s <= offset_of(few).uncertainty_s
 

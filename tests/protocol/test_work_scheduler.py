@@ -195,7 +195,7 @@ def test_every_history_ends_with_every_stretch_counted_once(
             continue
         who, machine, order = owed.pop(data.draw(st.integers(0, len(owed) - 1)))
         finish(found, who, order, now, machine=machine)
-        assert max(len(worker.assignments) for worker in found._workers.values()) <= OPEN_ASSIGNMENTS
+        assert max(len(worker.open) for worker in found._workers.values()) <= OPEN_ASSIGNMENTS
     assert found.complete
     exact = sum(machines * (1.0 + n) for n in range(portions))
     assert found.losses(evaluation(portions)) == (exact, machines * portions)
