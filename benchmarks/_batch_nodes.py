@@ -32,7 +32,7 @@ def moved_errors(incoming, shift, state, error):  # type: ignore[no-untyped-def]
 
 @node(Patch(2))
 def valley(incoming):  # type: ignore[no-untyped-def]
-    """How far the second coordinate is from the parabola over the first."""
+    """Distance of the second coordinate from the parabola over the first."""
     return STEEP * (incoming[1] - incoming[0] * incoming[0])
 
 
@@ -46,7 +46,7 @@ def valley_errors(incoming, state, error):  # type: ignore[no-untyped-def]
 
 @node(Patch(2))
 def slope(incoming):  # type: ignore[no-untyped-def]
-    """How far the first coordinate is from 1."""
+    """Distance of the first coordinate from 1."""
     return SLOPE * (1.0 - incoming[0])
 
 

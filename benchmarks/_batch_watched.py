@@ -128,7 +128,7 @@ class Ours:
 
     @property
     def seconds(self) -> float:
-        """From the end of the first evaluation to that of the last iteration."""
+        """Time from the end of the first evaluation to that of the last iteration (seconds)."""
         return self.method.iterated[-1][1] - self.method.answered[0]
 
     @property
@@ -138,7 +138,7 @@ class Ours:
 
     @property
     def evaluations_per_s(self) -> float:
-        """With all that is done between them, but for the first."""
+        """Rate of evaluations after the first, with everything that is done between them."""
         answered = self.method.answered
         return (len(answered) - 1) / (answered[-1] - answered[0])
 

@@ -64,7 +64,7 @@ def _cluster(draw: random.Random) -> Cluster:
 
 
 def n_plans(graph: Graph, cluster: Cluster) -> int:
-    """How many there are."""
+    """Number of plans."""
     return math.prod(sum(1 for _ in _every_cut(graph, grid, len(cluster))) for grid in graph.computed)
 
 

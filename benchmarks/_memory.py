@@ -32,7 +32,7 @@ class Peak:
 
     @classmethod
     def of(cls, answer: dict[str, int]) -> Self:
-        """From what `Meter.read` says."""
+        """Parses the text of `Meter.read`."""
         return cls(**answer)
 
 
@@ -44,7 +44,7 @@ class Meter:
         self._before = 0
 
     def mark(self) -> None:
-        """From now on a peak is that of steps."""
+        """Starts a new peak, that of steps."""
         self._before = max(self._before, _status("VmHWM"))
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

@@ -1,4 +1,6 @@
-"""Where plans are played and predicted: on hosts of this machine, or on hosts that links of a rate join."""
+"""Places where plans are played and predicted: hosts of this machine, or hosts joined by links of a given
+rate.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ MACHINES: Final = 2
 
 @dataclass(frozen=True)
 class Place:
-    """Where plans are played.
+    """A place where plans are played.
 
     Args:
-        name: of it.
+        name: shown in tables.
         bits_per_s: of the link of each host; None where they share memory.
     """
 
@@ -62,7 +64,7 @@ class Opened:
         self._measured: LinkMeasurement | None = None
 
     def cluster(self, calibration: Calibration, machines: int) -> Cluster:
-        """So many machines there. The first time, its links are measured."""
+        """Cluster of this many machines; measures the links at the first call."""
         if self._network is None:
             return calibration.cluster(machines)
         if self._measured is None:

@@ -38,7 +38,7 @@ def hosts() -> dict[str, int]:
 
 
 def on_core_s(pid: int | str) -> float:
-    """For how long the threads of a process were on a core: the first number of each `schedstat`."""
+    """Time that the threads of a process were on a core: the first number of each `schedstat`."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return 1e-9 * sum(int(thread.read_text().split()[0]) for thread in threads)
 

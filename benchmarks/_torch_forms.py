@@ -99,7 +99,7 @@ class Local(nn.Module):
         self.lay_out(weight.reshape(*layer.shape, *self.size, layer.source[2]), bias)
 
     def lay_out(self, weight: Tensor, bias: Tensor) -> None:
-        """For products of `[filter, input]` and `[input, example]`."""
+        """Lays weights out for products of `[filter, input]` and `[input, example]`."""
         places = self.rows * self.columns
         self.weight = nn.Parameter(weight.reshape(places, self.filters, -1))
         self.bias = nn.Parameter(bias.reshape(places, self.filters, 1))
@@ -121,7 +121,7 @@ class EinsumLocal(Local):
     """`unfold` and `einsum`, as it is usually written; examples first."""
 
     def lay_out(self, weight: Tensor, bias: Tensor) -> None:
-        """For what `unfold` gives: channels before the places of a patch."""
+        """Lays weights out for the result of `unfold`: channels before the places of a patch."""
         places = self.rows * self.columns
         self.weight = nn.Parameter(weight.permute(0, 1, 2, 5, 3, 4).reshape(places, self.filters, -1))
         self.bias = nn.Parameter(bias.reshape(places, self.filters).t().contiguous())

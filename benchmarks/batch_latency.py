@@ -1,4 +1,4 @@
-"""Where the time of an evaluation goes when there is next to nothing to compute: one replica, one shard.
+"""Time of an evaluation with almost no arithmetic, by its parts: one replica, one shard.
 
     python -m benchmarks.batch_latency [--rounds N] [--json FILE]
 
@@ -33,7 +33,7 @@ NAMES: Final = ("rosenbrock 2", "iris", "digits")
 
 @dataclass
 class Busy:
-    """For how long the processes of a run were on a core, from `begin` to `end`.
+    """Time that the processes of a run were on a core, from `begin` to `end`.
 
     Attributes:
         seconds: by process, or by process and thread.

@@ -160,7 +160,7 @@ def print_seconds(measured: Mapping[str, list[float]]) -> None:
 
 
 def print_parts(parts: Mapping[str, Parts]) -> None:
-    """Where the time goes; who is not busy waits for a message or for the processor."""
+    """Prints the parts of the time; idle parts wait for a message or for the processor."""
     lines = []
     for name in (*SYNCHRONOUS, OVERLAPPED):
         part = parts[name]

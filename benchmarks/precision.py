@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def row_of(found: dict[str, list[tuple[float, float, float]]]) -> Row:
-    """How many standard deviations of float32's seeds fit between the means of the held-out loss."""
+    """Distance between the means of the held-out loss, in standard deviations of float32's seeds."""
     wide, narrow = ([run[1] for run in found[precision]] for precision in PRECISIONS)
     noise = statistics.stdev(wide)
     apart = abs(statistics.mean(narrow) - statistics.mean(wide))

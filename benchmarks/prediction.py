@@ -114,7 +114,7 @@ def _flag(name: str) -> bool:
 
 
 def _places(*, here: bool) -> list[Place]:
-    """Where plans are played."""
+    """Places to play plans in."""
     reason = None if here else why_not()
     if reason is not None:
         print(f"no links: {reason}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How good automatic plans are, and how long the search for one takes.
+"""Quality of automatic plans, and the time of the search for one.
 
     python -m benchmarks.search [--rounds N] [--rows small,uneven,large] [--json FILE]
 

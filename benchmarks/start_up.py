@@ -118,7 +118,7 @@ def _without_interpreter(imports: Mapping[str, Sequence[float]], name: str) -> l
 
 
 def print_starts(pairs: Sequence[tuple[Start, Start]]) -> None:
-    """Where the time of a start goes."""
+    """Prints the parts of the time of a start."""
     lines = []
     for name, starts in zip(("first", "second"), zip(*pairs, strict=True), strict=True):
         figures = [

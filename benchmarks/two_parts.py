@@ -159,7 +159,7 @@ def print_seconds(group: Group, measured: Mapping[str, list[float]]) -> None:
 
 
 def print_parts(parts: Parts) -> None:
-    """Where the time of the 2-part step goes; who is not busy waits for a message or for the processor."""
+    """Prints the parts of the 2-part step's time; idle parts wait for a message or for the processor."""
     lines = []
     for machine in range(len(parts.plan.cluster)):
         busy = [1e3 * step.busy_s[machine] for step in parts.played]

@@ -52,7 +52,7 @@ class Assumed:
     spread: float = 0.24  # of times, over their mean: EC2 (Schad et al., 2010); from step to step, a guess
 
     def cluster(self, machines: int, *, seed: int | None = None) -> Cluster:
-        """So many machines: equally fast, or with a seed as fast as in one step (times are lognormal)."""
+        """Machines of equal speed, or with a seed of the speeds in one step (times are lognormal)."""
         draw, sigma = random.Random(seed), math.sqrt(math.log(1 + self.spread**2))
         rates, step = (self.core_flops_per_s, self.memory_bytes_per_s), self.instruction_s
         one = Machine("one", self.cores, *rates, instruction_s=step, cores=self.cores + self.spare_cores)
@@ -100,7 +100,7 @@ def plan_of(network: Network, machines: int, assumed: Assumed) -> Plan:
 
 
 def chosen(count: int, extent: int) -> list[int]:
-    """At most `extent` of so many, the first and the last among them."""
+    """At most `extent` of the indices below `count`, with the first and the last."""
     most = min(count, extent)
     return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
 
@@ -113,7 +113,9 @@ def step_s(plan: Plan, assumed: Assumed) -> float:
 
 
 def speed_ups(network: Network, counts: Sequence[int] = tuple(ACROSS)) -> Iterator[tuple[float, ...]]:
-    """For each number of machines, from 1 on: it, seconds of a step, speed-up, speed-up without variance."""
+    """(machines, seconds of a step, speed-up, speed-up without variance) for each number of machines from 1
+    on.
+    """
     alone, assumed = 0.0, Assumed()
     for machines in counts:
         plan = plan_of(network, machines, assumed)

@@ -60,7 +60,9 @@ def drawing(race: Race, cells: Sequence[Measured], counts: Sequence[int]) -> str
 
 
 def courses(race: Race, cells: Sequence[Measured]) -> Panel:
-    """How accuracy rises on the most machines, dashed on a quarter of them, until all have the target."""
+    """Draws the rise of accuracy on the most machines, dashed on a quarter of them, until all have the
+    target.
+    """
     most = max(cell.machines for cell in cells)
     shown = {n: [cell for cell in cells if cell.machines == n] for n in (most, most // 4)}
     axis = time_axis(1.1 * max(cell.seconds for cell in shown[most] if isfinite(cell.seconds)))

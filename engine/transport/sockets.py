@@ -42,7 +42,7 @@ _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<
 
 
 class EndpointUnavailable(OSError):
-    """This process cannot listen on an endpoint."""
+    """Listening on an endpoint failed."""
 
 
 def check_library(version: tuple[int, int, int], *, has_curve: bool) -> None:

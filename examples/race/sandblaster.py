@@ -274,7 +274,7 @@ class Sandblaster(Run):
 
     @property
     def point(self) -> Vector:
-        """Where the last iteration ended."""
+        """Point at the end of the last iteration."""
         if self._iterations < len(self.advances):
             self._iterations = len(self.advances)
             self._point = np.concatenate([server.store.vector(POINT) for server in self.servers])

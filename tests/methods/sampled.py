@@ -15,7 +15,7 @@ class Portioned:
         self.portions = Portions(len(problem.inputs), size)
 
     def evaluate(self, x: Array, segment: Segment) -> Summed:
-        """What replicas would sum up, portion after portion."""
+        """Sums of a segment, as replicas would compute them portion after portion."""
         loss, gradient = 0.0, 0.0 * x
         for portion in range(segment.first, segment.first + segment.count):
             _, start, stop = self.portions.place(portion)

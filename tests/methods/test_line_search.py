@@ -103,7 +103,7 @@ def test_the_search_turns_back_from_nonfinite_losses(nothing: float, wall: float
 
 
 def test_a_cliff_leaves_the_best_step_before_it() -> None:
-    """It falls as far as there are numbers."""
+    """The loss falls as far as it is finite."""
     verdict, tried, search = searched(lambda t: (-t, -1.0) if t < 5 else (math.nan, math.nan), 1.0)
     assert verdict == "short"
     assert search.best is not None and 4.9 < search.best.step < 5
@@ -117,7 +117,7 @@ def test_an_unbounded_decrease_is_detected() -> None:
 
 
 def test_a_slope_that_is_not_the_functions_finds_nothing() -> None:
-    """It says down, and it goes up."""
+    """The slope is negative, but the loss rises."""
     verdict, _, search = searched(lambda t: (1 + t, -1.0), 1.0)
     assert (verdict, search.best) == ("nothing", None)
 

@@ -96,7 +96,7 @@ def test_one_request_for_an_iteration_whose_first_trial_is_accepted(method: Meth
 
 @pytest.mark.parametrize("method", METHODS)
 def test_in_the_middle_of_a_search_no_evaluation_is_done_again(method: Method) -> None:
-    """From a checkpoint before any request of an iteration, up to any later one of it."""
+    """A run is resumed from a checkpoint before any request of an iteration, at any later one of it."""
     function, start, _ = quadratic(20, 1e2)
 
     def walled(x: Array) -> tuple[float, Array]:
@@ -141,7 +141,7 @@ def test_never_more_iterations_than_allowed(seed: int, most: int, method: LineSe
 
 @given(l2=st.floats(0, 10), seed=st.integers(0, 1000), method=st.sampled_from(METHODS))
 def test_the_penalty_is_part_of_the_function(l2: float, seed: int, method: Method) -> None:
-    """With l2, a quadratic function has its minimum elsewhere."""
+    """A quadratic function with l2 has its minimum elsewhere."""
     rng = np.random.default_rng(seed)
     middle, start = rng.normal(size=(2, 4))
     found = minimise(lambda x: (0.5 * float((x - middle) @ (x - middle)), x - middle), start, method, l2=l2)
@@ -312,7 +312,7 @@ def test_a_method_may_be_written_whole() -> None:
 
 @dataclass(frozen=True)
 class Moves(Method):
-    """What shards would not do either."""
+    """Operations that shards would refuse as well."""
 
     def steps(self, objective: Objective) -> Steps:
         yield (*objective.evaluation(0), axpy(POINT, -0.1, GRADIENT))
@@ -342,7 +342,7 @@ def test_one_process_permits_the_operations_of_shards(method: Method, what: str)
 
 @dataclass(frozen=True, kw_only=True)
 class BarzilaiBorwein(LineSearchMethod):
-    """What it needs to know comes with the evaluation."""
+    """A step length from the products that come with the evaluation."""
 
     def directions(self) -> DirectionGenerator:
         step = None

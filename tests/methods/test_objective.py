@@ -1,4 +1,4 @@
-"""What an evaluation asks for, and what its scalars and vectors mean."""
+"""Requests of an evaluation, and the meaning of its scalars and vectors."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
 
 
 def difference(data: Portioned, at: Array, before: Array, shared: Segment) -> Array:
-    """How the gradient of the shared examples changed."""
+    """Change of the gradient of the shared examples."""
     return data.mean(at, shared, l2=L2)[1] - data.mean(before, shared, l2=L2)[1]
 
 

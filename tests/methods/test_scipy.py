@@ -75,7 +75,7 @@ def test_conjugate_gradients_come_to_the_same_minimum() -> None:
 
 
 def test_conjugate_gradients_solve_a_quadratic_function_in_few_steps() -> None:
-    """With a line search that is nearly exact, no more steps than there are directions, and a few."""
+    """A nearly exact line search needs no more steps than there are directions."""
     function, start, minimum = quadratic(20, 1e2)
     ours = minimise(function, start, NonlinearCG(gtol=1e-6, ftol=0, c2=0.01))
     assert len(ours.iterations) < 30

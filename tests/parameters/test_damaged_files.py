@@ -44,7 +44,7 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 def grow(path: Path, size: int) -> None:
-    """To a size that no memory has; the disk holds none of it."""
+    """Extends a file to a size that no memory has; the disk stores none of it."""
     with path.open("r+b") as file:
         file.truncate(size)
 

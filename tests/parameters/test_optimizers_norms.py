@@ -1,4 +1,4 @@
-"""What depends on whole parameters: sums of squares, clipping against torch, LARS against its paper."""
+"""Norms of whole parameters: sums of squares, clipping against torch, LARS against its paper."""
 
 from __future__ import annotations
 

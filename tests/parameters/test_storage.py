@@ -28,7 +28,7 @@ from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShar
 
 
 class Payload(NamedTuple):
-    """What a transport hands over: its size can be seen, its numbers are for the interpreter."""
+    """A payload whose size the protocol sees, and whose numbers only the interpreter reads."""
 
     numbers: Vector
 

@@ -1,4 +1,4 @@
-"""What the tests of the transport share: mailboxes of either kind, and waiting without sleeping."""
+"""Shared helpers of the transport's tests: mailboxes of every kind, and waiting without sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection costs before anybody knows who is there, and before a message is whole, is bounded."""
+"""The cost of a connection before its handshake, and before a message is complete, is bounded."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def knock(endpoint: str, n: int) -> list[socket.socket]:
 
 
 def ended(silent: list[socket.socket]) -> int:
-    """How many of them the other side has closed."""
+    """Number of connections that the other side has closed."""
     poll = select.poll()
     for one in silent:
         poll.register(one, select.POLLRDHUP | select.POLLHUP | select.POLLERR)

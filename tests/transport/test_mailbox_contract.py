@@ -1,4 +1,4 @@
-"""What holds for every mailbox, whatever carries its messages."""
+"""Contract of every mailbox."""
 
 from __future__ import annotations
 

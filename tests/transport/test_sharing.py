@@ -92,7 +92,7 @@ def test_other_machines_share_nothing(one: str, other: str, nothing_left: None) 
 
 
 def test_a_senders_claim_of_its_machine_is_ignored(nothing_left: None) -> None:
-    """What a launcher says counts, not what a sender offers; and a sender that is not accepted goes on."""
+    """The label of the launcher decides, not a sender's offer; a rejected sender uses the socket."""
     left, right = (ZmqMailbox(KeyPair.generate(), machine="here") for _ in range(2))
     right.allow([Peer("left", 0, "", left.public_key, "there")])
     left.connect(Peer("right", 0, right.endpoint, right.public_key, "here"))

@@ -1,4 +1,4 @@
-"""Who may not get in, does not; and the mailbox goes on serving those who may."""
+"""Unauthorised clients are refused, and the mailbox continues to serve the others."""
 
 from __future__ import annotations
 
