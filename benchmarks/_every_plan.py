@@ -18,8 +18,8 @@ from partita.layers import (
 )
 from partita.layers.graph import Graph, Grid
 from partita.layers.states import SymbolicTensor
+from partita.partitioner.assign.assign import stays_with_scores
 from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Whole
-from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.cluster.cluster import Cluster, Link, Machine
 
 

@@ -1,8 +1,7 @@
-"""Which nodes feed which: the one source of every halo, message and cost.
+"""Connectivities: the nodes of an input that feed each node of a layer. Halos, messages and costs follow.
 
-A connectivity knows shapes and nothing else. `sources(region, source_shape)` says which regions of the input
-the nodes of a region listen to; `edges` lists the same for each node, in the order in which a node sees its
-incoming states.
+A connectivity knows shapes and nothing else. `sources(region, source_shape)` returns the regions of the input
+that feed a region; `edges` lists the same for each node, in the order in which it sees its incoming states.
 """
 
 from __future__ import annotations
@@ -16,78 +15,76 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.layers.arguments import Arguments
-from partita.layers.box import Box, BoxSet, Extent, Margins, Shape, Spans
+from partita.layers.box import Box, BoxSet, Extent, Margins, Shape, Span, Spans
 from partita.layers.checks import check_extents, check_flag, check_padding, check_whole
 
 Index = npt.NDArray[np.int64]
 Padding: TypeAlias = Extent | Margins | Literal["valid", "same"]
 """How many rows are put around an input, see `Patch`."""
 PADDING = -1
-"""The index of an edge whose sender lies outside the grid: its state is the layer's `padding_value`."""
+"""Index of an edge whose sender lies outside the grid: its state is the layer's `padding_value`."""
 
 
 class Connectivity(Arguments, ABC):
-    """Which nodes of an input each node of a layer listens to."""
+    """The nodes of an input that feed each node of a layer."""
 
     ordered_errors: bool = True
-    """Whether the errors of a sender are summed in the order of the receivers' rows, whoever computes them.
+    """Whether the errors of a sender are summed in the order of the receivers' rows, on any machines.
 
-    True where a node has few receivers: then every cut gives the same bits. A fully connected layer sums by
-    part instead: each machine its own receivers first, then machine by machine.
+    True where a node has few receivers: every cut then gives the same bits. In a fully connected layer each
+    machine sums over its own receivers, and the owners add up these sums, machine by machine.
     """
 
     tiles: bool = False
-    """Whether a picture that is wired so may be cut along its columns too: `within` then knows how."""
+    """Whether a picture of this connectivity may be cut along its columns too, see `within`."""
 
     @abstractmethod
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """The grid of a layer over `source`, where the user asked for `nodes` (None: did not say).
+        """The grid of a layer over `source` with these `nodes`, as the user gave them (None: not given).
 
         Raises:
-            ValueError: there can be no such layer over such an input.
+            ValueError: no such layer is possible over this input.
         """
 
     @abstractmethod
     def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
-        """The regions of a grid of shape `source` that the nodes of `region` listen to, ascending."""
+        """The regions of a grid of shape `source` that feed the nodes of `region`, ascending."""
 
     @abstractmethod
-    def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
+    def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
         """The incoming edges of the nodes in these rows of a grid of `shape`.
 
         Returns `offsets` (one more than there are nodes) and `indices` (flat positions in the source grid, or
-        `PADDING`): node n, counted from the first row, listens to `indices[offsets[n]:offsets[n + 1]]`.
+        `PADDING`): node n, counted from the first row, is fed by `indices[offsets[n]:offsets[n + 1]]`.
         """
 
     @abstractmethod
     def fan_in(self, source: Shape) -> int:
-        """Incoming edges of a node (of the one that has most)."""
+        """Largest number of incoming edges of a node."""
 
     def source_rows(self, box: Box, shape: Shape, source: Shape, *, columns: bool = False) -> BoxSet:
-        """The rows of the source that these rows (and columns) of a grid of `shape` listen to.
+        """The rows of the source that feed these rows (and columns) of a grid of `shape`.
 
-        With `boxes`, those of a picture are rows and columns: of patches, between the first column that is
-        heard and the last all count as heard.
+        With `columns`, the rows and columns of a picture: all columns between the first that feeds a patch
+        and the last.
         """
         regions = self.sources(box.over(shape), source)
         if columns and len(source) == 3:
             return BoxSet.union(region.on(2) for region in regions)
         return BoxSet.of_rows(*(region.rows for region in regions))
 
-    def within(
-        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
-    ) -> Connectivity:
-        """The same wiring for columns `[left, right)` of a picture, over the columns `heard` of its input.
+    def within(self, columns: Span, source_columns: Span, shape: Shape, source: Shape) -> Connectivity:
+        """The same connectivity for some columns of a picture, over some columns of its input.
 
-        Both are then numbered from 0, so that kernels of whole pictures play a tile. Rows stay as they are.
+        Both are then numbered from 0, so that kernels of whole pictures compute a tile. Rows do not change.
 
         Args:
-            columns: of a grid of `shape`.
-            heard: at least those that they listen to; of an input that is no picture, all.
-            shape: of the whole grid.
-            source: the shape of the whole input.
+            columns: columns of a grid of `shape`.
+            source_columns: at least those that feed them; all, if the input is no picture.
+            shape: shape of the whole grid.
+            source: shape of the whole input.
         """
-        whole = len(source) != 3 or heard == (0, source[1])
+        whole = len(source) != 3 or source_columns == (0, source[1])
         assert whole and columns == (0, shape[1]), (
             f"{self} cannot be narrowed to columns {columns} of {shape}"
         )
@@ -96,23 +93,23 @@ class Connectivity(Arguments, ABC):
 
 @dataclass(frozen=True)
 class Full(Connectivity):
-    """Every node listens to every node of the input."""
+    """Every node is fed by every node of the input."""
 
     ordered_errors = False
     tiles = True
 
-    def within(
-        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
-    ) -> Connectivity:
-        """The same: every node listens to the whole input."""
-        assert len(source) != 3 or heard == (0, source[1]), f"{heard} is not all of {source}"
+    def within(self, columns: Span, source_columns: Span, shape: Shape, source: Shape) -> Connectivity:
+        """Returns itself: every node is fed by the whole input."""
+        assert len(source) != 3 or source_columns == (0, source[1]), (
+            f"{source_columns} is not all of {source}"
+        )
         return self
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """As asked for.
+        """Returns the nodes that the user gave.
 
         Raises:
-            ValueError: nothing was asked for.
+            ValueError: none were given.
         """
         if nodes is None:
             raise ValueError(
@@ -124,7 +121,7 @@ class Full(Connectivity):
         """The whole input."""
         return (Box.whole(source),) if region.size else ()
 
-    def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
+    def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
         """Every sender, in the order of the source grid."""
         senders = math.prod(source)
         nodes = (rows[1] - rows[0]) * math.prod(shape[1:])
@@ -137,22 +134,20 @@ class Full(Connectivity):
 
 @dataclass(frozen=True)
 class OneToOne(Connectivity):
-    """Node i listens to node i; the grids are equal."""
+    """Node i is fed by node i; the grids are equal."""
 
     tiles = True
 
-    def within(
-        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
-    ) -> Connectivity:
-        """The same, over the same columns."""
-        assert heard == columns, f"columns {columns} listen to {columns}, not {heard}"
+    def within(self, columns: Span, source_columns: Span, shape: Shape, source: Shape) -> Connectivity:
+        """Returns itself, for the same columns of the input."""
+        assert source_columns == columns, f"columns {columns} are fed by {columns}, not {source_columns}"
         return self
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
         """The shape of the input.
 
         Raises:
-            ValueError: another was asked for.
+            ValueError: another one was given.
         """
         if nodes is not None and nodes != source:
             raise ValueError(
@@ -164,7 +159,7 @@ class OneToOne(Connectivity):
         """The same region."""
         return (region,) if region.size else ()
 
-    def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
+    def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
         """One edge for each node."""
         stride = math.prod(shape[1:])
         return np.arange((rows[1] - rows[0]) * stride + 1), np.arange(rows[0] * stride, rows[1] * stride)
@@ -176,7 +171,7 @@ class OneToOne(Connectivity):
 
 @dataclass(frozen=True)
 class Patch(Connectivity):
-    """A node listens to a patch of the spatial axes: every axis of the input but the last, its channels.
+    """A node is fed by a patch of the spatial axes: every axis of the input but the last, its channels.
 
     Args:
         size: extent of the patch, one number or one for each spatial axis.
@@ -184,15 +179,15 @@ class Patch(Connectivity):
         padding: rows around the input, of the layer's `padding_value` (zero in most): a number, one for each
             spatial axis, or a pair for each, as
             ((top, bottom), (left, right)); "valid" (none) or "same" (output = input / stride).
-        per_channel: listen to the node's own channel only (pooling), instead of all of them (filters).
+        per_channel: each node reads its own channel only (pooling), instead of all channels (filters).
         dilation: step from one node of a patch to the next.
-        groups: into how many runs of equal length channels and filters fall; a filter listens to the channels
-            of the run that has its own number.
-        placed: how patches lie on each spatial axis, where that does not follow from the rest: in a part of a
-            picture, see `within`.
+        groups: number of groups of equal size into which channels and filters fall; a filter reads the
+            channels of the group with its own number.
+        placed: positions of the patches on each spatial axis, in a part of a picture, see `within`; None:
+            they follow from the rest.
 
     Raises:
-        ValueError: one of them is none of these.
+        ValueError: an argument is invalid.
     """
 
     size: Extent
@@ -218,10 +213,10 @@ class Patch(Connectivity):
             raise ValueError("a patch has groups and is per_channel too; leave one of the two out")
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """One place for each patch, with as many filters as asked for (one for each group if not said).
+        """One place for each patch, with the number of filters given, or one for each group.
 
         Raises:
-            ValueError: the patches do not fit the input, or cannot have what was asked for.
+            ValueError: the patches do not fit the input, or not the number of filters.
         """
         if len(source) < 2:
             raise ValueError(
@@ -253,16 +248,16 @@ class Patch(Connectivity):
         """The patch of every node of the region, without the padding."""
         if not region.size:
             return ()
-        heard = [
-            axis.heard(places, extent)
+        covered = [
+            axis.covered(places, extent)
             for axis, places, extent in zip(self.axes(source), region.bounds, source, strict=False)
         ]
-        rest = [(positions[0][0], positions[-1][1]) if positions else (0, 0) for positions in heard[1:]]
+        rest = [(positions[0][0], positions[-1][1]) if positions else (0, 0) for positions in covered[1:]]
         channels = region.bounds[-1] if self.per_channel else (0, source[-1])
-        found = (Box((rows, *rest, channels)) for rows in heard[0])
+        found = (Box((rows, *rest, channels)) for rows in covered[0])
         return tuple(box for box in found if box.size)
 
-    def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
+    def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
         """The patch of each node in the order (spatial axes, channel), padding included."""
         axes = self.axes(source)
         extents = (rows[1] - rows[0], *shape[1:-1])
@@ -281,28 +276,28 @@ class Patch(Connectivity):
         flat = np.where(inside, flat * source[-1], PADDING).reshape(places, 1, patch, 1)
         filters, group = np.arange(shape[-1]), source[-1] // self.groups
         first_channel = filters if self.per_channel else filters // (shape[-1] // self.groups) * group
-        heard = np.arange(1 if self.per_channel else group)
-        channel = first_channel.reshape(1, -1, 1, 1) + heard.reshape(1, 1, 1, -1)
+        within_group = np.arange(1 if self.per_channel else group)
+        channel = first_channel.reshape(1, -1, 1, 1) + within_group.reshape(1, 1, 1, -1)
         table = np.where(flat == PADDING, PADDING, flat + channel)
         table = table.reshape(places * shape[-1], math.prod(table.shape[2:]))
         return np.arange(len(table) + 1) * table.shape[1], table.reshape(-1)
 
     def fan_in(self, source: Shape) -> int:
-        """Nodes in a patch."""
+        """Number of nodes in a patch."""
         channels = 1 if self.per_channel else source[-1] // self.groups
         return math.prod(axis.size for axis in self.axes(source)) * channels
 
     @property
     def is_box(self) -> bool:
-        """Whether each patch is a whole box of nodes: none is left out, and all channels belong to it."""
+        """Whether each patch is a box of nodes without gaps and with all channels."""
         dilation = self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
         return not self.per_channel and self.groups == 1 and all(step == 1 for step in dilation)
 
     def axes(self, source: Shape) -> tuple[PatchAxis, ...]:
-        """How patches lie on each spatial axis of an input of this shape.
+        """Positions of the patches on each spatial axis of an input of this shape.
 
         Raises:
-            ValueError: the patches are for another number of axes, or the padding is as large as they are.
+            ValueError: the patches have another number of axes, or the padding is as large as a patch.
         """
         if self.placed is not None:
             return self.placed
@@ -315,20 +310,19 @@ class Patch(Connectivity):
                 )
         return tuple(PatchAxis.place(self, axis=i, extent=source[i]) for i in range(n))
 
-    def within(
-        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
-    ) -> Connectivity:
-        """The same patches, the first of them so many columns further to the left."""
+    def within(self, columns: Span, source_columns: Span, shape: Shape, source: Shape) -> Connectivity:
+        """The same patches, shifted so that both ranges of columns begin at 0."""
         down, right = self.axes(source)
-        before = right.before + heard[0] - columns[0] * right.stride
+        before = right.before + source_columns[0] - columns[0] * right.stride
         narrow = replace(right, before=before, out=columns[1] - columns[0])
         return replace(self, placed=(down, narrow))
 
 
 @dataclass(frozen=True, slots=True)
 class PatchAxis:
-    """Patches on one axis: `out` of them, one every `stride` nodes, the first at `-before`; each has `size`
-    nodes, one every `dilation`.
+    """Patches on one axis: `out` patches, one every `stride` nodes, the first at `-before`.
+
+    Each has `size` nodes, one every `dilation`.
     """
 
     size: int
@@ -342,7 +336,7 @@ class PatchAxis:
         """Patches over the `extent` nodes of this axis.
 
         Raises:
-            ValueError: the padding is as large as they are.
+            ValueError: the padding is as large as a patch.
         """
         size, stride, dilation = (
             value[axis] if isinstance(value, tuple) else value
@@ -363,8 +357,8 @@ class PatchAxis:
             )
         return cls(size, stride, before, (extent + before + behind - reach) // stride + 1, dilation)
 
-    def heard(self, places: tuple[int, int], extent: int) -> Spans:
-        """Which of the `extent` nodes of the axis lie in the patches of these places."""
+    def covered(self, places: Span, extent: int) -> Spans:
+        """The nodes of the axis, of `extent`, that lie in the patches at these places."""
         first, last = (place * self.stride - self.before for place in (places[0], places[1] - 1))
         if self.dilation == 1 and self.stride <= self.size:
             span = max(first, 0), min(last + self.size, extent)

@@ -1,4 +1,4 @@
-"""Wiring by hand: any sparse graph between two grids."""
+"""A connectivity given edge by edge: any sparse graph between two grids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Edges(Connectivity):
         nodes: the shape of the layer's grid, or a number for a row of nodes.
 
     Raises:
-        ValueError: an edge is no pair, is given twice, or begins or ends where no node is.
+        ValueError: an edge is no pair, is given twice, or begins or ends outside a grid.
     """
 
     def __init__(self, pairs: Iterable[tuple[int, int]], *, nodes: int | Shape) -> None:
@@ -41,10 +41,10 @@ class Edges(Connectivity):
         self._offsets = np.searchsorted(table[:, 0], np.arange(n_nodes + 1))
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """As given.
+        """Returns the shape of `nodes`.
 
         Raises:
-            ValueError: a number of nodes was asked for besides, or an edge starts outside the input.
+            ValueError: a number of nodes is given twice, or an edge starts outside the input.
         """
         if nodes is not None:
             raise ValueError("the edges already say how many nodes the layer has; leave the number out")
@@ -70,12 +70,12 @@ class Edges(Connectivity):
         return offsets - offsets[0], self._senders[offsets[0] : offsets[-1]]
 
     def fan_in(self, source: Shape) -> int:
-        """Most edges into one node."""
+        """Largest number of edges into one node."""
         return int(np.diff(self._offsets).max(initial=0))
 
     @property
     def row_offsets(self) -> tuple[int, ...]:
-        """Edges before each row of the layer, and their number: where parameters of edges are cut."""
+        """Number of edges before each row of the layer, and of all: positions to cut parameters of edges."""
         return tuple(int(offset) for offset in self._offsets[:: self._stride])
 
     @cached_property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
+from partita.partitioner.assign.assign import assigned
 from partita.partitioner.assign.cuts import Cuts, check_cuts, plain
-from partita.partitioner.assign.settle import settled
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import products_for
@@ -66,7 +66,7 @@ def partition(
     task = Task(graph, cluster, batch, precision, cuts, micro_batches)
     with gc_paused():
         decision = STRATEGIES[strategy](task)
-        owned = settled(graph, len(cluster), decision.cuts)
+        owned = assigned(graph, len(cluster), decision.cuts)
         sizes = Sizes(graph, batch, precision, decision.micro_batches)
         lowered = Lowering(owned, sizes, decision.programs)
         products = products_for(processor())

@@ -50,7 +50,7 @@ class Planning(Step):
         cluster: TOML file that describes the machines, in the place of --machines and --threads.
         strategy: decides for layers that are not cut by hand.
         cut: a cut by hand, LAYER=MACHINE[,MACHINE...], for example hidden=0,1, hidden=0:3,1:5,
-            pool=repeat:0,1, pool=halo:2:0,1, hidden=inputs:0,1, hidden=summed:0,1 or
+            pool=replicate:0,1, pool=halo:2:0,1, hidden=inputs:0,1, hidden=summed:0,1 or
             conv=tiles:2x2:0,1,2,3; may be given several times.
         micro_batches: micro-batches into which a minibatch is divided; if not given, those of the automatic
             strategy, or else 1.

@@ -1,12 +1,12 @@
 """Cuts as text, for command lines and files. What `format_cut` writes, `parse_cut` reads.
 
 scores=1                the whole layer on machine 1
-hidden=0,1              its rows over machines 0 and 1, as equally as can be
+hidden=0,1              its rows over machines 0 and 1, as equally as possible
 hidden=0:3,1:5          three rows on machine 0, five on machine 1
-pool=halo:2:0,1       over both, and each computes two rows of its neighbour besides
-pool=repeat:0,1         all of it on both
+pool=halo:2:0,1         its rows over both, and each also computes two rows of its neighbour
+pool=replicate:0,1      the whole layer on both
 hidden=inputs:0,1       by its inputs; sizes are rows of the input
-hidden=summed:0,1       by its inputs, and both have the states of all nodes
+hidden=summed:0,1       by its inputs, and both have the activations of all nodes
 conv=tiles:2x1:0,1      two tiles down and one across
 conv=tiles:3+5x8:0,1    three rows on machine 0, five on machine 1, of eight columns
 """
@@ -25,13 +25,13 @@ Sizes: TypeAlias = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class _Form:
-    """A way to write a cut: `WORD:MACHINE[:ROWS],...` or `WORD:SETTING:MACHINE[:ROWS],...`.
+    """A form of text for cuts: `WORD:MACHINE[:ROWS],...` or `WORD:SETTING:MACHINE[:ROWS],...`.
 
     Args:
-        word: with which it begins; "" for plain pieces.
-        made_by: the cut of these machines and sizes, with this setting; raises ValueError.
-        setting: of a cut that is written this way, "" for none; None for any other cut.
-        has_setting: whether there is one.
+        word: first word; "" for plain rows.
+        made_by: returns the cut of machines and sizes, with a setting; raises ValueError.
+        setting: returns the setting of a cut of this form, "" for none; None for any other cut.
+        has_setting: whether the form has a setting.
     """
 
     word: str
@@ -44,7 +44,7 @@ def _plain(machines: Machines, sizes: Sizes, setting: str) -> Cut:
     return Whole(machines[0]) if len(machines) == 1 and sizes is None else RowSplit(machines, sizes)
 
 
-def _repeated(machines: Machines, sizes: Sizes, setting: str) -> Cut:
+def _replicated(machines: Machines, sizes: Sizes, setting: str) -> Cut:
     if sizes is not None:
         raise ValueError("every machine has the whole layer, so leave the sizes out")
     return Replicated(machines)
@@ -69,6 +69,8 @@ def _tiling(cut: Tiles) -> str:
     return "x".join("+".join(map(str, sizes)) for _, sizes in axes)
 
 
+_EARLIER: Final = {"margin": "halo", "repeat": "replicate"}
+"""Words of earlier versions, which are still read."""
 _FORMS: Final = (
     _Form("", _plain, lambda cut: "" if isinstance(cut, RowSplit) and not cut.halo else None),
     _Form(
@@ -77,7 +79,7 @@ _FORMS: Final = (
         lambda cut: str(cut.halo) if isinstance(cut, RowSplit) and cut.halo else None,
         has_setting=True,
     ),
-    _Form("repeat", _repeated, lambda cut: "" if isinstance(cut, Replicated) else None),
+    _Form("replicate", _replicated, lambda cut: "" if isinstance(cut, Replicated) else None),
     _Form(
         "inputs",
         lambda machines, sizes, setting: InputSplit(machines, sizes),
@@ -93,17 +95,18 @@ _FORMS: Final = (
 
 
 def parse_cut(written: str) -> tuple[str, Cut]:
-    """A layer's name and its cut, as this module's header shows them.
+    """Returns a layer's name and its cut from a text as in this module's header.
 
     Raises:
-        ValueError: it is not a cut.
+        ValueError: the text is not a cut.
     """
     layer, equals, rest = (part.strip() for part in written.partition("="))
     try:
         if not equals or not layer:
             raise ValueError("name a layer and its machines")
         word, _, after = rest.partition(":") if rest[:1].isalpha() else ("", "", rest)
-        form = next((form for form in _FORMS if form.word == word.strip()), None)
+        word = _EARLIER.get(word.strip(), word.strip())
+        form = next((form for form in _FORMS if form.word == word), None)
         if form is None:
             known = ", ".join(form.word for form in _FORMS if form.word)
             raise ValueError(f"there is no way '{word}' to cut, only {known}")
@@ -112,7 +115,7 @@ def parse_cut(written: str) -> tuple[str, Cut]:
     except ValueError as error:
         raise ValueError(
             f"'{written}' is not a cut ({error}); write LAYER=MACHINE[,MACHINE...], for example hidden=0,1, "
-            "hidden=0:3,1:5 or pool=repeat:0,1"
+            "hidden=0:3,1:5 or pool=replicate:0,1"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Cuts given by hand, layer by layer."""
+"""Cuts: how each layer is divided over machines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RowSplit:
 
     Args:
         machines: numbers of machines; a single number n stands for machines 0 to n - 1.
-        sizes: rows of each piece; as equal as can be if not given.
-        halo: how many rows of its neighbours each machine computes besides, on each side, so that they need
+        sizes: rows of each piece; as equal as possible if not given.
+        halo: rows of the neighbouring pieces that each machine also computes, on each side, so that they need
             not be sent. Not for a layer whose nodes have weights of their own.
     """
 
@@ -42,9 +42,9 @@ class Tiles:
     Args:
         machines: numbers of machines, row of tiles after row of tiles; a single number n stands for machines
             0 to n - 1.
-        across: how many tiles `(down, across)`.
-        sizes: `(rows, columns)`: rows of each row of tiles, columns of each column; as equal as can be if not
-            given.
+        across: number of tiles `(down, across)`.
+        sizes: `(rows, columns)`: rows of each row of tiles, columns of each column; as equal as possible if
+            not given.
     """
 
     machines: int | tuple[int, ...]
@@ -54,7 +54,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Replicated:
-    """The whole of a layer on each of several machines, where that is cheaper than sending its states.
+    """A whole layer on each of several machines, which is cheaper than sending its activations.
 
     Not for a layer whose nodes have weights of their own.
 
@@ -69,16 +69,16 @@ class Replicated:
 class InputSplit:
     """A dense layer over several machines, each with the weights of some of its inputs.
 
-    Each multiplies what it has of the input; what the machines tell one another are sums over these inputs on
-    the way up, and errors of the layer's nodes on the way down. A layer by its rows and then one that is
-    `replicated` by its inputs need one exchange up and one down between them.
+    Each machine multiplies its part of the input. Forward, the machines send one another sums over these
+    inputs; backward, gradients of the layer's nodes. A layer cut by its rows followed by a `replicated` one
+    cut by its inputs need one exchange forward and one backward.
 
     Args:
         machines: as for `RowSplit`.
-        sizes: rows of the input for each machine; if not given, the pieces of the input where it is cut over
-            the same machines in the same order, else as equal as can be.
+        sizes: rows of the input for each machine; if not given, the pieces of the input if it is cut over the
+            same machines in the same order, otherwise as equal as possible.
         replicated: every machine has the activations of all nodes. Otherwise the layer's rows are cut over
-            the same machines as equally as can be.
+            the same machines as equally as possible.
     """
 
     machines: int | tuple[int, ...]
@@ -87,13 +87,13 @@ class InputSplit:
 
 
 Cut: TypeAlias = RowSplit | Whole | Tiles | Replicated | InputSplit
-"""How a layer is cut."""
+"""The cut of a layer."""
 Cuts: TypeAlias = Mapping[str, Cut]
 """A cut for some layers, by name."""
 
 
 def check_cuts(graph: Graph, cuts: object) -> None:
-    """Raises ValueError where the cuts are no mapping, or one names no layer."""
+    """Raises ValueError if the cuts are no mapping, or one names no layer."""
     if not isinstance(cuts, Mapping):
         layer = graph.computed[0].name
         raise ValueError(f"the cuts are {cuts!r}; name their layers, for example {{'{layer}': RowSplit(2)}}")
@@ -104,7 +104,7 @@ def check_cuts(graph: Graph, cuts: object) -> None:
 
 
 def plain(cut: Any) -> Any:
-    """The same cut with tuples where it has lists, so that it can be looked up."""
+    """The same cut with tuples in the place of lists, so that it is hashable."""
     if not isinstance(cut, Cut):
         return cut
     return replace(cut, **{setting.name: _tuples(getattr(cut, setting.name)) for setting in fields(cut)})
@@ -119,9 +119,9 @@ def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None
 
     Args:
         grid: the layer.
-        cut: how it is cut.
-        machines: how many there are.
-        source: the layer's first input; for a cut by inputs.
+        cut: the cut of the layer.
+        machines: number of machines.
+        source: the layer's first input; needed for a cut by inputs.
 
     Raises:
         ValueError: more pieces than rows, a machine that is not there or named twice, sizes that do not add
@@ -139,32 +139,32 @@ def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None
     if len(set(owners)) < len(owners):
         raise ValueError(f"{what} names a machine twice, {owners}; give each machine one piece")
     if isinstance(cut, Replicated):
-        return _repeated(grid, owners, what)
+        return _replicated(grid, owners, what)
     if len(owners) > 1 and not grid.layer.cuttable:
         raise ValueError(f"{what} cannot be cut; put it on one machine, for example Whole({owners[0]})")
     if isinstance(cut, Tiles):
         return _tiles(grid, cut, owners, what)
     if isinstance(cut, InputSplit):
         assert source is not None, f"{what} is cut by its inputs, but these are not known"
-        return _by_inputs(grid, source, cut, owners, what)
+        return _split_inputs(grid, source, cut, owners, what)
     unit = "node" if len(grid.shape) == 1 else "row"
-    met = _met(None if isinstance(cut, Whole) else cut.sizes, len(owners), grid.n_rows, what, unit)
+    ends = _boundaries(None if isinstance(cut, Whole) else cut.sizes, len(owners), grid.n_rows, what, unit)
     halo = 0 if isinstance(cut, Whole) else check_whole(cut.halo, f"{what}: the halo is", least=0)
     if halo and len(owners) > 1:
-        _check_repeatable(grid, what)
+        _check_replicable(grid, what)
     return tuple(
-        Piece(grid.name, max(met[k] - halo, 0), min(met[k + 1] + halo, grid.n_rows), owner)
+        Piece(grid.name, max(ends[k] - halo, 0), min(ends[k + 1] + halo, grid.n_rows), owner)
         for k, owner in enumerate(owners)
     )
 
 
-def _repeated(grid: Grid, owners: tuple[int, ...], what: str) -> tuple[Piece, ...]:
+def _replicated(grid: Grid, owners: tuple[int, ...], what: str) -> tuple[Piece, ...]:
     if len(owners) > 1:
-        _check_repeatable(grid, what)
+        _check_replicable(grid, what)
     return tuple(Piece(grid.name, 0, grid.n_rows, owner) for owner in owners)
 
 
-def _check_repeatable(grid: Grid, what: str) -> None:
+def _check_replicable(grid: Grid, what: str) -> None:
     if grid.replicable:
         return
     instead = "InputSplit(2, replicated=True)" if grid.layer.splits_sum else "RowSplit(2)"
@@ -174,10 +174,10 @@ def _check_repeatable(grid: Grid, what: str) -> None:
     )
 
 
-def _by_inputs(
+def _split_inputs(
     grid: Grid, source: Grid, cut: InputSplit, owners: tuple[int, ...], what: str
 ) -> tuple[Piece, ...]:
-    """Rows of the input for each machine, and the rows of the layer that it has."""
+    """Pieces with rows of the input for each machine."""
     if not grid.layer.splits_sum:
         raise ValueError(
             f"{what} cannot be cut by its inputs, because its nodes take no sum over all of them; cut it by "
@@ -185,9 +185,9 @@ def _by_inputs(
         )
     if len(owners) == 1:
         return (Piece(grid.name, 0, grid.n_rows, owners[0]),)
-    inputs = _met(cut.sizes, len(owners), source.n_rows, f"the input '{source.name}' of {what}", "row")
-    met = () if cut.replicated else _met(None, len(owners), grid.n_rows, what, "row")
-    rows = [(0, grid.n_rows)] * len(owners) if cut.replicated else list(pairwise(met))
+    inputs = _boundaries(cut.sizes, len(owners), source.n_rows, f"the input '{source.name}' of {what}", "row")
+    ends = () if cut.replicated else _boundaries(None, len(owners), grid.n_rows, what, "row")
+    rows = [(0, grid.n_rows)] * len(owners) if cut.replicated else list(pairwise(ends))
     return tuple(
         Piece(grid.name, *rows[k], machine=owner, inputs=(inputs[k], inputs[k + 1]))
         for k, owner in enumerate(owners)
@@ -195,30 +195,30 @@ def _by_inputs(
 
 
 def follows_input(cut: Cut | None) -> bool:
-    """Whether the sizes of a cut are those of the layer's input, where they can be."""
+    """Whether the sizes of a cut follow the pieces of the layer's input."""
     return isinstance(cut, InputSplit) and cut.sizes is None
 
 
 def following(pieces: tuple[Piece, ...], below: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """The pieces of a layer that is cut by its inputs, along the pieces of its input where these fit.
+    """The pieces of a layer that is cut by its inputs, along the pieces of its input if these fit.
 
     Args:
-        pieces: of the layer.
-        below: of its input; none of what is given.
+        pieces: pieces of the layer.
+        below: pieces of its input; none if it is a placeholder.
     """
     if len(pieces) == 1:
         return pieces
     ordered = sorted(pieces, key=lambda piece: piece.inputs or (0, 0))
-    runs = sorted((piece.start, piece.stop) for piece in below)
-    apart = all(a[1] == b[0] for a, b in pairwise(runs))
+    spans = sorted((piece.start, piece.stop) for piece in below)
+    apart = all(a[1] == b[0] for a, b in pairwise(spans))
     if not apart or [p.machine for p in sorted(below)] != [p.machine for p in ordered]:
         return pieces
-    return tuple(replace(piece, inputs=run) for piece, run in zip(ordered, runs, strict=True))
+    return tuple(replace(piece, inputs=span) for piece, span in zip(ordered, spans, strict=True))
 
 
 def with_scores(loss: Grid, scores: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """A loss on every machine that has scores which none before it has."""
-    if any(piece.columns is not None for piece in scores):  # tiles have no copies
+    """A loss on every machine that is the primary owner of some scores."""
+    if any(piece.columns is not None for piece in scores):  # tiles have no replicas
         return tuple(Piece(loss.name, 0, 1, piece.machine) for piece in sorted(scores))
     found, taken = [], 0
     for piece in sorted(scores):
@@ -229,7 +229,6 @@ def with_scores(loss: Grid, scores: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 
 def _tiles(grid: Grid, cut: Tiles, owners: tuple[int, ...], what: str) -> tuple[Piece, ...]:
-    """Row after row of tiles."""
     across = check_extents(cut.across, f"{what}: the number of tiles (down, across) is")
     if not isinstance(across, tuple) or len(across) != 2 or across[0] * across[1] != len(owners):
         raise ValueError(
@@ -249,8 +248,8 @@ def _tiles(grid: Grid, cut: Tiles, owners: tuple[int, ...], what: str) -> tuple[
     if given is not None and not (len(axes) == 2 and all(isinstance(axis, list | tuple) for axis in axes)):
         raise ValueError(f"{what}: the sizes of its tiles are {cut.sizes!r}; write (rows, columns)")
     rows, columns = (None, None) if cut.sizes is None else cut.sizes
-    down = _met(rows, across[0], grid.shape[0], what, "row", of="tile")
-    right = _met(columns, across[1], grid.shape[1], what, "column", of="tile")
+    down = _boundaries(rows, across[0], grid.shape[0], what, "row", of="tile")
+    right = _boundaries(columns, across[1], grid.shape[1], what, "column", of="tile")
     places = product(pairwise(down), pairwise(right))
     return tuple(
         Piece(grid.name, *rows, owner, columns) for (rows, columns), owner in zip(places, owners, strict=True)
@@ -267,10 +266,10 @@ def _owners(cut: Cut, what: str) -> tuple[int, ...]:
     return owners if isinstance(owners, tuple) else tuple(range(owners))
 
 
-def _met(
+def _boundaries(
     sizes: object, n_pieces: int, extent: int, what: str, unit: str, *, of: str = "machine"
 ) -> tuple[int, ...]:
-    """The boundaries along an axis: where the sizes put them, or as even as can be."""
+    """Boundaries along an axis: by the sizes, or as even as possible."""
     if n_pieces > extent:
         raise ValueError(
             f"{what} has {extent} {unit}s and cannot be cut into {n_pieces} pieces; cut it into at most "

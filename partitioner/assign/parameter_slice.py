@@ -1,6 +1,6 @@
-"""What a machine has of a parameter: some rows of its layer, and of a layer cut another way some columns.
+"""The part of a parameter that a machine owns: some rows of its layer, or some columns.
 
-Plain arithmetic on the shape of the parameter: what the engine allocates, initialises and keeps on shards.
+Plain arithmetic on the shape of the parameter, for allocation, initialisation and parameter shards.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ class ParameterSlice:
     """A box of a parameter; in the memory of its machine it is contiguous.
 
     Args:
-        parameter: whole.
-        rows: of its layer, `[start, stop)`, or a tile of a picture; of shared weights all belongs to the
-            first row.
-        columns: along another axis; None for all.
+        parameter: the whole parameter.
+        box: rows of its layer, or a tile of a picture; shared weights belong to the first row.
+        columns: positions along another axis; None for all.
     """
 
     parameter: Parameter
@@ -38,7 +37,7 @@ class ParameterSlice:
 
     @property
     def shape(self) -> Shape:
-        """In the memory of the machine: flat where rows differ in their edges."""
+        """Shape in the memory of the machine: flat if rows have different numbers of edges."""
         numbers = sum(stop - start for start, stop in self.parameter.spans(self.box))
         if self.parameter.row_starts is not None:
             return (numbers,)
@@ -51,11 +50,11 @@ class ParameterSlice:
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     def part(self, rows: tuple[int, int]) -> ParameterSlice:
-        """What belongs to those of the rows that are in this range; of shared weights, all."""
+        """The part that belongs to rows in this range; shared weights stay whole."""
         if self.parameter.shared:
             return self
         (first, last), *columns = self.box
@@ -63,13 +62,14 @@ class ParameterSlice:
         return replace(self, box=Box(((start, max(start, stop)), *columns)))
 
     def before(self, row: int) -> int:
-        """How many of the numbers belong to rows before this one."""
+        """Number of elements that belong to rows before this one."""
         return 0 if self.parameter.shared else self.part((self.box[0][0], row)).size
 
     @property
     def runs(self) -> tuple[int, int, int, int]:
-        """Where it lies in the flat parameter: start, stop; of several runs the length of one, and how far it
-        is to the next (else 0 and 0).
+        """Position in the flat parameter: start and stop, the length of each run, the distance between runs.
+
+        Length and distance are 0 for a single run.
         """
         spans = self.parameter.spans(self.box) or ((0, 0),)
         (start, stop), last = spans[0], spans[-1][1]

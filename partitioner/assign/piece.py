@@ -1,4 +1,4 @@
-"""A piece of a layer: the rows that one machine owns, and what they take."""
+"""Pieces: the rows of a layer that one machine owns, and their operations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Piece:
     """The rows `[start, stop)` of a layer that one machine owns.
 
     Args:
-        layer: its name.
-        start, stop: of axis 0.
-        machine: whose.
-        columns: `[left, right)` of axis 1; of every piece of a picture where some picture is cut into tiles.
-        inputs: of a layer that is cut by its inputs, the rows of its input whose weights the machine has.
+        layer: name of the layer.
+        start, stop: rows along axis 0.
+        machine: number of the machine.
+        columns: `[left, right)` of axis 1; for every piece of a picture if some picture is cut into tiles.
+        inputs: rows of the input whose weights the machine has, in a layer that is cut by its inputs.
     """
 
     layer: str
@@ -31,13 +31,13 @@ class Piece:
 
     @property
     def box(self) -> Box:
-        """Rows, or rows and columns."""
+        """The rows of the piece, or its rows and columns."""
         rows = (self.start, self.stop)
         return Box((rows,) if self.columns is None else (rows, self.columns))
 
     @property
     def rows(self) -> BoxSet:
-        """The box as a set."""
+        """The box as a set of rows."""
         return BoxSet((self.box,))
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ def row_flops(grid: Grid, *, batch: int) -> float:
 
 
 def rows_worth(graph: Graph, piece: Piece) -> float:
-    """How many whole rows of a layer have as many operations as a piece: of one cut by inputs, or a tile."""
+    """Number of whole rows of a layer that have as many operations as a piece."""
     grid = graph[piece.layer]
     if piece.inputs is None:
         return grid.nodes_in(piece.rows) / grid.nodes_per_row
@@ -76,5 +76,5 @@ def rows_worth(graph: Graph, piece: Piece) -> float:
 
 
 def flops_of(graph: Graph, piece: Piece, *, batch: int) -> float:
-    """Operations of a piece for a batch on the way up."""
+    """Floating-point operations of a piece for a batch, forward."""
     return rows_worth(graph, piece) * row_flops(graph[piece.layer], batch=batch)

@@ -1,4 +1,4 @@
-"""Machines and the links between them: what a plan is made for."""
+"""Clusters: the machines of one replica, and the links between them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Cluster:
     """The machines over which one replica is cut, and the link between any two of them.
 
     Args:
-        machines: of different names.
-        link: between hosts for which there is no other in `between`; None: there is none.
-        between: links between hosts or kinds of machines; one between hosts counts before one of kinds.
-        memory: between machines of one host.
+        machines: machines with different names.
+        link: link between hosts that have none in `between`; None: there is none.
+        between: links between hosts or kinds of machines; a link of hosts takes precedence over one of kinds.
+        memory: link between machines of one host.
 
     Raises:
-        ValueError: there are none, or these are no machines of different names, or no links, or two hosts
-            have no link.
+        ValueError: there are no machines, two have one name, an argument has another type, or two hosts have
+            no link.
     """
 
     machines: tuple[Machine, ...]
@@ -58,20 +58,20 @@ class Cluster:
 
     @classmethod
     def local(cls, machines: int = 1, *, threads: int = 1) -> Cluster:
-        """So many processes on this machine, each with so many kernel threads.
+        """Returns a cluster of processes on this machine, each with this number of kernel threads.
 
         Raises:
-            ValueError: one of them is not a whole number of at least 1.
+            ValueError: a number is not a whole number of at least 1.
         """
         n_machines = check_whole(machines, "the number of machines is")
         return cls(tuple(Machine(f"local{m}", threads=threads, host="local") for m in range(n_machines)))
 
     @classmethod
     def read(cls, path: str | Path) -> Cluster:
-        """The cluster that a TOML file describes; what may stand there is told in `docs/calibration.md`.
+        """Reads a TOML file; `docs/calibration.md` describes its tables and keys.
 
         Raises:
-            ValueError: the file has a mistake, said in one sentence.
+            ValueError: the file has a mistake; the message is one sentence.
             OSError: it cannot be read.
         """
         parts = read_parts(Path(path))
@@ -81,8 +81,7 @@ class Cluster:
             raise ValueError(f"{path}: {error}") from error
 
     def write(self, path: str | Path) -> Path:
-        """Writes a TOML file that `read` reads; times of kernels and choices of products go into
-        files beside it.
+        """Writes a TOML file that `read` reads, and files for kernel times and choices of products beside it.
 
         Raises:
             OSError: it cannot be written.
@@ -91,7 +90,7 @@ class Cluster:
         return Path(path)
 
     def link_between(self, source: int, destination: int) -> Link:
-        """The link from one machine to another, by their numbers."""
+        """Returns the link from one machine to another, by their numbers."""
         one, other = self.machines[source], self.machines[destination]
         found = self._link(one, other)
         assert found is not None, f"{one.name} and {other.name} have no link"
@@ -99,12 +98,12 @@ class Cluster:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """For each machine the name of its host; one that names none has its own."""
+        """Name of each machine's host; a machine that names none is its own host."""
         return tuple(machine.site for machine in self.machines)
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """For each machine the first one that is like it, in all but its name, its host and its memory."""
+        """For each machine, the first that equals it in all but name, host and memory."""
         first: dict[tuple[Machine, int], int] = {}
         return tuple(
             first.setdefault((replace(machine, name="any", host="", memory_bytes=None), id(machine.times)), m)

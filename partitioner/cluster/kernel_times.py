@@ -1,8 +1,8 @@
-"""What was measured of a machine's kernels: a table from signatures to seconds, and what follows for others.
+"""Measured times of a machine's kernels, by signature, and estimates for all others.
 
-A kernel that was not measured takes what its operations and bytes would take on the reference machine, times
-the ratio that measured kernels have to theirs: those of its own family, interpolated between the sizes below
-and above it; else all of its kind; else all that do the same; else all.
+The estimate is the time on the reference machine times a ratio of measured to reference time: interpolated
+between the sizes below and above of the kernel's own family; otherwise that of its kind, of its operation, or
+of all kernels.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Origin: TypeAlias = Literal["measured", "interpolated", "scaled"]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A measurement.
+    """A measured time.
 
     Args:
-        seconds: that the kernel took.
-        reference_s: that it would take on the reference machine, see `Work.reference_s`.
+        seconds: time that the kernel took.
+        reference_s: time that it takes on the reference machine, see `Work.reference_s`.
     """
 
     seconds: float
@@ -38,16 +38,16 @@ class Timed:
 
 @dataclass(frozen=True, eq=False)
 class KernelTimes:
-    """What was measured of a machine's kernels, by signature. Immutable."""
+    """Measured times of a machine's kernels, by signature. Immutable."""
 
     table: Mapping[str, Timed]
 
     def seconds(self, work: Work) -> float:
-        """How long a kernel takes."""
+        """Returns the time of a kernel, measured or estimated."""
         return self.find(work)[0]
 
     def find(self, work: Work) -> tuple[float, Origin]:
-        """How long a kernel takes, and how that is known."""
+        """Returns the time of a kernel, and its origin."""
         known = self.table.get(work.signature)
         if known is not None:
             return known.seconds, "measured"
@@ -66,7 +66,7 @@ class KernelTimes:
         return work.family in self._families
 
     def with_more(self, more: Mapping[str, Timed]) -> KernelTimes:
-        """These and others, which come first."""
+        """Returns these times and others, which take precedence."""
         return KernelTimes({**self.table, **more})
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ def read_times(path: Path) -> KernelTimes:
     """Reads what `write_times` wrote.
 
     Raises:
-        ValueError: it is no such file, or one of another version.
+        ValueError: the file is of another kind or version.
         OSError: it cannot be read.
     """
     try:

@@ -1,4 +1,4 @@
-"""One machine, and the link between two: what a cluster is made of."""
+"""Machines, and the links between two machines."""
 
 from __future__ import annotations
 
@@ -32,30 +32,29 @@ class Machine:
     """One machine of a replica: a process with kernel threads, and one thread for its messages.
 
     Args:
-        name: as plans print it.
-        threads: kernel threads, at work on one computation at a time.
-        flops_per_s: rate of a thread's matrix products, where its kernels were not measured. The default is a
+        name: name that plans print.
+        threads: kernel threads; all work on one instruction at a time.
+        flops_per_s: rate of one thread's matrix products, if its kernels were not measured. The default is a
             guess for a server's core of the 2020s.
-        bytes_per_s: rate at which arithmetic on whole arrays reads and writes memory, likewise.
-        memory_bytes: what a part may take; None for no limit.
-        device: where its kernels run: "cpu", or a GPU as "cuda:0".
-        host: where it runs: machines of one host share its memory and its way to other hosts. "": a host of
-            its own.
-        kind: a name for machines that are alike; links may be given between kinds.
-        speed: of its kernels, relative to what was measured of them.
-        instruction_s: to hand an instruction to a kernel thread and hear that it is done. The default is a
-            guess for Python.
-        step_s: to be told to begin a step, and to tell that it is over. A guess too.
-        cold_s: by which an instruction takes longer where kernels leave nothing of the runtime in the caches;
-            a message takes that three times, once where it is sent and twice where it is received.
-        cores: that it has to itself. With no more of them than kernel threads (None: as many), sending and
-            receiving holds the kernels up.
-        times: what was measured of its kernels; None where nothing was.
-        products: which library computes which of its matrix products, where a calibration says so. None: the
-            plan's fixed rule says so, see `Plan.products`.
+        bytes_per_s: rate at which arithmetic on whole arrays reads and writes memory, if not measured.
+        memory_bytes: memory limit of a part; None for no limit.
+        device: device of its kernels: "cpu", or a GPU as "cuda:0".
+        host: name of its host: machines of one host share its memory and its links. "": a host of its own.
+        kind: name of machines that are alike; links may be given between kinds.
+        speed: factor on the measured speed of its kernels.
+        instruction_s: overhead of an instruction: scheduling it on a kernel thread, and its completion. The
+            default is a guess for Python.
+        step_s: overhead of a step: its start and the report of its end. A guess too.
+        cold_s: additional time of an instruction if kernels leave nothing of the runtime in the caches; a
+            message takes three times as much, once where it is sent and twice where it is received.
+        cores: cores that the machine has to itself. Unless there are more of them than kernel threads (None:
+            as many), sending and receiving delay the kernels.
+        times: measured times of its kernels; None if none were measured.
+        products: measured choice of the library for each matrix product. None: by the plan's fixed rule, see
+            `Plan.products`.
 
     Raises:
-        ValueError: one of them is not such a number, or not more than zero, or there is no such device.
+        ValueError: a number is out of range or no number, or there is no such device.
     """
 
     name: str
@@ -82,9 +81,9 @@ class Machine:
         _check_number(self.bytes_per_s, f"{found} bytes/s is")
         if self.cores is not None:
             object.__setattr__(self, "cores", check_whole(self.cores, f"{found} cores is"))
-        told = f"machine '{self.name}': the memory"
         if self.memory_bytes is not None:
-            object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{told} in bytes is"))
+            told = f"machine '{self.name}': the memory in bytes is"
+            object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, told))
         _check_device(self.device, self.name)
         for what in ("host", "kind"):
             if not isinstance(getattr(self, what), str):
@@ -95,39 +94,37 @@ class Machine:
         for what in ("instruction_s", "step_s", "cold_s"):
             told = f"machine '{self.name}': the {what} is"
             _check_number(getattr(self, what), told, zero=True)
-        if not isinstance(self.times, KernelTimes | None):
-            raise ValueError(
-                f"machine '{self.name}': the times are {self.times!r}; give what a calibration measured"
-            )
-        if not isinstance(self.products, Products | None):
-            raise ValueError(
-                f"machine '{self.name}': the products are {self.products!r}; give what a calibration measured"
-            )
+        for what, kind in (("times", KernelTimes), ("products", Products)):
+            if not isinstance(getattr(self, what), kind | None):
+                raise ValueError(
+                    f"machine '{self.name}': the {what} are {getattr(self, what)!r}; "
+                    "give what a calibration measured"
+                )
 
     @property
     def place(self) -> str:
-        """The name, and the device where that is no CPU: `a (cuda:0)`."""
+        """The name, with the device unless it is a CPU: `a (cuda:0)`."""
         return self.name if self.device == "cpu" else f"{self.name} ({self.device})"
 
     @property
     def site(self) -> str:
-        """The host; of a machine that names none, its own."""
+        """The host, or the machine's own name if it names none."""
         return self.host or self.name
 
 
 @dataclass(frozen=True)
 class Link:
-    """The way of a message from one machine to another. The defaults are guesses.
+    """A link from one machine to another. The defaults are guesses.
 
     Args:
-        latency_s: that nobody is busy.
-        bytes_per_s: each way.
-        both_ways: whether messages may go at this rate both ways at once; else both share it.
-        send_s, receive_s: for which a message, however small, keeps the messenger of its machine busy.
-        send_bytes_per_s, receive_bytes_per_s: at which the messenger copies what is in it.
+        latency_s: time of flight of a message.
+        bytes_per_s: bandwidth in each direction.
+        both_ways: full duplex; otherwise both directions share the bandwidth.
+        send_s, receive_s: time that a message of any size occupies the communication thread of a machine.
+        send_bytes_per_s, receive_bytes_per_s: rate at which the communication thread copies a message.
 
     Raises:
-        ValueError: a time is less than zero, or a rate not more.
+        ValueError: a time is below zero, or a rate is not above zero.
     """
 
     latency_s: float = 100e-6
@@ -148,7 +145,7 @@ class Link:
 
 
 SHARED_MEMORY = Link(latency_s=50e-6, bytes_per_s=4e9)
-"""A guess of how processes of one host reach one another."""
+"""A guess of the link between processes of one host."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ class Between:
     """The link between two hosts, by their names, or between machines of two kinds.
 
     Raises:
-        ValueError: these are no two names.
+        ValueError: a name is missing, or the link is no `Link`.
     """
 
     one: str
@@ -171,6 +168,6 @@ class Between:
 
 
 def check_link(link: object) -> None:
-    """Raises ValueError where it is none."""
+    """Raises ValueError unless the value is a `Link`."""
     if not isinstance(link, Link):
         raise ValueError(f"the link of a cluster is {link!r}; write for example Link(latency_s=1e-4)")

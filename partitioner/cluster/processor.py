@@ -19,11 +19,11 @@ class Processor:
     """A kind of processor.
 
     Args:
-        name: of the model; one name may stand for several kinds.
-        vendor: as the processor names it: "AuthenticAMD", "GenuineIntel"; "" where it is unknown.
-        family: of the vendor's; "" where it is unknown.
-        model: number and stepping, which tell processors of one name apart.
-        features: instruction sets and others, in alphabetical order.
+        name: name of the model; several kinds may have one name.
+        vendor: vendor ID: "AuthenticAMD", "GenuineIntel"; "" if unknown.
+        family: the vendor's family number; "" if unknown.
+        model: model number and stepping, which distinguish processors of one name.
+        features: instruction sets and other flags, in alphabetical order.
     """
 
     name: str

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from partita.partitioner.cluster.processor import Processor
 
 Library: TypeAlias = Literal["numpy", "tiles", "torch"]
-"""What multiplies: the BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`)."""
+"""BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`)."""
 Rule: TypeAlias = Literal["tiles", "torch"]
 """A fixed rule, named after the library that computes large products."""
 LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
@@ -42,9 +42,9 @@ class ProductShape:
         m: rows of the result.
         k: terms of each sum.
         n: columns of the result.
-        layout: of both factors in memory, "N" for one in rows and "T" for one in columns.
+        layout: memory layout of both factors, "N" for rows and "T" for columns.
         precision: "float32", "float64" or "bfloat16".
-        threads: that may be used.
+        threads: threads that may be used.
     """
 
     m: int
@@ -65,11 +65,11 @@ class ProductShape:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What computes a product.
+    """The library of a product, and its threads.
 
     Args:
-        library: which.
-        threads: how many it uses.
+        library: library that computes it.
+        threads: threads that it uses.
     """
 
     library: Library
@@ -83,9 +83,9 @@ class Products:
     Args:
         rule: "torch": torch computes what is large. "tiles": our own loops do, and NumPy for gradients
             that no cache holds.
-        origin: the kind of processor that the rule was measured on; "" where it holds for any.
+        origin: kind of processor on which the rule was measured; "" if it holds for any.
         measured: choices of a calibration, each for exactly one shape.
-        source: of these, in words: which processor, and when.
+        source: processor and time of the calibration, in words.
     """
 
     rule: Rule = "torch"
@@ -94,13 +94,13 @@ class Products:
     source: str = ""
 
     def choose(self, shape: ProductShape) -> Choice:
-        """What computes a product. The same for every process that has this plan."""
+        """Returns the choice for a product. The same in every process that has this plan."""
         if shape.precision != "bfloat16" and (found := self._table.get(shape)) is not None:
             return found
         return self.by_rule(shape)
 
     def by_rule(self, shape: ProductShape) -> Choice:
-        """What computes a product of which nothing was measured.
+        """Returns the choice for a product that was not measured.
 
         bfloat16 is torch's alone, whose sums are float32 and rounded once.
         """
@@ -139,11 +139,11 @@ def products_for(processor: Processor) -> Products:
 
 
 def _is_large_gradient(shape: ProductShape) -> bool:
-    """Whether it is an outer product of errors and inputs, whole, of a large layer."""
+    """Whether the product is the weight gradient of a large layer."""
     item_bytes = 8 if shape.precision == "float64" else 4
     return shape.layout == "NT" and shape.m * shape.n * item_bytes > _LARGE_GRADIENT
 
 
 def _threads(shape: ProductShape, operations: float) -> int:
-    """As many as have so many operations each, but at least one."""
+    """Returns the threads that have this number of operations each, at least one."""
     return max(1, min(shape.threads, int(shape.operations / operations)))

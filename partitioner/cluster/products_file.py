@@ -1,4 +1,4 @@
-"""The choices of a machine's products as a file, which a cluster's file names."""
+"""Files of choices of products, which a cluster file names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION: Final = 1
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As it lies in the file."""
+    """Content of the file."""
 
     version: int
     rule: Rule
@@ -42,7 +42,7 @@ def read_products(path: Path) -> Products:
     """Reads what `write_products` wrote.
 
     Raises:
-        ValueError: it is no such file, or one of another version.
+        ValueError: the file is of another kind or version.
         OSError: it cannot be read.
     """
     try:

@@ -13,20 +13,20 @@ from typing import Final
 
 REFERENCE_FLOPS_PER_S: Final = 80e9
 REFERENCE_BYTES_PER_S: Final = 10e9
-"""Of the machine in whose seconds work is stated: guesses for a server's core of the 2020s."""
+"""Rates of the reference machine: guesses for a server's core of the 2020s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a kernel has to do.
+    """Work of a kernel.
 
     Args:
-        family: what it computes, apart from how much of it: `up Dense ...; batch 128 float32 cpu x1`.
-        extents: how much: rows computed and heard, or numbers.
-        operations: of its arithmetic, in those of a matrix product.
-        weight_bytes: that its arithmetic reads.
-        n_bytes: that it reads and writes besides.
-        threads: that it may use.
+        family: the signature without its size: `up Dense ...; batch 128 float32 cpu x1`.
+        extents: its size: rows computed and read, or numbers.
+        operations: floating-point operations, in equivalents of a matrix product.
+        weight_bytes: bytes of weights that it reads.
+        n_bytes: other bytes that it reads and writes.
+        threads: kernel threads that it may use.
     """
 
     family: str
@@ -38,24 +38,24 @@ class Work:
 
     @property
     def signature(self) -> str:
-        """`FAMILY | EXTENTS`."""
+        """Family and extents, as `FAMILY | EXTENTS`."""
         return f"{self.family} | {self.extents}"
 
     @property
     def reference_s(self) -> float:
-        """Seconds that the reference machine would take."""
+        """Seconds on the reference machine."""
         return self.seconds(REFERENCE_FLOPS_PER_S, REFERENCE_BYTES_PER_S)
 
     def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
-        """Seconds at these rates, the first of which is that of one thread."""
+        """Seconds at these rates; `flops_per_s` is the rate of one thread."""
         arithmetic_s = self.operations / (flops_per_s * self.threads)
-        # Reading hides behind arithmetic, the less so the nearer the two are: measured, four portions of a
+        # Reading overlaps arithmetic, the less the closer the two are: measured, four micro-batches of a
         # minibatch of 128 take a fifth more than the whole, eight two thirds.
         return math.hypot(arithmetic_s, self.weight_bytes / bytes_per_s) + self.n_bytes / bytes_per_s
 
 
 def family_of(signature: str) -> str:
-    """A signature without how much is computed."""
+    """Returns a signature without its extents."""
     return signature.rpartition(" | ")[0]
 
 

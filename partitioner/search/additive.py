@@ -16,6 +16,7 @@ import numpy as np
 from partita.layers.box import BLOCK, Box
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
+from partita.partitioner.assign.assign import stays_with_scores
 from partita.partitioner.assign.cuts import (
     InputSplit,
     Replicated,
@@ -26,7 +27,6 @@ from partita.partitioner.assign.cuts import (
     follows_input,
 )
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
 from partita.partitioner.ir.program import Operand
 from partita.partitioner.search.elimination import Table

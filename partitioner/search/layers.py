@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from partita.partitioner.assign.assign import stays_with_scores
 from partita.partitioner.assign.cuts import Cut, cut_layer
-from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.search.layouts import over
 from partita.partitioner.search.task import Task
 

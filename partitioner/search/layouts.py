@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
+from partita.partitioner.assign.assign import stays_with_scores
 from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Tiles, Whole
 from partita.partitioner.assign.piece import boundaries
-from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 

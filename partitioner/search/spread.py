@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
+from partita.partitioner.assign.assign import stays_with_scores
 from partita.partitioner.assign.cuts import Cut, Cuts, RowSplit, Whole, cut_layer
 from partita.partitioner.assign.piece import boundaries, rows_worth
-from partita.partitioner.assign.settle import stays_with_scores
 
 SLACK: Final = 0.1
 """By what share of its fair rows a piece may be larger, to follow the patches above; or by one row."""

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from partita.layers.box import BoxSet
 from partita.layers.graph import Graph, Grid
+from partita.partitioner.assign.assign import assigned
 from partita.partitioner.assign.cuts import Cuts
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.assign.settle import settled
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
@@ -72,7 +72,7 @@ class Task:
         Raises:
             ValueError: a cut cannot be.
         """
-        owned = settled(self.graph, len(self.cluster), cuts)
+        owned = assigned(self.graph, len(self.cluster), cuts)
         return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
 
     def layer_s(self, layer: str, rows: BoxSet, machine: int) -> float:

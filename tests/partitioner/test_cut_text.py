@@ -18,7 +18,7 @@ EXAMPLES: list[tuple[str, Cut]] = [
     ("hidden=0:3,1:5", RowSplit((0, 1), sizes=(3, 5))),
     ("pool=halo:2:1,0", RowSplit((1, 0), halo=2)),
     ("pool=halo:1:0:3,1:5", RowSplit((0, 1), (3, 5), halo=1)),
-    ("pool=repeat:0,1,2", Replicated((0, 1, 2))),
+    ("pool=replicate:0,1,2", Replicated((0, 1, 2))),
     ("h2=inputs:0,1", InputSplit((0, 1))),
     ("h2=inputs:0:640,3:1920", InputSplit((0, 3), (640, 1920))),
     ("h2=summed:0,1", InputSplit((0, 1), replicated=True)),
@@ -48,7 +48,7 @@ any_cut: st.SearchStrategy[Cut] = st.one_of(
     st.builds(Whole, st.integers(0, 99)),
     st.builds(Replicated, machines),
     st.builds(lambda on, halo: RowSplit(*on, halo=halo), sized, st.integers(0, 3)),
-    st.builds(lambda on, repeated: InputSplit(*on, replicated=repeated), sized, st.booleans()),
+    st.builds(lambda on, replicated: InputSplit(*on, replicated=replicated), sized, st.booleans()),
 )
 
 
@@ -70,13 +70,13 @@ def test_what_is_written_is_read(cut: Cut) -> None:
         ("hidden=0:1:2", "'1:2' is not a whole number"),
         (
             "hidden=outputs:0,1",
-            "there is no way 'outputs' to cut, only halo, repeat, inputs, summed, tiles",
+            "there is no way 'outputs' to cut, only halo, replicate, inputs, summed, tiles",
         ),
         ("conv=tiles:2x2:0:1,1:3", "the sizes of tiles are rows and columns, for example"),
         ("conv=tiles:2:0,1", "'2' is no number of tiles down and across, for example 2x2"),
         ("conv=tiles:ax2:0,1", "'a' is not a whole number"),
-        ("hidden=repeat", "'' is not a whole number"),
-        ("hidden=repeat:0:4,1:4", "every machine has the whole layer, so leave the sizes out"),
+        ("hidden=replicate", "'' is not a whole number"),
+        ("hidden=replicate:0:4,1:4", "every machine has the whole layer, so leave the sizes out"),
         ("hidden=halo:0", "'' is not a whole number"),
         ("hidden=halo:x:0,1", "'x' is not a whole number"),
     ],
@@ -85,3 +85,10 @@ def test_what_is_no_cut_is_refused(written: str, why: str) -> None:
     sentence = f"'{written}' is not a cut ({why}"
     with pytest.raises(ValueError, match=re.escape(sentence) + ".*; write LAYER=MACHINE"):
         parse_cut(written)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"), [("pool=repeat:0,1", "pool=replicate:0,1"), ("pool=margin:2:0,1", "pool=halo:2:0,1")]
+)
+def test_words_of_earlier_versions_are_read(earlier: str, now: str) -> None:
+    assert parse_cut(earlier) == parse_cut(now)

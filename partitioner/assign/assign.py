@@ -1,4 +1,4 @@
-"""From cuts, one for each layer, to who owns what."""
+"""From one cut for each layer to the ownership of a plan."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
 
 
-def settled(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
-    """Who owns what, of so many machines.
+def assigned(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
+    """Returns the ownership that cuts give.
 
     Args:
         graph: the network.
-        machines: how many.
-        cuts: for every layer; a loss that is left out and can be judged apart lies where its scores do.
+        machines: number of machines.
+        cuts: a cut for every layer; a loss without one that can be evaluated in shards lies with its scores.
 
     Raises:
         ValueError: a cut cannot be.
@@ -33,7 +33,7 @@ def settled(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
 
 
 def stays_with_scores(graph: Graph, grid: Grid) -> bool:
-    """Whether a layer is a loss that machines can judge each for itself, unless a cut says otherwise."""
+    """Whether a layer is a loss that can be evaluated in shards, with its scores."""
     return (
         isinstance(grid.layer, Loss)
         and grid.layer.splits_scores
