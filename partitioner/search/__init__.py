@@ -1,16 +1,17 @@
-"""The search behind the automatic plan: it knows cuts and what they cost, never programs' inner workings.
+"""The search behind the automatic plan: it chooses among cuts by their predicted cost.
 
-task          what is to be decided, and what a plan of it takes (by playing its programs)
-groups        which sets of machines are worth trying
-spread        a network over a group: every layer in proportion to what its machines can do
-layers        whole layers in order, balanced by cost
-layouts       for each layer, the cuts among which to choose
-traffic       what layers' layouts make machines send to one another
-additive      the cost model that sums over layers and exchanges
-elimination   the exact minimum of such a sum, branches included
-moves         small changes of a plan
-local         improves a plan by playing what the moves make of it
-fitting       what would fit, when nothing does
+task            the problem, prices of its pieces, and the decision
+groups          sets of machines worth trying
+spread          a network over a group: every layer in proportion to the machines' speeds
+layers          whole layers in order, balanced by cost
+layouts         the cuts of each layer among which the search chooses
+message_counts  messages and rows that the layouts of adjacent layers cause
+additive        the cost model that sums over layers and exchanges
+elimination     the exact minimum of such a sum, branches included
+moves           small changes of a plan
+trials          simulation of candidate plans, with the best so far
+local           improves a plan by simulating its moves
+fitting         suggestions when no plan fits into memory
 """
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""The cost model that sums: for each layer its slowest machine, and what it exchanges with its listeners.
+"""The additive cost model: for each layer its slowest machine, and the exchange with its consumers.
 
-It knows neither waiting nor overlap, so it does not predict a step; it ranks layouts, exactly enough to start
-from. What layers of equal geometry cost is computed once.
+The model ignores waiting and overlap, so it ranks layouts but does not predict a step. Layers of equal
+geometry are priced once.
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ from partita.partitioner.search.message_counts import (
 from partita.partitioner.search.task import Task
 
 JOINT_LIMIT: Final = 20_000
-"""Where a layer and its listeners have more combinations of layouts, each listener is counted by itself;"""
+"""Above this number of combined layouts of a layer and its consumers, each consumer is counted by itself
+..."""
 JOINT_MACHINES: Final = 80_000
-"""or more than this leaves for each machine."""
+"""... or above this number divided by the number of machines."""
 REMEMBERED: Final = 4_000_000
-"""So many numbers of traffic are remembered."""
+"""Numbers in remembered message counts, at most."""
 MACHINES: Final = 256
-"""To look at an exchange over so many machines takes twice as long as over few."""
+"""An exchange over so many machines takes twice as long to price as one over few."""
 COMPARED: Final = 100
-"""To compare so many rows that arrive with one another takes as long as to make an instruction."""
+"""Comparisons of arriving rows that take as long as making an instruction."""
 MOST_KINDS: Final = 32
-"""So many machines stand for all, when the cheapest message is looked for."""
+"""Machines that represent all others when the cheapest message is looked for."""
 
 
 class Additive:
-    """Costs of layouts, for one task."""
+    """Costs of layouts for one task."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.graph, self.n_machines = task, task.graph, len(task.cluster)
@@ -76,7 +77,7 @@ class Additive:
         self.interrupts = np.array([task.costs.interrupts(m) for m in range(self.n_machines)])
 
     def tables(self, choices: Mapping[str, Sequence[Choice]], *, exchange: float = 1.0) -> list[Table]:
-        """The model as tables over the choices; exchanges count so many times."""
+        """Tabulates the model over the choices; exchanges are multiplied by `exchange`."""
         found = []
         for grid in self.graph.computed:
             cuts = choices[grid.name]
@@ -86,7 +87,9 @@ class Additive:
         return found
 
     def effort(self, choices: Mapping[str, Sequence[Choice]]) -> int:
-        """How many exchanges must be looked at for the tables; one over many machines counts for several."""
+        """Estimates the number of exchanges to price for the tables; one over many machines counts several
+        times.
+        """
         found: dict[Hashable, int] = {}
         pieces = {cut: _n_machines(cut) for cuts in choices.values() for cut in cuts}
         for grid in self.graph.computed:
@@ -98,7 +101,9 @@ class Additive:
         return sum(found.values())
 
     def _scopes(self, grid: Grid, choices: Mapping[str, Sequence[Choice]]) -> list[tuple[str, ...]]:
-        """The listeners of a layer: all in one table, if that is not too large, or each in its own."""
+        """Groups the consumers of a layer: all in one table if that is not too large, else each in its
+        own.
+        """
         listeners = self._listeners(grid)
         limit = min(JOINT_LIMIT, JOINT_MACHINES // self.n_machines)
         if len(listeners) > 1 and _combinations((grid.name, *listeners), choices) > limit:
@@ -108,10 +113,10 @@ class Additive:
     def _exchanges(
         self, grid: Grid, scope: tuple[str, ...], choices: Mapping[str, Sequence[Choice]]
     ) -> Numbers:
-        """What a layer exchanges with these listeners, for all combinations of choices.
+        """Prices the exchange of a layer with these consumers, for all combinations of choices.
 
-        Between layers of equal geometry boundaries may differ by a few rows; what the first ones exchange
-        stands for all.
+        Boundaries of layers of equal geometry may differ by a few rows; the first such exchange stands for
+        all.
         """
         names = (grid.name, *scope)
         key = tuple((self._geometry[name], tuple(map(_without_sizes, choices[name]))) for name in names)
@@ -127,7 +132,7 @@ class Additive:
         return tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
 
     def cost_s(self, cuts: Mapping[str, Choice]) -> float:
-        """Of a whole plan."""
+        """Prices a whole plan, in seconds."""
         total = 0.0
         for grid in self.graph.computed:
             total += self.compute_s(grid, cuts.get(grid.name))
@@ -136,8 +141,9 @@ class Additive:
         return total
 
     def compute_s(self, grid: Grid, cut: Choice) -> float:
-        """The slowest machine's piece, and what machines tell one another of it: weights that are lent, sums
-        over inputs. Nothing for a loss with its scores.
+        """Prices the slowest piece and the exchange inside the layer: shared weights, sums over inputs.
+
+        A loss that lies with its scores costs nothing.
         """
         if cut is None:
             return 0.0
@@ -157,11 +163,11 @@ class Additive:
         return sum(self._seconds(way, row_bytes) for way in ways)
 
     def exchange_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> float:
-        """Of a layer's states, up, and of its errors, down; with what machines tell of their scores.
+        """Prices a layer's activations forward, its gradients backward, and summaries of scores.
 
         Args:
             grid: the layer.
-            cuts: of the layer, and of those that listen to it.
+            cuts: cuts of the layer and of its consumers.
         """
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._known:
@@ -172,7 +178,7 @@ class Additive:
         return self._known[key]
 
     def moved(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[MessageCounts, MessageCounts]:
-        """States up and errors down, of the listeners that the cuts name."""
+        """Counts messages forward and backward for the consumers that the cuts name."""
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._moved:
             if 8 * self.n_machines * len(self._moved) >= REMEMBERED:
@@ -196,20 +202,20 @@ class Additive:
         return up, down
 
     def _sent(self, owned: Runs, heard: Runs, pieces: Sequence[Piece]) -> MessageCounts:
-        """Whoever has a copy hears that; the others hear the first machine that has the rows."""
+        """Counts messages forward: a machine with a copy reads that; others receive from the first owner."""
         if self._are_copies(pieces):
             heard = without_own(heard, pieces, self.n_machines)
         return count_messages(owned, heard, self.n_machines)
 
     def _are_copies(self, pieces: Sequence[Piece]) -> bool:
-        """Pieces are of `pieces`, which keeps them: so they are known by where they lie."""
+        """Identifies pieces by `id`, because `pieces` keeps them."""
         found = self._copies.get(id(pieces))
         if found is None:
             found = self._copies[id(pieces)] = are_copies(pieces)
         return found
 
     def _returned(self, listener: str, heard: Runs, cuts: Mapping[str, Choice]) -> Runs:
-        """Of a loss that is repeated, the first machine alone returns errors."""
+        """Selects the machines that return gradients: of a replicated loss, the first alone."""
         if not isinstance(cuts[listener], Replicated) or listener not in self.graph.losses:
             return heard
         if self._stays(listener, cuts):
@@ -219,7 +225,7 @@ class Additive:
         return Runs(heard.machines[kept], heard.starts[kept], heard.stops[kept])
 
     def pieces(self, grid: Grid, cut: Choice) -> tuple[Piece, ...]:
-        """The pieces of a cut."""
+        """Makes the pieces of a cut."""
         key = grid.name, cut
         if key not in self._pieces:
             assert cut is not None, f"{grid.name} lies where its scores do"
@@ -228,23 +234,23 @@ class Additive:
         return self._pieces[key]
 
     def runs(self, grid: Grid, cut: Choice) -> Runs:
-        """The pieces of a cut, as runs of rows; of copies, the first."""
+        """Makes the rows of each machine under a cut; rows of copies count for the first owner."""
         key = self._geometry[grid.name], cut
         if key not in self._runs:
             self._runs[key] = Runs.of(homes(self.pieces(grid, cut)), width=_width(grid))
         return self._runs[key]
 
     def placed(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Piece, ...]:
-        """The pieces of a layer under the cuts of it and of its input, which it may follow."""
+        """Makes the pieces of a layer under its cut and that of its input, which it may follow."""
         pieces, below = self.pieces(grid, cuts[grid.name]), grid.sources[0]
         if not follows_input(cuts[grid.name]) or cuts.get(below) is None:
             return pieces
         return following(pieces, self.pieces(self.graph[below], cuts[below]))
 
     def heard(self, grid: Grid, listener: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
-        """What each machine hears of a layer, along one input of a listener."""
+        """Finds the rows of a layer that each machine needs along one input of a consumer."""
         if self._stays(listener, cuts) and self.graph[listener].sources[0] == grid.name:
-            return self.runs(grid, cuts[grid.name])  # a loss that lies where its scores do
+            return self.runs(grid, cuts[grid.name])  # a loss that lies with its scores
         if cuts[listener] is None:
             return Runs.of({})
         below = cuts[grid.name] if follows_input(cuts[listener]) else None
@@ -264,7 +270,7 @@ class Additive:
         return self._heard[key]
 
     def _stays(self, loss: str, cuts: Mapping[str, Choice]) -> bool:
-        """Whether a loss lies where its scores do; also if it is said to be repeated there."""
+        """Whether a loss lies with its scores, also where it is replicated there."""
         grid, cut, scores = self.graph[loss], cuts[loss], cuts.get(self.graph[loss].sources[0])
         if not isinstance(cut, Replicated) or scores is None or not stays_with_scores(self.graph, grid):
             return cut is None
@@ -272,10 +278,10 @@ class Additive:
         return sorted(judges) == sorted(piece.machine for piece in self.pieces(grid, cut))
 
     def lanes_s(self, cuts: Mapping[str, Choice]) -> float:
-        """What the busiest threads of any machine do at least in a step of a plan: a bound on its step.
+        """Bounds a plan's step from below by the busiest threads of any machine.
 
-        Kernels' seconds, and apart from them or on top of them messages: the states that it sends and takes
-        in, and the errors of listeners that add them up machine by machine.
+        Sums kernel seconds, and beside or on top of them messages: activations in and out, and gradients of
+        consumers that add them up by machine.
         """
         kernels, messenger = np.zeros(self.n_machines), np.zeros(self.n_machines)
         for grid in self.graph.computed:
@@ -293,7 +299,7 @@ class Additive:
         return float(both.max())
 
     def _kernels_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> Numbers:
-        """Of each machine, for its piece of a layer; of a loss that is repeated, nothing is counted."""
+        """Sums kernel seconds of each machine for a layer; a replicated loss counts nothing."""
         cut = cuts[grid.name]
         key = self._geometry[grid.name], cut, cuts.get(grid.sources[0]) if follows_input(cut) else None
         if key not in self._kernels:
@@ -304,7 +310,7 @@ class Additive:
         return self._kernels[key]
 
     def size(self, choices: Mapping[str, Choice]) -> int:
-        """About how many instructions a candidate has; as many more as it takes to compare what arrives."""
+        """Estimates the number of instructions of a candidate, with the effort of comparing arriving rows."""
         found = 0.0
         for grid in self.graph.computed:
             cut = choices.get(grid.name)
@@ -321,7 +327,7 @@ class Additive:
         return int(found)
 
     def _exchanges_summaries(self, name: str) -> bool:
-        """Whether the judges of a loss tell one another of their scores."""
+        """Whether the machines of a loss exchange summaries of their scores."""
         layer = self.graph[name].layer
         return isinstance(layer, Loss) and bool(layer.summary_rows)
 
@@ -329,7 +335,7 @@ class Additive:
         return all(not self.graph[name].layer.connectivity.ordered_errors for name in listeners)
 
     def _seconds(self, way: MessageCounts, row_bytes: int) -> float:
-        """Of the machine that has most messages, and of the one that has most bytes; with one latency."""
+        """Prices the machine with most messages and the one with most bytes, with one latency."""
         if not way.sent.any():
             return 0.0
         took = 0.0
@@ -349,7 +355,7 @@ class Additive:
         return took
 
     def _shared_weights_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
-        """Weights that all nodes share go to every other machine, and sums of gradients come back."""
+        """Prices sending shared weights to every other machine, and returning their gradients."""
         if not grid.shares_weights or len(pieces) == 1:
             return 0.0
         took = 0.0
@@ -361,7 +367,7 @@ class Additive:
         return took
 
     def _loss_s(self, grid: Grid, loss: str, cuts: Mapping[str, Choice]) -> float:
-        """The loss's own time, and what its judges tell one another, where it lies with its scores."""
+        """Prices a loss that lies with its scores, and the exchange of summaries."""
         layer = self.graph[loss].layer
         if cuts[loss] is not None or not isinstance(layer, Loss) or self.graph[loss].sources[0] != grid.name:
             return 0.0
@@ -373,12 +379,12 @@ class Additive:
         return took
 
     def _to_each(self, n_bytes: int, machines: Sequence[int]) -> float:
-        """The first machine sends so much to each of the others."""
+        """Prices sending so many bytes from the first machine to each other one."""
         cost = self.task.costs.message(n_bytes, machines[0], machines[-1])
         return (len(machines) - 1) * max(cost.send_s + cost.receive_s, cost.wire_s) + cost.latency_s
 
     def _least(self) -> tuple[float, float]:
-        """Of a message's seconds on a messenger: the least between machines of any two kinds."""
+        """Finds the least seconds of a message on a communication thread, for sending and receiving."""
         kinds = self.task.cluster.kinds
         firsts = dict(zip(reversed(kinds), reversed(range(len(kinds))), strict=True))
         lasts = dict(zip(kinds, range(len(kinds)), strict=True))
@@ -392,7 +398,7 @@ def _width(grid: Grid) -> int:
 
 
 def _to_each_other(n: int) -> float:
-    """Instructions, if so many machines tell each other something."""
+    """Estimates the instructions for an exchange between every two of n machines."""
     return n * (n - 1) * (3 + (n - 1) / COMPARED)
 
 

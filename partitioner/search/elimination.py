@@ -1,9 +1,8 @@
 """The exact minimum of a sum of tables over a few choices each: variable elimination, branches included.
 
-A table says what a combination of choices of some variables costs. One variable after the other is
-eliminated, the one with the fewest neighbours first: the tables that speak of it are added, and replaced by
-one over its neighbours that holds the best choice for each of theirs. Along a chain this is the usual dynamic
-programming. Where a table would grow beyond a limit, some choices are given up, and the answer says so.
+Variables are eliminated one by one, that with the fewest neighbours first: the tables that contain it are
+added, and replaced by a table over its neighbours with the best choice for each of theirs. Along a chain this
+is dynamic programming. Where a table would exceed a limit, some choices are given up, and the result says so.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy.typing as npt
 Costs: TypeAlias = npt.NDArray[np.float64]
 
 MAX_ENTRIES: Final = 1 << 22
-"""Of a table."""
+"""Entries of a table, at most."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Best:
     """The best choices.
 
     Args:
-        choices: for each variable.
-        cost: their sum.
+        choices: index of the choice of each variable.
+        cost: sum of the tables at these choices.
         exact: whether no choice was given up.
     """
 
@@ -45,11 +44,11 @@ class Best:
 
 
 def minimum(tables: Sequence[Table], *, max_entries: int = MAX_ENTRIES) -> Best:
-    """The choices with the least sum; of equal ones, the first.
+    """Finds the choices with the least sum; among equal ones, the first.
 
     Args:
         tables: every variable stands in at least one; costs may be infinite.
-        max_entries: of a table on the way.
+        max_entries: largest intermediate table.
     """
     sizes = {v: n for table in tables for v, n in zip(table.variables, table.costs.shape, strict=True)}
     kept = {v: np.arange(n) for v, n in sizes.items()}
@@ -68,7 +67,7 @@ def minimum(tables: Sequence[Table], *, max_entries: int = MAX_ENTRIES) -> Best:
 
 
 def _order(scopes: Sequence[tuple[str, ...]], sizes: Mapping[str, int]) -> tuple[list[str], int]:
-    """In which order to eliminate, and how many entries the largest table on the way has."""
+    """Orders the elimination; also returns the entries of the largest intermediate table."""
     near: dict[str, set[str]] = {v: set() for v in sizes}
     for scope in scopes:
         for v in scope:
@@ -91,7 +90,7 @@ def _fewer(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Gives up the worse half of the choices of the variables that have most.
 
-    A choice is as good as the sum of what each table costs with it at best.
+    The score of a choice is the sum of each table's minimum with it.
     """
     most = max(map(len, kept.values()))
     scores = {v: np.zeros(len(kept[v])) for v in kept}
@@ -124,7 +123,7 @@ def _eliminate(tables: list[Table], order: Sequence[str]) -> dict[str, int]:
 
 
 def _sum(tables: Sequence[Table], last: str) -> Table:
-    """The sum of tables as one, with this variable on the last axis."""
+    """Adds tables, with this variable on the last axis."""
     others = [v for v in dict.fromkeys(v for table in tables for v in table.variables) if v != last]
     variables = (*others, last)
     total: Costs = np.zeros((1,) * len(variables))

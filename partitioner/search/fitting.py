@@ -1,4 +1,4 @@
-"""What would fit, when nothing does: found by trying plans that spread memory as evenly as they can."""
+"""Suggestions when no plan fits into memory: tries plans that spread memory evenly."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from partita.partitioner.search.task import Task
 from partita.partitioner.text import readable_bytes
 
 MOST_MACHINES: Final = 64
-"""Up to so many are tried."""
+"""Largest number of machines tried."""
 LARGEST: Final = 500_000
-"""Plans of more instructions are not tried: it would take too long to write their programs."""
+"""Plans of more instructions are not tried: writing their programs would take too long."""
 NO_LIMIT: Final = 1 << 60
-"""Bytes."""
+"""Bytes of a machine without a limit."""
 VECTORS: Final = 5
-"""As long as the parameters: themselves, gradients accumulated and in flight, a rule's state, a reserve."""
+"""Vectors as long as the parameters: themselves, gradients accumulated and in flight, an optimizer's state, a
+reserve."""
 
 
 def by_memory(task: Task) -> dict[str, Cut]:
-    """Every layer over all machines, in proportion to their memory."""
+    """Spreads every layer over all machines in proportion to their memory."""
     sizes = task.costs.sizes
 
     def row_share(grid: Grid, machine: int) -> float:
@@ -51,13 +52,13 @@ def fits(task: Task) -> bool:
 
 
 def excess_bytes(task: Task, cuts: Cuts) -> int:
-    """By how much parts exceed the memory of their machines, in all."""
+    """Sums the bytes by which parts exceed their machines' memory."""
     plan = task.plan(cuts)
     return sum(max(plan.memory_bytes(m) - limit, 0) for m, limit in task.limits.items())
 
 
 def what_would_fit(task: Task, strategy: str) -> str:
-    """The end of a sentence: another strategy, or more machines, a smaller batch, a shorter precision."""
+    """Ends a sentence: another strategy, more machines, a smaller batch, or a shorter precision."""
     if strategy != "automatic" and fits(task):
         return "the strategy 'automatic' finds a plan that fits"
     found = [*_more_machines(task), *_smaller_batch(task), *_other_precision(task)]
@@ -70,7 +71,7 @@ def what_would_fit(task: Task, strategy: str) -> str:
 
 
 def _least_bytes(task: Task) -> int:
-    """Of all parts together: the vectors of parameters, and every state once."""
+    """Sums parameter vectors and all activations, once."""
     states = sum(grid.n_nodes for grid in task.graph.computed) * PRECISIONS[task.precision] * task.batch
     vectors = (VECTORS - 1) * task.graph.n_parameters * task.costs.sizes.master_bytes
     return (vectors if task.train else vectors // (VECTORS - 1)) + states
@@ -86,7 +87,7 @@ def _tried(task: Task) -> Iterator[Cuts]:
 
 
 def _more_machines(task: Task) -> Iterator[str]:
-    """The least number that fits: doubled until it does, then halved in between."""
+    """Finds the least number that fits, by doubling and bisection."""
     machines = task.cluster.machines
     like = max(machines, key=lambda machine: machine.memory_bytes or 0)
     low, high = len(machines), min(2 * len(machines), MOST_MACHINES)

@@ -1,9 +1,8 @@
-"""Which sets of machines are worth trying as the home of a layer.
+"""Sets of machines worth trying for a layer.
 
-Few machines: all sets, in either order of their pieces. Many: blocks of one, two, four ... of them, the
-fastest first, so that machines of one kind and of one host stay together; of small blocks only the first
-ones, because the others are like them. Where the network has so many different layers that too many pairs of
-layouts would have to be looked at, there are fewer blocks of a size, and then fewer sizes.
+Of few machines: all sets, in either order. Of many: blocks of 1, 2, 4 ... machines, the fastest first, so
+that machines of one kind and one host stay together; of small blocks only the first, because the others are
+alike. For networks with many different layers the list is thinned.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Final
 from partita.partitioner.search.task import Task
 
 ALL_SETS: Final = 4
-"""Up to so many machines, every set of them is tried."""
+"""Number of machines up to which every set is tried."""
 BLOCKS: Final = ((8, 2), (4, 2), (2, 2), (1, 2), (1, 4), (1, 16), (1, 1 << 30))
-"""Of blocks of one size how many, and how much larger the next size is: from many groups to few."""
+"""Number of blocks of a size and growth of the next size, from many groups to few."""
 FEWEST: Final = len(BLOCKS) - 1
 
 
 def groups(task: Task, *, thinned: int = 0) -> tuple[tuple[int, ...], ...]:
-    """Sets of machines, ascending, smaller ones first; of few machines each set the other way round too.
+    """Lists sets of machines, ascending, smaller first; of few machines also reversed.
 
     Args:
-        task: whose machines.
-        thinned: how often there shall be fewer of them, at most `FEWEST` times.
+        task: the task whose machines are grouped.
+        thinned: degree of thinning, at most `FEWEST`.
     """
     speed = task.speeds
     ranked = sorted(speed, key=lambda m: (-speed[m], m))
@@ -45,5 +44,5 @@ def groups(task: Task, *, thinned: int = 0) -> tuple[tuple[int, ...], ...]:
 
 
 def _ends_of_kinds(ranked: list[int], speed: Mapping[int, float]) -> list[int]:
-    """Where among the ranked machines slower ones begin."""
+    """Finds the places among ranked machines where slower ones begin."""
     return [n for n, (a, b) in enumerate(pairwise(ranked), start=1) if speed[b] < 0.9 * speed[a]]

@@ -1,6 +1,6 @@
-"""Layers in order, one run of them after the other: horizontal cuts, balanced so that no stage is too busy.
+"""Consecutive runs of layers on stages: horizontal cuts, balanced so that the busiest stage is least busy.
 
-A stage is a machine, with whole layers; or a group of machines over which each of its layers is spread.
+A stage is a machine with whole layers, or a group of machines over which each of its layers is spread.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from partita.partitioner.search.layouts import over
 from partita.partitioner.search.task import Task
 
 HALVINGS = 50
-"""Of the interval in which the least possible time of the busiest stage lies."""
+"""Bisection steps for the least possible time of the busiest stage."""
 
 
 def in_order(task: Task, machines: Sequence[int]) -> dict[str, Cut]:
-    """Whole layers on one machine after the other, in this order; cuts by hand stand."""
+    """Places whole layers on one machine after the other; cuts by hand stand."""
     return in_stages(task, [(machine,) for machine in machines])
 
 
 def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
-    """Runs of layers on one group of machines after the other, in this order; cuts by hand stand."""
+    """Places runs of layers on one group of machines after the other; cuts by hand stand."""
     free = [
         grid.name
         for grid in task.graph.computed
@@ -44,7 +44,7 @@ def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
 
 
 def _seconds_of(task: Task, stages: Sequence[Sequence[int]], layers: Sequence[str]) -> list[list[float]]:
-    """What each layer takes on each stage; on stages of the same kinds of machines it takes the same."""
+    """Prices each layer on each stage; stages of the same kinds of machines cost the same."""
     known: dict[Sequence[int], list[float]] = {}
     found = []
     for stage in stages:
@@ -57,13 +57,12 @@ def _seconds_of(task: Task, stages: Sequence[Sequence[int]], layers: Sequence[st
 
 
 def _seconds(task: Task, layer: str, cut: Cut) -> float:
-    """Of the slowest machine with a layer."""
     pieces = cut_layer(task.graph[layer], cut, machines=len(task.cluster))
     return max(task.layer_s(layer, piece.rows, piece.machine) for piece in pieces)
 
 
 def _filled(took: Sequence[Sequence[float]], limit_s: float) -> list[int] | None:
-    """The stage of each layer, if each takes layers until it has enough; None if some are left."""
+    """Fills stages in order up to a limit; returns the stage of each layer, None if some are left."""
     found: list[int] = []
     for stage, seconds in enumerate(took):
         busy = 0.0

@@ -1,4 +1,4 @@
-"""For each layer the cuts among which the search chooses: what every group of machines would make of it."""
+"""The cuts of each layer among which the search chooses."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 
 PEERS: Final = 128
-"""No more machines tell one another sums over inputs, each of them all others."""
+"""Largest group of machines that exchange sums over inputs, each with all others."""
 
 Maker: TypeAlias = Callable[[Task, Grid, tuple[int, ...], Cut], Iterable[Cut]]
-"""From a layer, a group of machines and the layer's cut by rows over them: cuts of some kind."""
+"""Makes cuts of one kind from a layer, a group of machines, and the layer's cut by rows over them."""
 Choice: TypeAlias = Cut | None
-"""A cut; None for a loss that lies where its scores do."""
+"""A cut; None for a loss that lies with its scores."""
 
 
 def by_rows(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """Each machine some rows, in proportion to what it does; the whole layer, if there is one machine."""
+    """Gives each machine rows in proportion to its speed; one machine gets the whole layer."""
     yield rows
 
 
 def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """A picture as tiles that are as nearly square as can be, one for each of some machines of one kind."""
+    """Cuts a picture into nearly square tiles, one for each machine of one kind."""
     if (
         len(group) < 4
         or grid.tiling_rejection() is not None
@@ -43,9 +43,10 @@ def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Itera
 
 
 def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """A dense layer by its inputs, along the pieces of its input; all states on every machine, or cut too.
+    """Cuts a dense layer by its inputs, with activations replicated or cut.
 
-    What is given has no pieces: machines take as much of it as each other, or in proportion to what they do.
+    An input of the network has no pieces to follow: machines take equal shares, or shares in proportion to
+    speed.
     """
     source = task.graph[grid.sources[0]]
     found: list[tuple[int, ...] | None] = [None]
@@ -65,24 +66,25 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """What learns nothing, whole on every machine; no picture, each copy of which hears all of another."""
+    """Replicates a layer without parameters; no picture, whose copies would need all of each other's
+    input.
+    """
     ascending = group == tuple(sorted(group))
     if len(group) > 1 and ascending and not grid.parameters and not grid.is_picture:
         yield Replicated(group)
 
 
 KINDS: Final[tuple[Maker, ...]] = (by_rows, by_tiles, by_inputs, repeated)
-"""Every kind of layout. Another kind of cut joins the search when its maker joins this table."""
+"""All kinds of layouts; another kind of cut joins the search when its maker joins this table."""
 
 
 def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Choice, ...]]:
-    """For every layer its cuts, each once: one alone where it was cut by hand.
+    """Lists the cuts of every layer, each once; a layer cut by hand has one.
 
-    Cuts of the first kind come first, for one group after the other, so that the n-th cuts of two layers are
-    alike; then those of the next kind.
+    Cuts of one kind stand together, group after group, so that the n-th cuts of two layers are alike.
 
     Raises:
-        ValueError: a cut by hand that cannot be.
+        ValueError: a cut by hand is impossible.
     """
     found: dict[str, dict[Choice, None]] = {grid.name: {} for grid in task.graph.computed}
     spread_over = [(group, over(task, group)) for group in groups]
@@ -96,7 +98,6 @@ def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Ch
 def _made(
     task: Task, grid: Grid, group: tuple[int, ...], cuts: Mapping[str, Cut], maker: Maker
 ) -> Iterable[Choice]:
-    """What a maker makes of a layer for a group of machines."""
     if grid.name in task.by_hand:
         return (task.by_hand[grid.name],)
     if not stays_with_scores(task.graph, grid):
@@ -107,7 +108,7 @@ def _made(
 
 
 def over(task: Task, group: Sequence[int]) -> Mapping[str, Cut]:
-    """The whole network over a group of machines, but for what was cut by hand."""
+    """Spreads the whole network over a group of machines, but for cuts by hand."""
     found = task.spreads.get(tuple(group))
     if found is None:
         found = task.spreads[tuple(group)] = _spread_over(task, group)
@@ -128,7 +129,7 @@ def _spread_over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
 
 
 def equal(task: Task) -> dict[str, Cut]:
-    """Every layer in equal pieces over all machines, as far as it has rows."""
+    """Cuts every layer into equal pieces over all machines, as far as it has rows."""
     found: dict[str, Cut] = {}
     for grid in task.graph.computed:
         if grid.name in task.by_hand:

@@ -1,4 +1,4 @@
-"""Improves a plan by playing what moves make of it, until none helps or the effort is spent."""
+"""Local search: simulates the moves of a plan until none helps or the effort is spent."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Score, Trials
 
 PATIENCE = 20_000
-"""Layers of moves that are ranked in a round: of a large network, fewer moves are looked at."""
+"""Layers times moves that are ranked in a round; large networks get fewer moves."""
 
 WORTHWHILE: Final = 0.997
-"""What is gained of a step must be more than this leaves, for another round of moves."""
+"""Another round of moves follows if the step shrinks below this share."""
 NEARLY: Final = 1.1
-"""So much longer than the best a step may be, for the moves of its plan to be played too."""
+"""Plans whose steps are longer than the best by up to this factor have their moves tried too."""
 ASIDE: Final = 1_500
-"""So many instructions are made for moves of plans that are not the best."""
+"""Instructions made for moves of plans that are not the best."""
 DEARER: Final = 1.1
-"""A move is played if the additive model finds the plan not dearer than this ..."""
+"""A move is simulated if the additive model prices it below this factor ..."""
 RELIEVED: Final = 0.98
-"""... or if the busiest threads have so much less to do."""
+"""... or if the busiest threads are relieved below this share."""
 
 
 def improve(
     task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]], *, enough: Callable[[], bool]
 ) -> None:
-    """Takes a move that helps, and begins again, until a round of moves gains less than is worth it.
+    """Takes a move that helps and starts again, until a round of moves gains too little.
 
-    Then the moves of other plans that were nearly as good are played too: from one of them, two changes away,
-    a better plan may be reached. As long as that costs little, as it does with small networks.
+    Then the moves of nearly as good plans are tried too, because a better plan may be two changes away; this
+    stops where it would cost much, as in large networks.
 
     Args:
-        task: what is decided.
-        trials: with a best plan to begin with, and with the effort that is left.
+        task: the problem.
+        trials: trials with a best plan to begin with, and the effort left.
         choices: the layouts of each layer.
-        enough: whether the best is good enough.
+        enough: whether the best plan is good enough.
     """
     tried: set[int] = set()
     aside = 0.0
@@ -59,7 +59,7 @@ def improve(
 
 
 def _gains(before: Score | None, now: Score | None) -> bool:
-    """Whether a score is better by more than a trifle."""
+    """Whether a score is clearly better."""
     if before is None or now is None or before.excess_bytes != now.excess_bytes:
         return before != now
     return now.step_s < WORTHWHILE * before.step_s
@@ -68,7 +68,7 @@ def _gains(before: Score | None, now: Score | None) -> bool:
 def _ranked(
     task: Task, trials: Trials, begin: Mapping[str, Cut], choices: Mapping[str, Sequence[Choice]]
 ) -> Iterator[Plan]:
-    """The moves of a plan that can be afforded, the best by the additive model first."""
+    """Orders the affordable moves of a plan by the additive model."""
     plan: Plan = {layer: begin.get(layer) for layer in choices}
     free = [layer for layer in choices if layer not in task.by_hand]
     lengths = [n for n in (1, 2, 3, 4, 8, 16, 32) if n <= len(free)]
@@ -93,7 +93,7 @@ def _ranked(
 
 
 class _Anew:
-    """What a change of a plan makes anew: the programs of the machines of the layers that it changes."""
+    """The share of programs that a change of a plan makes anew: those of machines whose layers change."""
 
     def __init__(self, additive: Additive, plan: Plan) -> None:
         self.additive, self.plan, self.tiled = additive, plan, _has_tiles(plan)
@@ -102,8 +102,7 @@ class _Anew:
             self.used |= self._machines(layer, cut)
 
     def share(self, move: Plan) -> float:
-        """Of the machines."""
-        if _has_tiles(move) != self.tiled:  # then all pictures are of boxes, or none any more
+        if _has_tiles(move) != self.tiled:  # then all pictures have boxes, or none has
             return 1.0
         changed: set[int] = set()
         for layer, cut in move.items():

@@ -1,9 +1,9 @@
-"""What the layouts of a layer and of those that listen to it make machines send: counted, not listed.
+"""Messages between the layouts of a layer and of its consumers: counted, not listed.
 
-A state goes once to each machine that needs it, however many layers listen there (so the network's
-communication is its hypergraph connectivity minus one), and the errors of each listening layer come back. For
-each machine this counts messages and rows; a search asks this for thousands of machines, so nothing here is
-listed pair by pair. Rows that are heard are taken as one run, from the first to the last.
+An activation goes once to each machine that needs it, whatever the number of consumers there (so
+communication is the hypergraph connectivity minus one); the gradients of each consumer come back. A search
+asks this for thousands of machines, so messages are counted for each machine, not listed by pairs. Needed
+rows count as one run, from the first to the last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Runs:
-    """Rows `[start, stop)` for each of some machines; of tiles their columns too, as shares of the width."""
+    """Rows `[start, stop)` of each of some machines; of tiles also columns, as shares of the width."""
 
     machines: npt.NDArray[np.int64]
     starts: Numbers
@@ -32,11 +32,11 @@ class Runs:
 
     @classmethod
     def of(cls, boxes: Mapping[int, Box], *, width: int = 1) -> Runs:
-        """Rows of a box for each machine; empty boxes are left out.
+        """Takes the rows of a box for each machine; empty boxes are left out.
 
         Args:
             boxes: rows of a layer, or rows and columns of a picture.
-            width: of the picture.
+            width: width of the picture.
         """
         kept = {m: box for m, box in boxes.items() if box[0][0] < box[0][1]}
         machines = np.array(list(kept), dtype=np.int64)
@@ -49,7 +49,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class MessageCounts:
-    """For each machine of the cluster: messages that it sends and receives, and rows in them."""
+    """For each machine of the cluster: messages sent and received, and rows in them."""
 
     sent: Numbers
     received: Numbers
@@ -58,7 +58,7 @@ class MessageCounts:
 
     @classmethod
     def none(cls, n_machines: int) -> MessageCounts:
-        """Nothing is sent."""
+        """Counts nothing."""
         return cls(*(np.zeros(n_machines) for _ in range(4)))
 
     def __add__(self, other: MessageCounts) -> MessageCounts:
@@ -71,12 +71,12 @@ class MessageCounts:
 
     @property
     def reversed(self) -> MessageCounts:
-        """The same the other way round."""
+        """The same counts in the opposite direction."""
         return MessageCounts(self.received, self.sent, self.received_rows, self.sent_rows)
 
 
 def count_messages(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
-    """What travels so that each machine hears its rows, if each owner sends what it owns."""
+    """Counts the messages that bring each machine its needed rows from their owners."""
     if owned.columns is not None or heard.columns is not None:
         return _of_boxes(owned, heard, n_machines)
     found = MessageCounts.none(n_machines)
@@ -102,7 +102,7 @@ def count_messages(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
 
 
 def _of_boxes(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
-    """Pair by pair; a box counts as so many rows as its places would fill."""
+    """Compares pair by pair; a box counts as so many rows as its places would fill."""
     shared = _overlaps((owned.starts, owned.stops), (heard.starts, heard.stops))
     shared *= _overlaps(_columns(owned), _columns(heard))
     shared[owned.machines[:, None] == heard.machines[None, :]] = 0.0
@@ -121,7 +121,7 @@ def _columns(runs: Runs) -> tuple[Numbers, Numbers]:
 
 
 def _overlaps(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers]) -> Numbers:
-    """How much each interval of the one has in common with each of the other."""
+    """Measures the overlap of each interval with each other one."""
     low = np.maximum(one[0][:, None], other[0][None, :])
     high = np.minimum(one[1][:, None], other[1][None, :])
     found: Numbers = np.maximum(high - low, 0.0)
@@ -129,7 +129,7 @@ def _overlaps(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers]) -> N
 
 
 def joined(heard: Sequence[Runs], n_machines: int) -> Runs:
-    """What each machine hears in all; rows between two runs count too."""
+    """Joins the needed rows of each machine; rows between two runs count too."""
     if len(heard) == 1:
         return heard[0]
     starts, stops = np.full(n_machines, np.inf), np.zeros(n_machines)
@@ -156,7 +156,7 @@ def _overlap_with_own(owned: Runs, heard: Runs, n_machines: int) -> Numbers:
 
 
 def _above(places: Numbers, ascending: Numbers) -> Numbers:
-    """For each place the sum of its distances from all values below it."""
+    """Sums, for each place, its distances from all values below it."""
     below = np.searchsorted(ascending, places, "right")
     sums = np.concatenate(([0.0], np.cumsum(ascending)))
     return places * below - sums[below]
@@ -169,7 +169,7 @@ def are_copies(pieces: Sequence[Piece]) -> bool:
 
 
 def homes(pieces: Sequence[Piece]) -> dict[int, Box]:
-    """The rows of each machine that no machine before it has."""
+    """Finds the rows of each machine that no machine before it has."""
     if not are_copies(pieces):
         return {piece.machine: piece.box for piece in pieces}
     found: dict[int, Box] = {}
@@ -181,7 +181,7 @@ def homes(pieces: Sequence[Piece]) -> dict[int, Box]:
 
 
 def without_own(heard: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
-    """What machines hear besides what they have a copy of; as one run, so rows between two count too."""
+    """Removes the machine's own copies from its needed rows; as one run, so rows between two count too."""
     own = np.zeros((2, n_machines))
     for piece in pieces:
         own[:, piece.machine] = piece.start, piece.stop
@@ -193,9 +193,10 @@ def without_own(heard: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
 
 
 def exchanged(pieces: Sequence[Piece], n_machines: int) -> MessageCounts:
-    """What the machines of a layer that is cut by its inputs send on the way up; down, it is the reverse.
+    """Counts the forward messages between machines of a layer cut by its inputs; backward is the reverse.
 
-    Each sends its sums to whoever has the rows; the errors of its rows go to each of the others.
+    Each sends its partial sums to the owners of the rows, and the gradient of its own rows to each other
+    machine.
     """
     found = MessageCounts.none(n_machines)
     rows = np.array([piece.stop - piece.start for piece in pieces], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Small changes of a plan, the more promising first."""
+"""Moves: small changes of a plan, the more promising first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Plan = Mapping[str, Choice]
 def other_layouts(
     plan: Plan, choices: Mapping[str, Sequence[Choice]], runs: Sequence[Sequence[str]]
 ) -> Iterator[Plan]:
-    """A run of layers gets other layouts: the n-th choice of each; of one layer, any choice of its own."""
+    """Gives a run of layers other layouts: the n-th choice of each; a single layer, any choice of its own."""
     for run in runs:
         for n in range(max(len(choices[layer]) for layer in run)):
             changed = {layer: choices[layer][n] for layer in run if n < len(choices[layer])}
@@ -25,13 +25,13 @@ def other_layouts(
 
 
 def runs_of(graph: Graph, layers: Sequence[str], length: int) -> list[list[str]]:
-    """Runs of so many of the layers, one after the other in the order of the network."""
+    """Lists runs of consecutive layers of a length."""
     order = [grid.name for grid in graph.computed if grid.name in layers]
     return [order[start : start + length] for start in range(len(order) - length + 1)]
 
 
 def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
-    """A boundary between two pieces of a layer moves: by an eighth of the smaller piece, or by one row."""
+    """Moves a boundary between two pieces of a layer, by an eighth of the smaller piece or by one row."""
     for layer in layers:
         cut = plan.get(layer)
         if not isinstance(cut, RowSplit | InputSplit) or cut.sizes is None:
@@ -47,9 +47,7 @@ def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
 
 
 def swapped(plan: Plan, layers: Sequence[str], machines: Sequence[int]) -> Iterator[Plan]:
-    """Two machines change places, in one layer and in all: each does what the other did, or as much as before
-    elsewhere.
-    """
+    """Exchanges two machines, in one layer and in all; sizes go with the machine or stay in place."""
     for a, b in combinations(machines, 2):
         renamed = {layer: _renamed(plan.get(layer), {a: b, b: a}) for layer in layers}
         carried = {layer: _carried(renamed[layer], a, b) for layer in layers}
@@ -71,7 +69,7 @@ def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
 
 
 def _carried(cut: Choice, a: int, b: int) -> Choice:
-    """The cut where two machines have changed places, with the sizes that they had before."""
+    """Exchanges two machines in a cut, each with the size it had before."""
     if not isinstance(cut, RowSplit | InputSplit) or not isinstance(cut.machines, tuple) or cut.sizes is None:
         return cut
     had = dict(zip(cut.machines, cut.sizes, strict=True))

@@ -1,9 +1,9 @@
-"""A network spread over a group of machines: every layer cut over all of them, in proportion to what they do.
+"""Spreading a network over a group of machines: every layer over all of them, in proportion to their speeds.
 
-A layer with fewer rows than there are machines goes to the least busy ones; so does what cannot be cut. Over
-patches, a cut lies where the patches of the layer above it begin, so that the errors of a halo travel in one
-direction; but in a deep stack that would drift, so no piece may exceed its share by more than `SLACK`. A loss
-that machines can judge each for itself lies where its scores do.
+A layer with fewer rows than machines goes to the least busy ones, and so does a layer that cannot be cut.
+Over patches, a cut lies where the patches of the consumer begin, so that gradients of a halo travel in one
+direction; against drift in a deep stack, no piece may exceed its share by more than `SLACK`. A loss that
+machines can evaluate separately lies with its scores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partita.partitioner.assign.cuts import Cut, Cuts, RowSplit, Whole, cut_laye
 from partita.partitioner.assign.piece import boundaries, rows_worth
 
 SLACK: Final = 0.1
-"""By what share of its fair rows a piece may be larger, to follow the patches above; or by one row."""
+"""Share by which a piece may exceed its fair rows to follow the patches above; at least one row."""
 
 RowSeconds: TypeAlias = Callable[[Grid, int], float]
 """Seconds of a row of a layer on a machine."""
@@ -28,21 +28,21 @@ RowSeconds: TypeAlias = Callable[[Grid, int], float]
 def spread(
     graph: Graph, machines: Iterable[int], by_hand: Cuts, row_s: RowSeconds, *, n_machines: int
 ) -> dict[str, Cut]:
-    """A cut for every layer but the losses that stay with their scores.
+    """Cuts every layer but the losses that stay with their scores.
 
     Args:
         graph: the network.
-        machines: over which, in the order of their pieces.
+        machines: the group, in the order of the pieces.
         by_hand: cuts that stand.
-        row_s: what a row takes.
-        n_machines: of the whole cluster.
+        row_s: seconds of a row of a layer on a machine.
+        n_machines: number of machines of the whole cluster.
 
     Raises:
-        ValueError: a cut by hand that cannot be.
+        ValueError: a cut by hand is impossible.
     """
     busy = dict.fromkeys(machines, 0.0)
     found: dict[str, Cut] = {}
-    for grid in reversed(graph.computed):  # from above, because a cut follows the patches above it
+    for grid in reversed(graph.computed):  # downwards: a cut follows the patches of its consumer
         if grid.name in by_hand:
             found[grid.name] = by_hand[grid.name]
             below = graph[grid.sources[0]]
@@ -65,7 +65,7 @@ def spread(
 def _shares(
     graph: Graph, grid: Grid, busy: Mapping[int, float], took: Mapping[int, float], above: Mapping[str, Cut]
 ) -> dict[int, int]:
-    """How many rows each machine gets; those that get none are left out."""
+    """Divides rows among machines; those without rows are left out."""
     count = min(len(busy), grid.n_rows) if grid.layer.cuttable else 1
     chosen = list(busy)
     if count < len(chosen):
@@ -79,7 +79,7 @@ def _shares(
 def _aligned(
     graph: Graph, grid: Grid, fair: dict[int, int], above: Mapping[str, Cut]
 ) -> dict[int, int] | None:
-    """The cut where the pieces of the one layer above begin to listen, if that is of patches, and fair."""
+    """Aligns the cut with the patches of the only consumer, if shares stay fair."""
     consumers = graph.consumers(grid.name)
     if len(consumers) != 1:
         return None

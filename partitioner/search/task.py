@@ -1,4 +1,4 @@
-"""What is to be decided, and what a decision takes: its programs are played on the virtual clock."""
+"""The problem that a strategy solves, prices of its pieces, and the decision."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from partita.partitioner.predict.cost import Costs
 
 @dataclass(frozen=True)
 class Task:
-    """A network to be cut.
+    """A network to be cut over a cluster.
 
     Args:
         graph: the network.
-        cluster: over these machines.
+        cluster: the machines.
         batch: examples in a minibatch.
-        precision: of states and errors.
+        precision: precision of activations and gradients.
         by_hand: cuts that stand.
-        micro_batches: into how many portions the minibatch is divided; None: to be decided, meanwhile one.
+        micro_batches: number of micro-batches in a minibatch; None: to be decided, one until then.
     """
 
     graph: Graph
@@ -42,7 +42,7 @@ class Task:
 
     @cached_property
     def costs(self) -> Costs:
-        """Of instructions and messages."""
+        """Prices of instructions and messages."""
         return Costs(
             self.graph,
             self.cluster,
@@ -53,46 +53,46 @@ class Task:
 
     @property
     def portions(self) -> int:
-        """Into how many the minibatch is divided, as far as it is decided."""
+        """Number of micro-batches as far as it is decided."""
         return self.micro_batches or 1
 
     @cached_property
     def bound_s(self) -> float:
-        """What no plan's step can be below."""
+        """Lower bound on the step time of any plan, in seconds."""
         return lower_bound_s(self.costs)
 
     @cached_property
     def train(self) -> bool:
-        """Whether a step learns."""
+        """Whether a step trains."""
         return bool(self.graph.losses)
 
     def plan(self, cuts: Cuts) -> Plan:
-        """The plan of a cut of every layer.
+        """Makes the plan of a cut of every layer.
 
         Raises:
-            ValueError: a cut cannot be.
+            ValueError: a cut is impossible.
         """
         owned = assigned(self.graph, len(self.cluster), cuts)
         return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
 
     def layer_s(self, layer: str, rows: BoxSet, machine: int) -> float:
-        """Seconds of these rows of a layer on a machine, all that a step does with them."""
+        """Prices all instructions of these rows of a layer in a step, in seconds."""
         key = self.geometry[layer], rows, self.cluster.kinds[machine]
         if key not in self._layer_s:
             self._layer_s[key] = self.costs.layer_s(layer, rows, machine, train=self.train)
         return self._layer_s[key]
 
     def piece_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
-        """Seconds of a piece on its machine, and of feeding it with what is given.
+        """Prices a piece on its machine and the feeding of its inputs, in seconds.
 
         Args:
-            piece: of a layer.
-            pieces: all of the layer.
+            piece: a piece of a layer.
+            pieces: all pieces of the layer.
         """
         return self._computed_s(piece, pieces) + self._fed_s(piece)
 
     def _fed_s(self, piece: Piece) -> float:
-        """Seconds to feed the inputs that a piece hears; one counts for the first layer that hears it."""
+        """Prices feeding a piece's inputs; an input counts for its first consumer."""
         took, graph = 0.0, self.graph
         for k, source in enumerate(graph[piece.layer].sources):
             if graph[source].is_placeholder and graph.consumers(source)[0] == (piece.layer, k):
@@ -116,7 +116,7 @@ class Task:
 
     @cached_property
     def spreads(self) -> dict[tuple[int, ...], Cuts]:
-        """The network over groups of machines, as far as that was asked for; see `layouts.over`."""
+        """Known spreads of the network over groups of machines; see `layouts.over`."""
         return {}
 
     @cached_property
@@ -125,7 +125,7 @@ class Task:
 
     @cached_property
     def geometry(self) -> Mapping[str, Hashable]:
-        """For each layer a number: layers that have the same one cost the same."""
+        """A number for each layer; layers with equal numbers cost the same."""
         numbers: dict[Hashable, int] = {}
         return {
             grid.name: numbers.setdefault(_geometry_of(self.graph, grid), len(numbers))
@@ -134,7 +134,7 @@ class Task:
 
     @cached_property
     def speeds(self) -> Mapping[int, float]:
-        """How much of the network each machine could do in a second, alone."""
+        """Steps per second of the whole network on each machine alone."""
         took = {
             m: sum(self.layer_s(grid.name, grid.rows, m) for grid in self.graph.computed)
             for m in set(self.cluster.kinds)
@@ -143,16 +143,16 @@ class Task:
 
     @cached_property
     def limits(self) -> Mapping[int, int]:
-        """The memory of the machines that have a limit (bytes)."""
+        """Memory limits of machines, in bytes."""
         machines = enumerate(self.cluster.machines)
         return {m: machine.memory_bytes for m, machine in machines if machine.memory_bytes is not None}
 
     @cached_property
     def tight_limits(self) -> Mapping[int, int]:
-        """Those of which it is not plain that any part, even the whole network, fits.
+        """Limits that parts might exceed.
 
-        Plain is it where there is twice the room of all parameters with six vectors of that length besides,
-        and of all states and errors with as many again on their way.
+        Left out are machines with twice the memory of all parameters, six vectors of that length, and all
+        activations and gradients with as many again in messages.
         """
         sizes = self.costs.sizes
         nodes = sum(
@@ -165,12 +165,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Decision:
-    """A cut for every layer, but for losses that lie where their scores do; and how a step is divided.
+    """A cut for every layer, but for losses that lie with their scores.
 
     Args:
-        cuts: by layer; those by hand stand.
-        micro_batches: into how many portions a minibatch is divided.
-        programs: of a step, where the strategy has made them to play them; one for each machine.
+        cuts: cuts by layer; those by hand stand.
+        micro_batches: number of micro-batches in a minibatch.
+        programs: programs of a training step, if the strategy has made them.
     """
 
     cuts: Cuts
@@ -179,7 +179,6 @@ class Decision:
 
 
 def _geometry_of(graph: Graph, grid: Grid) -> Hashable:
-    """What layers of equal cost have in common."""
     if grid.is_placeholder:
         return grid.shape
     sources = tuple(graph[source].shape for source in grid.sources)

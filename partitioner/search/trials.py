@@ -1,6 +1,8 @@
-"""Plays candidates, remembers what they took, and knows the best of them.
+"""Trials: candidate plans are simulated; their scores and the best plan are kept.
 
-Effort is counted in instructions played, never in seconds: the same search finds the same plan everywhere.
+A machine's program follows from its own pieces, messages and sums, so a change of some layers leaves the
+programs of other machines. Effort is counted in instructions, never in seconds, so that a search finds the
+same plan everywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from partita.partitioner.search.task import Task
 
 @dataclass(frozen=True, order=True)
 class Score:
-    """How good a plan is: what does not fit into memory (bytes) counts before its step (seconds)."""
+    """Quality of a plan: bytes that exceed memory count before the step's seconds."""
 
     excess_bytes: int
     step_s: float
@@ -33,25 +35,25 @@ class Score:
 
 @dataclass
 class _Part:
-    """A machine's program, in numbers; and its memory, if that was asked for."""
+    """A machine's timed program, and its memory where that was asked for."""
 
     track: TimedProgram
     n_bytes: int | None = None
 
 
 class Evaluator:
-    """Plays plans of a task."""
+    """Simulates plans of a task."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.hosts, self.kind = task, task.cluster.hosts, StepKind().of(task.graph)
         self.spent = 0.0
-        """Instructions that were made so far; to play one takes an eighth of that."""
+        """Instructions made so far; simulating one counts as an eighth."""
         self.programs: tuple[Program, ...] = ()
-        """Of the plan that was played last."""
+        """Programs of the last plan simulated."""
         self._parts: dict[Hashable, _Part] = {}
 
     def score(self, plan: Plan, *, limit_s: float = math.inf) -> Score:
-        """What a plan's step takes; of one that takes longer than the limit, memory is not looked at."""
+        """Simulates a plan's step; checks memory only if the step is shorter than the limit."""
         messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
         found = shares(plan.ownership, messages, self.kind, micro_batches=self.task.portions)
         parts = [self._part(share) for share in found]
@@ -80,29 +82,29 @@ class Trials:
     """Candidates of one task."""
 
     def __init__(self, task: Task, additive: Additive, *, effort: int, to_beat: Score | None = None) -> None:
-        """Nothing tried yet.
+        """Begins without a best plan.
 
         Args:
-            task: what is decided.
-            additive: the model that tells which candidates cannot be the best.
-            effort: how many instructions may be played.
-            to_beat: what a plan must be better than to be the best.
+            task: the problem.
+            additive: the cost model that rules out candidates.
+            effort: instructions that may be simulated.
+            to_beat: score that the best plan must exceed.
         """
         self.task, self.additive = task, additive
         self.effort: float = effort
         self.evaluator = Evaluator(task)
         self.best: Mapping[str, Cut] | None = None
         self.programs: tuple[Program, ...] = ()
-        """Of the best."""
+        """Programs of the best plan."""
         self.score = to_beat
         self.plans: list[Mapping[str, Cut]] = []
-        """All that were played."""
+        """All plans simulated."""
         self._scores: list[Score] = []
         self._known: dict[tuple[Piece, ...], Score | None] = {}
         self.mistake: ValueError | None = None
 
     def try_out(self, choices: Mapping[str, Choice]) -> Score | None:
-        """Plays a candidate, unless it cannot be better than the best, or cannot be at all."""
+        """Simulates a candidate, unless it is impossible or cannot be the best."""
         cuts = {layer: cut for layer, cut in choices.items() if cut is not None}
         try:
             plan = self.task.plan(cuts)
@@ -116,11 +118,11 @@ class Trials:
 
     @property
     def left(self) -> float:
-        """How much of the effort is left."""
+        """Effort left, in instructions."""
         return self.effort - self.evaluator.spent
 
     def nearest(self, tried: Collection[int], *, within: float) -> int | None:
-        """The number of the best plan but for those that were tried, if its step is not longer than that."""
+        """Finds the best plan not tried yet, if its step is within this factor of the best."""
         assert self.score is not None
         left = [n for n in range(len(self.plans)) if n not in tried]
         found = min(left, key=lambda n: self._scores[n], default=None)
@@ -129,7 +131,7 @@ class Trials:
         return found
 
     def size(self, number: int) -> int:
-        """About how many instructions a plan has that was played."""
+        """Estimates the instructions of a plan that was simulated."""
         return self.additive.size(self.plans[number]) * self.task.portions
 
     def _score(self, plan: Plan, cuts: Mapping[str, Cut]) -> Score | None:

@@ -1,7 +1,4 @@
-"""Strategies that decide who owns what, one a file.
-
-A strategy takes a task and gives a cut for every layer; those by hand stand.
-"""
+"""Strategies, one a file: each takes a task and gives a cut for every layer; cuts by hand stand."""
 
 from collections.abc import Callable
 
@@ -15,6 +12,6 @@ STRATEGIES: dict[str, Callable[[Task], Decision]] = {
     "balanced": balanced,
     "layers": layers,
 }
-"""By the name under which `partition` knows them."""
+"""Strategies by the names that `partition` takes."""
 
 __all__ = ["STRATEGIES", "automatic", "balanced", "layers"]

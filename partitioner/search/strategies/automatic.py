@@ -1,10 +1,10 @@
-"""The automatic plan: layouts by dynamic programming, then changes that make the played step shorter.
+"""The automatic plan: layouts by dynamic programming, then moves that shorten the simulated step.
 
-Candidates are what the additive model likes best, the whole network over each group of machines, equal pieces
-over all of them, and whole layers in order; the best by playing its programs is improved move by move. So no
-plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells; unless
-these take too long to play, as a hundred dense layers over hundreds of machines do. Where layers follow one
-another over machines, minibatches may be divided: that is tried too, if nobody says how.
+Candidates are the best of the additive model, the whole network over each group of machines, equal pieces
+over all of them, and whole layers in order. The best in simulation is improved move by move, so the result is
+no slower in simulation than equal splits or whole layers in order, unless these take too long to simulate (a
+hundred dense layers over hundreds of machines). Where layers lie on consecutive machines, several
+micro-batches are tried, unless their number is given.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from partita.partitioner.search.task import Decision, Task
 from partita.partitioner.search.trials import Score, Trials
 
 EFFORT: Final = 25_000
-"""So many instructions are made for plans to play, when the best of the first candidates is improved."""
+"""Instructions made for plans to simulate when the best of the first candidates is improved."""
 FIRST: Final = 150_000
-"""So many are made for first candidates; those that are promised are played even then ..."""
+"""Instructions made for first candidates; promised ones are simulated beyond that ..."""
 PROMISED: Final = 300_000
-"""... up to so many. More than this would take longer to play than is worth it."""
+"""... up to this number."""
 EXCHANGED: Final = 20_000
-"""So many exchanges between layers are looked at, before layers get fewer layouts to choose from."""
+"""Exchanges priced before layers get fewer layouts."""
 ALL_PLANS: Final = 256
-"""Up to so many combinations of layouts, all are tried."""
+"""Combinations of layouts up to which all are tried."""
 CLOSE: Final = 1.005
-"""A plan so near to the bound is not improved."""
+"""A plan within this factor of the bound is not improved."""
 EXCHANGES: Final = (1.0, 0.5, 0.2)
-"""How much exchanges count in the additive model: some of them are hidden behind kernels."""
+"""Weights of exchanges in the additive model: some are hidden behind kernels."""
 WORTH: Final = 0.97
-"""A minibatch is divided further if that brings the step below this share of what it took."""
+"""More micro-batches are used if they bring the step below this share."""
 PORTIONS: Final = (2, 4, 8, 16)
 """Numbers of micro-batches that are tried."""
 
 
 def automatic(task: Task) -> Decision:
-    """The best plan found.
+    """Searches for the plan with the shortest simulated step.
 
     Raises:
-        ValueError: a cut by hand that cannot be.
+        ValueError: a cut by hand is impossible.
     """
     whole = replace(task, micro_batches=task.micro_batches or 1)
     found, score = _search(whole)
@@ -69,7 +69,7 @@ def automatic(task: Task) -> Decision:
 
 
 def _search(task: Task) -> tuple[Trials, Score]:
-    """Looks for the best plan of so many portions."""
+    """Searches for the best plan with a fixed number of micro-batches."""
     additive = Additive(task)
     trials = Trials(task, additive, effort=0)
     sets, available = _affordable(task, additive)
@@ -94,7 +94,7 @@ def _search(task: Task) -> tuple[Trials, Score]:
 def _affordable(
     task: Task, additive: Additive
 ) -> tuple[tuple[tuple[int, ...], ...], Mapping[str, Sequence[Choice]]]:
-    """Groups of machines, and layouts over them: as many as can be compared in the time that a search has."""
+    """Chooses groups of machines and layouts over them, as many as can be compared in a search."""
     for thinned in range(FEWEST + 1):
         sets = groups(task, thinned=thinned)
         available = choices(task, sets)
@@ -104,18 +104,18 @@ def _affordable(
 
 
 def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -> None:
-    """Plays the first candidates, but for what would take too long; the smaller ones first of the large."""
+    """Simulates the first candidates but for very large ones; of the large, the smaller first."""
     sizes = [trials.additive.size(candidate) for candidate, _ in first]
     for n in sorted(range(len(first)), key=lambda n: max(sizes[n], FIRST)):
         candidate, is_promised = first[n]
         if trials.evaluator.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
             trials.try_out(candidate)
-    if trials.score is None:  # cuts by hand leave nothing that is small, or cannot be
+    if trials.score is None:  # cuts by hand are large or impossible
         trials.try_out(first[min(range(len(first)), key=lambda n: sizes[n])][0])
 
 
 def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
-    """Stages one after the other, and the best plan so far, with a divided minibatch."""
+    """Tries more micro-batches for consecutive stages and for the best plan so far."""
     trials = Trials(task, Additive(task), effort=EFFORT, to_beat=to_beat)
     for candidate in (decision.cuts, *_stages(task)):
         if trials.additive.size(candidate) * task.portions <= trials.left:
@@ -127,14 +127,14 @@ def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
 
 
 def _is_worth_it(divided: Score, whole: Score) -> bool:
-    """Whether so much is gained that it is no matter of how well times of smaller products are known."""
+    """Whether the gain exceeds the doubt about times of smaller products."""
     if divided.excess_bytes or whole.excess_bytes:
         return divided < whole
     return divided.step_s <= WORTH * whole.step_s
 
 
 def _is_near(score: Score | None, task: Task) -> bool:
-    """Whether no plan can be better by more than is worth a search."""
+    """Whether the plan is so near the bound that no search is worthwhile."""
     fits = score is not None and not score.excess_bytes
     return fits and score is not None and score.step_s <= task.bound_s * CLOSE
 
@@ -145,9 +145,9 @@ def _first(
     sets: Sequence[tuple[int, ...]],
     available: Mapping[str, Sequence[Choice]],
 ) -> list[tuple[Mapping[str, Choice], bool]]:
-    """Candidates to begin with, those with the least cost by the additive model first.
+    """Lists first candidates, cheapest by the additive model first.
 
-    With each, whether it is promised that the plan found is no slower than this one.
+    Each stands with whether the plan found is promised to be no slower.
     """
     found: list[tuple[Mapping[str, Choice], bool]] = [(over(task, group), False) for group in sets]
     for exchange in EXCHANGES:
@@ -161,10 +161,7 @@ def _first(
 
 
 def _stages(task: Task) -> Iterator[Mapping[str, Choice]]:
-    """Layers in order over machines, over pairs of them, fours ..., the fastest machines first.
-
-    There are no more stages than layers.
-    """
+    """Places layers in order on machines, on pairs, on fours ..., fastest machines first."""
     ranked = sorted(range(len(task.cluster)), key=lambda m: (-task.speeds[m], m))
     most, size = len(task.graph.computed), 1
     while 2 * size <= len(ranked):

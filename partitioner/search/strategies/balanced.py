@@ -1,4 +1,4 @@
-"""Balances operations: every layer cut over all machines, in proportion to their speed."""
+"""Balanced operations: every layer cut over all machines, in proportion to their speed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from partita.partitioner.search.task import Decision, Task
 
 
 def balanced(task: Task) -> Decision:
-    """A cut for every layer, by operations alone; what messages cost is not asked.
+    """Cuts every layer by operations alone; the cost of messages does not matter.
 
     Raises:
-        ValueError: a cut by hand that cannot be.
+        ValueError: a cut by hand is impossible.
     """
     speed = [m.flops_per_s * m.threads * m.speed for m in task.cluster.machines]
 

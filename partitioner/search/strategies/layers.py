@@ -7,9 +7,9 @@ from partita.partitioner.search.task import Decision, Task
 
 
 def layers(task: Task) -> Decision:
-    """A cut for every layer: each whole, on the machines in their order.
+    """Places every layer whole, on the machines in their order.
 
     Raises:
-        ValueError: a cut by hand that cannot be.
+        ValueError: a cut by hand is impossible.
     """
     return Decision(in_order(task, range(len(task.cluster))), task.portions)
