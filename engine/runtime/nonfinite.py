@@ -104,7 +104,7 @@ class NonfiniteWatch:
             above = "" if self._had_errors(by, done, names) else ", or a layer behind it,"
             what = f"the errors that '{by}'{above} computes for '{layer}' are"
             return NonfiniteArray(what, received, self._hint(by))
-        if buffer.holds_errors:
+        if buffer.holds_grad:
             return NonfiniteArray(f"the errors of '{layer}' are", received, self._hint(layer))
         if not received and not self._has_learnt(layer, done):
             values = self._vectors.views(layer, self._vectors.parameters)
@@ -117,7 +117,7 @@ class NonfiniteWatch:
         """Whether the errors that came to a layer are known to be finite: they are still there to be seen, or
         all that sent them have learnt from errors of their own, or are losses.
         """
-        if any(name.layer == layer and name.holds_errors for name in names):
+        if any(name.layer == layer and name.holds_grad for name in names):
             return True
         graph, senders = self._plan.graph, [edge.consumer for edge in self._access.owned.edges(layer)]
         return all(isinstance(graph[one].layer, Loss) or self._has_learnt(one, done) for one in senders)

@@ -59,7 +59,7 @@ class ParameterCalls:
 
     def _key(self, instruction: Instruction) -> _Key:
         layer = instruction.target.buffer.layer
-        grads = (source.buffer for source in instruction.sources if source.buffer.holds_errors)
+        grads = (source.buffer for source in instruction.sources if source.buffer.holds_grad)
         return layer, tuple(self._kernel_of(layer, buffer) for buffer in grads)
 
     def _fused_update(self, key: _Key, *, start: int | None = None) -> FusedUpdate:

@@ -99,7 +99,7 @@ def _contents(message: Message) -> str:
 
 
 def _colour(message: Message) -> str:
-    if message.buffer.holds_errors:
+    if message.buffer.holds_grad:
         return BACKWARD
     forward = message.buffer.kind in (BufferKind.ACTIVATIONS, BufferKind.PARTIAL_SUMS)
     return FORWARD if forward else OTHERS

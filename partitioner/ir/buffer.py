@@ -87,7 +87,7 @@ class Buffer(NamedTuple):
 
     @property
     def undivided(self) -> Buffer:
-        """The buffer without its number."""
+        """The buffer without the number of its micro-batch."""
         return self if self.micro_batch is None else self.numbered(None)
 
     @property
@@ -97,12 +97,12 @@ class Buffer(NamedTuple):
 
     @property
     def contents(self) -> str:
-        """The contents in words, whatever the layer and micro-batch: `states`."""
+        """The contents in words, whatever the layer and micro-batch: `activations`."""
         return _CONTENTS[self.kind]
 
     @property
     def description(self) -> str:
-        """The contents and their layer: `hidden3's states`."""
+        """The contents and their layer: `hidden3's activations`."""
         return f"{self.layer}'s {self.contents}" if self.layer else self.contents
 
     @property
@@ -111,7 +111,7 @@ class Buffer(NamedTuple):
         return self.kind is BufferKind.ACTIVATIONS or self.kind is BufferKind.GRAD_OUTPUT
 
     @property
-    def holds_errors(self) -> bool:
+    def holds_grad(self) -> bool:
         """Whether it holds gradients of outputs or of weighted sums."""
         return self.kind in _ERRORS
 

@@ -1,14 +1,13 @@
-"""In which order a machine takes the portions of a step: one forward, one backward, over a horizontal cut.
+"""The order in which a machine takes the micro-batches of a step: one forward, one backward.
 
-    loss           up 0, down 0, up 1, down 1, up 2, down 2
-    one before it  up 0, up 1, down 0, up 2, down 1, down 2
+    loss           forward 0, backward 0, forward 1, backward 1, forward 2, backward 2
+    one before it  forward 0, forward 1, backward 0, forward 2, backward 1, backward 2
 
-A machine that is n machines before the loss goes up n times more before it first comes down, so that those
-after it have work while errors travel. Machines that wait for one another in turn (those of a vertical cut)
-are as far from the loss as the farthest of them. After the last way down of a minibatch follows its learning.
+A machine that is n machines before the loss makes n more forward passes before its first backward pass, so
+that those after it have work while gradients travel. Machines that wait for one another (those of a vertical
+cut) are in one stage. After the last backward pass of a minibatch follows its update.
 
-A portion is a micro-batch of the minibatch; or, in a step of several minibatches, a micro-batch of one of
-them.
+A step may consist of several minibatches; its micro-batches are numbered through.
 
 Source of the order: one-forward-one-backward, as in PipeDream (Narayanan and others, 2019).
 """
@@ -22,13 +21,13 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class MicroBatchPass:
-    """A portion's way up or down.
+    """The forward or backward pass of a micro-batch.
 
     Args:
-        way: which.
-        portion: its number.
-        begins: the way up is the first of its minibatch.
-        learns: the way down is the last of its minibatch, and learning follows.
+        direction: of the pass.
+        micro_batch: its number in the step.
+        starts_minibatch: whether a forward pass is the first of its minibatch.
+        updates: whether a backward pass is the last of its minibatch, and the update follows.
     """
 
     direction: Literal["forward", "backward"]
@@ -39,12 +38,12 @@ class MicroBatchPass:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The portions of a step on one machine.
+    """The micro-batches of a step on one machine.
 
     Args:
-        micro_batches: portions of a minibatch.
-        overlap: minibatches of the step.
-        depth: how many machines lie between this one and the loss, see `pipeline_stages`.
+        micro_batches: micro-batches in a minibatch.
+        overlap: minibatches in the step.
+        stage: machines between this one and the loss, see `pipeline_stages`.
     """
 
     micro_batches: int = 1
@@ -53,26 +52,26 @@ class Pipeline:
 
     @property
     def total(self) -> int:
-        """Of the step."""
+        """Number of micro-batches in the step."""
         return self.micro_batches * self.overlap
 
     @property
     def slots(self) -> int:
-        """For how many portions there must be memory: those of a minibatch, until it has been learnt, and
-        those that go up meanwhile.
+        """Number of micro-batches that need memory: a whole minibatch until its update, and forward passes of
+        the next ones meanwhile.
         """
         return min(self.total, self.micro_batches + (self.stage if self.overlap > 1 else 0))
 
     def minibatch_of(self, micro_batch: int) -> int:
-        """The minibatch of a portion."""
+        """The minibatch of a micro-batch."""
         return micro_batch // self.micro_batches
 
     def micro_batches_of(self, minibatch: int) -> range:
-        """The portions of a minibatch."""
+        """The micro-batches of a minibatch."""
         return range(minibatch * self.micro_batches, (minibatch + 1) * self.micro_batches)
 
     def passes(self, *, train: bool) -> Iterator[MicroBatchPass]:
-        """All of them in their order; without `train` only the ways up."""
+        """Lists the passes in their order; without `train` only forward passes."""
         ahead = self.stage if train else self.total
         for n in range(self.total + ahead):
             if n < self.total:
@@ -82,7 +81,7 @@ class Pipeline:
 
     @property
     def delay(self) -> float:
-        """Updates that are made between a minibatch's way up and its own update, in the mean over a step."""
+        """Mean number of updates between a minibatch's forward pass and its own update."""
         late: list[int] = []
         updated = 0
         for each in self.passes(train=True):

@@ -4,8 +4,8 @@
     4 FORWARD h2[0:1280] += h1[640:1280] after 2,3
 
 An instruction names the rows of the buffers that it writes and reads, and the earlier instructions that must
-be done before it. There is no other order: what is ready may run. Among ready instructions the first in the
-list goes first.
+be done before it. There is no other order: an instruction whose predecessors are done may run. Among those,
+the first in the list goes first.
 
 The text form of buffers is explained in `buffer`.
 """
@@ -60,7 +60,7 @@ COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """BoxSet of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
+    """Rows of a buffer: `h1[0:3,5:8]`; in a plan with tiles, boxes of a picture: `h1[0:3x4:8]`."""
 
     buffer: Buffer
     rows: BoxSet
@@ -78,12 +78,12 @@ class Instruction:
     """One step of a program.
 
     Args:
-        op: what to do.
-        target: what it writes (a SEND: what it sends).
-        sources: what it reads besides.
+        op: the operation.
+        target: rows that it writes (a SEND: that it sends).
+        sources: other rows that it reads.
         peer: the other machine of a RECV or SEND.
-        accumulate: adds to the target instead of replacing it.
-        after: positions of the earlier instructions that it waits for, without those that they wait for.
+        accumulate: whether it adds to the target instead of replacing it.
+        after: positions of earlier instructions that it waits for, without those implied by them.
     """
 
     op: Op
@@ -112,10 +112,10 @@ _LINE = re.compile(
 
 
 def parse_instruction(line: str) -> Instruction:
-    """The instruction that `str` wrote, with or without its position.
+    """Reads the text of an instruction, with or without its position.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is not an instruction.
     """
     found = _LINE.fullmatch(line.strip())
     if found is None or found["op"] not in Op.__members__:
@@ -141,13 +141,13 @@ def _parse_operand(written: str) -> Operand:
 
 @dataclass(frozen=True)
 class Program:
-    """What one machine does in a step of some kind.
+    """The instructions of one machine for a kind of step.
 
     Args:
-        machine: which.
-        instructions: in the order of their priority.
-        kind: of the step.
-        pipeline: in which order it takes the portions of the step.
+        machine: the machine's number.
+        instructions: instructions in the order of their priority.
+        kind: the kind of step.
+        pipeline: the order of its micro-batches.
     """
 
     machine: int
@@ -157,7 +157,7 @@ class Program:
 
     @property
     def slots(self) -> int:
-        """How many numbered buffers of a name have memory of their own: number n lies where n - slots did."""
+        """Numbered buffers of a name with memory of their own: number n lies where n - slots did."""
         return self.pipeline.slots
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ def parse_program(
     kind: StepKind = StepKind(),  # noqa: B008 - frozen
     pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
 ) -> Program:
-    """The program that `str` wrote."""
+    """Reads the text of a program."""
     instructions = tuple(parse_instruction(line) for line in text.splitlines() if line.strip())
     return Program(machine, instructions, kind, pipeline)
 
@@ -181,11 +181,11 @@ def parse_program(
 def ordered(
     instructions: Sequence[Instruction], uses: Sequence[tuple[Sequence[Operand], Sequence[Operand]]]
 ) -> tuple[Instruction, ...]:
-    """Finds what each instruction must wait for: whoever wrote what it reads, or used what it overwrites.
+    """Finds the predecessors of each instruction: writers of what it reads, users of what it overwrites.
 
     Args:
-        instructions: in the order of their priority, in which running one after the other would be right.
-        uses: for each instruction, everything that it reads, and everything that it writes.
+        instructions: a correct sequential order, which is also that of priority.
+        uses: for each instruction, the operands that it reads, and those that it writes.
     """
     finished: list[Instruction] = []
     before: list[int] = []  # for each instruction, a bit set of all that is done when it is
@@ -216,7 +216,7 @@ def ordered(
 
 
 class _Used:
-    """Who wrote an operand, and who used it at all (bit sets of positions); which operands share rows."""
+    """Positions (bit sets) that write or use an operand, and the operands that share rows with it."""
 
     __slots__ = ("operand", "overlapping", "users", "writers")
 
@@ -225,14 +225,14 @@ class _Used:
         self.overlapping: list[_Used] = []
 
     def by_writers(self) -> int:
-        """Who wrote some of these rows."""
+        """Positions that write some of these rows."""
         found = 0
         for used in self.overlapping:
             found |= used.writers
         return found
 
     def by_anybody(self) -> int:
-        """Who wrote or read some of these rows."""
+        """Positions that write or read some of these rows."""
         found = 0
         for used in self.overlapping:
             found |= used.users
@@ -247,7 +247,7 @@ class _Past:
         self._by_buffer: dict[Buffer, list[_Used]] = {}
 
     def of(self, operand: Operand) -> _Used:
-        """Its record; of an operand not met before, a new one."""
+        """Finds or makes the record of an operand."""
         found = self._of.get(operand)
         if found is None:
             found = self._of[operand] = _Used(operand)
@@ -262,6 +262,6 @@ class _Past:
         return found
 
     def forget(self) -> None:
-        """All of it: records that share rows know one another, and such cycles would outlive their use."""
+        """Breaks the cycles between records that share rows, which would outlive their use."""
         for used in self._of.values():
             used.overlapping.clear()

@@ -1,7 +1,4 @@
-"""How many bytes a row of each buffer takes: one place for messages, windows and costs.
-
-Plain arithmetic.
-"""
+"""Bytes of a row of each buffer: the one place for messages, windows and costs. Plain arithmetic."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand
 
 ITEM_BYTES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
-"""Bytes of a number, by the name of its kind."""
+"""Bytes of a number, by its dtype."""
 MASTERS: Final = {"float32": "float32", "float64": "float64", "bfloat16": "float32"}
-"""For each precision, that of the parameters that rules update, of gradients and of sums."""
+"""For each precision, that of the parameters that optimizers update, of gradients and of sums."""
 PRECISIONS: Final = {name: ITEM_BYTES[name] for name in MASTERS}
-"""Bytes of a state or an error, by the name of the precision."""
+"""Bytes of an activation or its gradient, by precision."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +29,8 @@ class Sizes:
     Args:
         graph: the network.
         batch: examples in a minibatch.
-        precision: of states and errors, and of weights where kernels read them.
-        micro_batches: into how many equal portions the minibatch is divided.
+        precision: precision of activations and their gradients, and of weights where kernels read them.
+        micro_batches: number of equal micro-batches in a minibatch.
     """
 
     graph: Graph
@@ -43,23 +40,25 @@ class Sizes:
 
     @property
     def master(self) -> str:
-        """The precision of parameters, of gradients and of sums."""
+        """Precision of parameters, of gradients and of sums."""
         return MASTERS[self.precision]
 
     @property
     def master_bytes(self) -> int:
-        """Of one such number."""
+        """Bytes of a number in the master precision."""
         return ITEM_BYTES[self.master]
 
     def examples(self, buffer: Buffer) -> int:
-        """How many examples a buffer is of: those of a portion; of what is learnt, the whole minibatch."""
+        """Examples of a buffer: those of a micro-batch; of parameters, gradients and norms, the whole
+        minibatch.
+        """
         return self.batch if buffer.is_of_minibatch else self.batch // self.micro_batches
 
     def row(self, buffer: Buffer) -> tuple[Shape, str]:
-        """The shape of one row of a buffer, and the kind of its numbers.
+        """Shape and dtype of one row of a buffer.
 
-        Labels are "int64", sums of squares "float64", other sums, losses and gradients of the precision's
-        master; all else has the precision.
+        Labels are "int64", sums of squares "float64"; other sums, losses and gradients have the master
+        precision, all else the precision.
         """
         if buffer.kind is BufferKind.NORMS:
             return (2 * len(self.graph.parameters),), "float64"
@@ -82,7 +81,7 @@ class Sizes:
         return (*box.shape, *row[len(box) - 1 :])
 
     def n_bytes(self, operand: Operand) -> int:
-        """Of these rows of a buffer."""
+        """Bytes of these rows of a buffer."""
         boxed = bool(operand.rows) and len(operand.rows[0]) > 1
         key = operand.buffer, boxed
         if key not in self._row_bytes:
@@ -92,7 +91,7 @@ class Sizes:
 
     @cached_property
     def _row_bytes(self) -> dict[tuple[Buffer, bool], int]:
-        """Of a row, or of a place of a picture, all of its channels."""
+        """Bytes of a row, or of all channels at a place of a picture."""
         return {}
 
     def _shared(self, layer: str) -> int:

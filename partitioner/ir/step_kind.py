@@ -1,4 +1,4 @@
-"""What a program is for: a way up or a whole step of training, and what becomes of the gradients in it."""
+"""The kinds of steps: forward alone or training, and the treatment of gradients."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ class StepKind:
     """A kind of step.
 
     Args:
-        train: the way down too, and learning.
+        train: whether the backward pass and the update follow the forward pass.
         gradients: "blocks" updates each block of a layer's parameters as soon as its gradient is computed, so
-            that no gradient is ever whole (but that of shared weights over several machines); "whole" leaves
-            the gradient of every parameter in memory.
-        norms: machines tell one another the sums of squares of their parameters and gradients before they
-            update; the gradients are then whole.
-        overlap: so many whole minibatches in one step, each of which is learnt as soon as its errors are
-            there, while others are on their way. A machine that is n machines before the loss (see
-            `pipeline`) has then learnt n others between a minibatch's way up and its own update: its gradient
-            is n updates late, but for the first n of a step, which find fewer before them. No parameters are
-            kept for it: the way down takes those of the moment.
+            that only gradients of weights shared over machines are ever whole; "whole" leaves the gradient of
+            every parameter in memory.
+        norms: whether machines exchange the sums of squares of their parameters and gradients before they
+            update; gradients are then whole.
+        overlap: number of minibatches in one step. Each is updated as soon as its gradients are there, while
+            others are in progress. On a machine that is n machines before the loss (see `pipeline`),
+            gradients are n updates late, but for the first n minibatches of a step. No parameters are kept
+            for them: the backward pass takes the current ones.
     """
 
     train: bool = True
@@ -32,7 +31,7 @@ class StepKind:
     overlap: int = 1
 
     def of(self, graph: Graph) -> StepKind:
-        """The same, said in the one way: what a network does not do is not asked for."""
+        """Normalises the kind for a network: without a loss, a step is a forward pass."""
         if not self.train or not graph.losses:
             return StepKind(train=False)
         return replace(self, gradients="whole") if self.norms else self

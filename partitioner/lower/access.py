@@ -1,4 +1,4 @@
-"""What an instruction reads and writes: what it names, and what its kernel uses besides.
+"""The operands of an instruction: those that it names, and those that its kernel uses besides.
 
 The order of a program and the lifetimes of its buffers both follow from this.
 """
@@ -13,13 +13,12 @@ from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activ
 from partita.partitioner.ir.program import Instruction, Op, Operand
 
 BLOCK_SCRATCH: Final = Operand(Buffer(BufferKind.SCRATCH, ""), BLOCK)
-"""Where a FUSED_UPDATE has its gradients: the machine has one, so one layer learns at a time."""
+"""The block of gradients of a FUSED_UPDATE. A machine has one, so it updates one layer at a time."""
 
 
 class Access:
-    """Answers about one machine of a plan.
-
-    What is read and written is said by where it lies, see `Program.slots`.
+    """Operands on one machine of a plan. Buffers are named by the place where they lie, see
+    `Program.slots`.
     """
 
     def __init__(self, owned: Ownership, machine: int, *, slots: int = 1) -> None:
@@ -53,60 +52,65 @@ class Access:
             case Op.FORWARD | Op.MULTIPLY:
                 return (*found, self.parameters(layer))
             case Op.GRAD_INPUT:
-                return (*found, *self._site(self.edge(target.buffer).consumer, target))
+                return (*found, *self._kernel_operands(self.edge(target.buffer).consumer, target))
             case Op.GRADIENT | Op.FUSED_UPDATE:
-                errors = (source for source in instruction.sources if source.buffer.holds_errors)
-                return (*found, *(operand for error in errors for operand in self._site(layer, error)))
+                errors = (source for source in instruction.sources if source.buffer.holds_grad)
+                return (
+                    *found,
+                    *(operand for error in errors for operand in self._kernel_operands(layer, error)),
+                )
             case Op.SQUARES:
                 return (*found, *(self.parameters(source.buffer.layer) for source in instruction.sources))
         return found
 
     def own(self, layer: str) -> Operand:
-        """The machine's rows of a layer."""
+        """Rows of a layer that the machine owns."""
         if layer not in self._own:
             self._own[layer] = Operand(activations(layer), self.owned.rows(layer, self.machine))
         return self._own[layer]
 
     def inputs(self, layer: str) -> tuple[Operand, ...]:
-        """The rows of each input that the machine's rows of a layer listen to; also summaries of scores."""
+        """Rows of each input that the machine's rows of a layer need; also summaries of scores."""
         if layer not in self._inputs:
             self._inputs[layer] = self._find_inputs(layer)
         return self._inputs[layer]
 
     def _find_inputs(self, layer: str) -> tuple[Operand, ...]:
         edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
-        heard = tuple(
+        inputs = tuple(
             Operand(activations(edge.layer), self.owned.needed(edge, self.machine)) for edge in edges
         )
-        told = self.owned.summary_senders(layer)
+        senders = self.owned.summary_senders(layer)
         return (
-            (*heard, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(told)))))
-            if told
-            else heard
+            (*inputs, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(senders)))))
+            if senders
+            else inputs
         )
 
     def parameters(self, layer: str) -> Operand:
-        """The parameters that the machine's rows of a layer use."""
+        """Parameters that the machine's rows of a layer use."""
         if layer not in self._parameters:
-            self._parameters[layer] = Operand(Buffer(BufferKind.PARAMETERS, layer), self._learnt_rows(layer))
+            self._parameters[layer] = Operand(
+                Buffer(BufferKind.PARAMETERS, layer), self._parameter_rows(layer)
+            )
         return self._parameters[layer]
 
     def gradient(self, layer: str) -> Operand:
-        """The gradient of these."""
-        return Operand(Buffer(BufferKind.GRADIENT, layer), self._learnt_rows(layer))
+        """The gradient of these parameters."""
+        return Operand(Buffer(BufferKind.GRADIENT, layer), self._parameter_rows(layer))
 
     @property
     def norms(self) -> Operand:
-        """The sums of squares of all machines."""
+        """Sums of squares of all machines."""
         return Operand(NORMS, BoxSet.of_rows((0, len(self.owned.parameter_owners))))
 
     def edge(self, buffer: Buffer) -> Edge:
-        """The edge along which the errors in a buffer come."""
+        """The edge along which these gradients return."""
         assert buffer.edge is not None, f"{buffer} lies on no edge"
         return buffer.edge
 
-    def deltas(self, layer: str) -> Operand:
-        """The errors from which the errors of a layer's inputs and its gradient are computed."""
+    def grad_preactivation(self, layer: str) -> Operand:
+        """The gradient from which those of a layer's inputs and parameters are computed."""
         if self.owned.is_input_split(layer):
             return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.whole(layer))
         return Operand(self.owned.edges(layer)[0].buffer, self.own(layer).rows)
@@ -115,13 +119,15 @@ class Access:
         """Every row of a layer that is cut by its inputs."""
         return self.graph[layer].rows
 
-    def _learnt_rows(self, layer: str) -> BoxSet:
+    def _parameter_rows(self, layer: str) -> BoxSet:
         if self.owned.is_input_split(layer):
             return self.whole(layer)
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
-    def _site(self, layer: str, errors: Operand) -> tuple[Operand, ...]:
-        """What a kernel reads on the way down: states, inputs and parameters; of the errors' portion."""
+    def _kernel_operands(self, layer: str, errors: Operand) -> tuple[Operand, ...]:
+        """The operands of a kernel in the backward pass: activations, inputs and parameters of the
+        micro-batch.
+        """
         number, states = errors.buffer.micro_batch, (self.own(layer), *self.inputs(layer))
         if number is not None:
             states = tuple(Operand(state.buffer.numbered(number), state.rows) for state in states)

@@ -1,10 +1,9 @@
-"""Where windows lie in a machine's memory: one may take the place of another that is done with.
+"""Offsets of windows in a machine's memory: a window may take the place of another whose use has ended.
 
-Threads run side by side and messages come when they come, so nothing is known of time but what each
-instruction waits for. A window takes the place of another only if every instruction that touches the other
-must be done before any that touches it may start. That leaves where it is what a message fills that nothing
-has to wait for. A message of the next step finds its place free too: a machine takes it in when its own next
-step has begun.
+Threads run concurrently and messages arrive at any time, so only the predecessors of each instruction are
+certain. A window takes the place of another only if every instruction that touches the other is a predecessor
+of all that touch it. So a message that no instruction has to wait for keeps a place of its own. A message of
+the next step finds its place free, because a machine receives it when its own next step has begun.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from partita.partitioner.lower.windows import ALIGNMENT, WindowPlan
 def arranged(
     owned: Ownership, program: Program, windows: Mapping[Buffer, WindowPlan], keep: Collection[Buffer] | None
 ) -> dict[Buffer, WindowPlan]:
-    """The windows with their offsets: the largest first, each in the first gap that is large enough.
+    """Places windows, the largest first, each in the first gap that is large enough.
 
     Args:
-        owned: whose program.
-        program: what touches them.
-        windows: of the program, by name.
-        keep: those that must hold at the end of a step what was written into them; None: all.
+        owned: the assignment.
+        program: the program that uses the windows.
+        windows: its windows.
+        keep: buffers that keep their rows until the end of the step; None: all.
     """
     lives = _Lives(owned, program)
     kept = (name for name in windows if keep is None or name.undivided in keep)
@@ -47,12 +46,12 @@ def arranged(
 
 
 def arena_bytes(windows: Mapping[Buffer, WindowPlan]) -> int:
-    """How much memory windows take where they lie."""
+    """Bytes of memory that placed windows take."""
     return max((_up(window.offset + window.n_bytes) for window in windows.values()), default=0)
 
 
 def _first_gap(n_bytes: int, apart: list[WindowPlan]) -> int:
-    """The first offset at which so many bytes touch none of these windows."""
+    """Finds the first offset at which so many bytes touch none of these windows."""
     offset = 0
     for window in sorted(apart, key=lambda window: window.offset):
         if offset + n_bytes <= window.offset:
@@ -66,11 +65,14 @@ def _up(n_bytes: int) -> int:
 
 
 class _Lives:
-    """Who touches each buffer, and what is done before the first that does (bit sets of positions)."""
+    """Instructions that touch each buffer, and those done before the first of them (bit sets of
+    positions).
+    """
 
     def __init__(self, owned: Ownership, program: Program) -> None:
         self.lasting: set[Buffer] = set()
-        """What is fed, because it may be played again; and what is read before it is written: zeros."""
+        """Buffers that are fed, because a step may be repeated; and those read before they are written:
+        zeros."""
         access = Access(owned, program.machine, slots=program.slots)
         done: list[int] = []
         written: dict[Buffer, BoxSet] = {}
@@ -95,7 +97,7 @@ class _Lives:
                 written[operand.buffer] = written.get(operand.buffer, NOTHING) | operand.rows
 
     def may_share(self, one: Buffer, other: Buffer) -> bool:
-        """Whether one of two buffers is done with before the other begins, in whatever order things run."""
+        """Whether all use of one buffer ends before that of the other begins, in any order of execution."""
         return self._follows(one, other) or self._follows(other, one)
 
     def _follows(self, later: Buffer, earlier: Buffer) -> bool:

@@ -1,8 +1,8 @@
-"""Lowering what follows the errors: gradients, their sums and norms, and what the driver does with them.
+"""Lowering of gradients of parameters: their sums and norms, and the update.
 
-A layer learns block by block, unless its gradient must be whole: because the step wants it, or because its
-weights are shared by several machines. Then each sums the gradients of its own rows, and the home adds the
-sums in the order of the pieces.
+A layer is updated block by block, unless its gradient must be whole: because the step wants it, or because
+machines share its weights. Then each machine sums the gradients of its own rows, and the primary owner adds
+the sums in the order of the pieces.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from partita.partitioner.ir.program import Op, Operand
 from partita.partitioner.lower.writer import Writer
 
 
-class Learning:
-    """Writes how a machine learns."""
+class UpdateWriter:
+    """Writes gradients and updates of a machine."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer, self.owned, self.access, self.kind = writer, writer.owned, writer.access, writer.kind
         self._to_update: list[Grid] = []
 
     def is_awaited(self, grid: Grid) -> bool:
-        """Whether the gradient of a layer is another machine's, which waits for it."""
+        """Whether another machine waits for this machine's gradient of a layer."""
         return self.writer.machine in self.owned.weight_receivers(grid.name)
 
     def write(self, grid: Grid) -> None:
-        """Learns a layer, or computes its gradient for `finish`."""
+        """Updates a layer, or computes its gradient for `finish`."""
         if not grid.parameters:
             return
         by_inputs = self.owned.is_input_split(grid.name)
-        given = (self.access.deltas(grid.name), *(self.access.inputs(grid.name) if by_inputs else ()))
+        given = (
+            self.access.grad_preactivation(grid.name),
+            *(self.access.inputs(grid.name) if by_inputs else ()),
+        )
         if self.kind.gradients == "blocks" and not self.owned.weight_receivers(grid.name):
             self.writer.emit(Op.FUSED_UPDATE, self.access.parameters(grid.name), *given, accumulate=True)
             return
@@ -47,7 +50,7 @@ class Learning:
             self._update(grid)
 
     def finish(self) -> None:
-        """Where norms are wanted: tells the others the machine's, hears theirs, and updates."""
+        """Exchanges the norms where they are wanted, and updates."""
         if not self._to_update:
             return
         place = self.owned.parameter_owners.index(self.writer.machine)

@@ -1,12 +1,12 @@
-"""Lowering: from who owns what to a program for each machine.
+"""Lowering: from an assignment to a program for each machine.
 
-Overlap is decided here, by the order of the list. Weights that other machines borrow leave first. On the way
-up a layer that splits its sum takes the block of the machine's own rows first, and the others as they arrive.
-On the way down come, for each layer, first the errors that another machine waits for, then the machine's own,
-then those that continue another's sum. Learning stands at the end: it fills the time in which errors travel.
+The order of the list decides what overlaps. Shared weights leave first. In the forward pass, a layer that
+splits its sum takes the block of the machine's own rows first, and the others as they arrive. In the backward
+pass, gradients that another machine waits for come first, then the machine's own, then those that continue
+another machine's sum. Updates stand at the end and fill the time in which gradients travel.
 
-A step of several portions repeats this for each, in the order of `pipeline`; it learns once for all portions
-of a minibatch, so that gradients and parameters pass through memory once.
+A step of several micro-batches repeats this for each, in the order of `pipeline`, and updates once for each
+minibatch, so that gradients and parameters pass through memory once.
 """
 
 from __future__ import annotations
@@ -23,71 +23,73 @@ from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import Op, Operand, Program
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower import partial_sums
-from partita.partitioner.lower.backward import Errors
-from partita.partitioner.lower.gradients import Learning
-from partita.partitioner.lower.messages import Message, Sum, sums
+from partita.partitioner.lower.backward import BackwardPass
+from partita.partitioner.lower.gradients import UpdateWriter
+from partita.partitioner.lower.messages import GradientSum, Message, sums
 from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.lower.writer import Writer
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a machine's program follows from.
+class ProgramInputs:
+    """Everything that determines a machine's program.
 
     Args:
-        owned: who owns what.
-        machine: whose program.
-        kind: of the step.
-        messages: that it sends and receives for each portion.
-        turns: its turns in summing errors along each edge.
-        pipeline: the order of its portions.
+        owned: the assignment.
+        machine: the machine's number.
+        kind: the kind of step.
+        messages: messages that it sends and receives for each micro-batch.
+        sums: sums of gradients that it computes along each edge.
+        pipeline: the order of its micro-batches.
     """
 
     owned: Ownership
     machine: int
     kind: StepKind
     messages: tuple[Message, ...]
-    sums: Mapping[Edge, Sequence[Sum]]
+    sums: Mapping[Edge, Sequence[GradientSum]]
     pipeline: Pipeline
 
     @property
     def key(self) -> Hashable:
-        """Equal for two shares of a network that have the same program, however their plans differ."""
+        """Equal for two machines of any plans of a network that have the same program."""
         pieces = self.owned.of_machine(self.machine)
-        judges = tuple(
+        senders = tuple(
             self.owned.of(piece.layer) for piece in pieces if self.owned.summary_senders(piece.layer)
         )
         sums = tuple(each for some in self.sums.values() for each in some)
-        return self.machine, self.kind, pieces, self.messages, judges, sums, self.pipeline
+        return self.machine, self.kind, pieces, self.messages, senders, sums, self.pipeline
 
     def program(self) -> Program:
-        """The instructions, with what each waits for."""
+        """Writes the program."""
         writer = Writer(self.owned, self.messages, self.machine, self.kind, self.pipeline)
         mine = [grid for grid in self.owned.graph.computed if writer.own(grid.name)]
         for writer.current in self.pipeline.passes(train=self.kind.train):
             if writer.current.direction == "forward":
-                _write_up(writer, mine)
+                _write_forward(writer, mine)
             else:
-                _write_down(writer, mine, self.sums)
+                _write_backward(writer, mine, self.sums)
         return writer.program()
 
 
-def shares(
+def program_inputs(
     owned: Ownership, messages: Sequence[Message], kind: StepKind, *, micro_batches: int = 1
-) -> list[Share]:
-    """For each machine what its program follows from."""
-    sums = _turns(owned) if kind.train else {}
+) -> list[ProgramInputs]:
+    """Lists the inputs of each machine's program."""
+    sums = _sums_by_machine(owned) if kind.train else {}
     parts = _by_machine(owned.machines, messages)
     one = micro_batches * kind.overlap == 1  # portion, whose place in a pipeline does not matter
     places = [0] * owned.machines if one else pipeline_stages(owned.machines, messages)
     return [
-        Share(owned, m, kind, tuple(mine), sums.get(m, {}), Pipeline(micro_batches, kind.overlap, places[m]))
+        ProgramInputs(
+            owned, m, kind, tuple(mine), sums.get(m, {}), Pipeline(micro_batches, kind.overlap, places[m])
+        )
         for m, mine in enumerate(parts)
     ]
 
 
 def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message]]:
-    """For each machine the messages that it sends and receives."""
+    """Lists the messages that each machine sends and receives."""
     found: list[list[Message]] = [[] for _ in range(machines)]
     for message in messages:
         found[message.source].append(message)
@@ -95,13 +97,13 @@ def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message
     return found
 
 
-def _write_down(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequence[Sum]]) -> None:
-    """All errors, then all learning, if this is the last portion of a minibatch; but a machine that is alone
-    learns at once what it has the errors for.
+def _write_backward(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequence[GradientSum]]) -> None:
+    """Writes all gradients of nodes, then all updates, if this pass is the last of a minibatch.
 
-    So it reads them again soon, and needs their memory no longer.
+    A machine that is alone updates a layer at once: it reads the gradients again while they are in cache, and
+    needs their memory no longer.
     """
-    errors, learning = Errors(writer, sums), Learning(writer)
+    errors, learning = BackwardPass(writer, sums), UpdateWriter(writer)
     from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_error]
     for grid in from_above:
         errors.write(grid)
@@ -115,9 +117,9 @@ def _write_down(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequence[S
     learning.finish()
 
 
-def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
-    """For each machine, its turns in summing errors along each edge."""
-    found: dict[int, dict[Edge, list[Sum]]] = {}
+def _sums_by_machine(owned: Ownership) -> dict[int, dict[Edge, list[GradientSum]]]:
+    """Lists the sums of gradients that each machine computes along each edge."""
+    found: dict[int, dict[Edge, list[GradientSum]]] = {}
     for layer in owned.graph.needs_error:
         for edge in owned.edges(layer):
             for current in sums(owned, edge):
@@ -125,8 +127,8 @@ def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
     return found
 
 
-def _write_up(writer: Writer, mine: list[Grid]) -> None:
-    """Weights that are lent and borrowed, then layer after layer from the inputs on."""
+def _write_forward(writer: Writer, mine: list[Grid]) -> None:
+    """Sends and receives shared weights, then computes layer after layer from the inputs on."""
     for grid in mine if writer.current.starts_minibatch else ():
         writer.send_all(Buffer(BufferKind.PARAMETERS, grid.name))
         writer.receive_all(Buffer(BufferKind.PARAMETERS, grid.name))
@@ -141,7 +143,7 @@ def _write_up(writer: Writer, mine: list[Grid]) -> None:
 
 
 def _obtain(writer: Writer, source: str) -> None:
-    """Feeds or receives the rows of a layer that this machine's pieces listen to."""
+    """Feeds or receives the rows of a layer that the machine's pieces need."""
     if writer.graph[source].is_placeholder:
         needed = writer.owned.needed_by_all(source, writer.machine)
         writer.emit(Op.FEED, Operand(activations(source), needed))
@@ -153,9 +155,9 @@ def _compute(writer: Writer, grid: Grid) -> None:
         partial_sums.add_up(writer, grid)
         return
     target = writer.access.own(grid.name)
-    judges = writer.owned.summary_senders(grid.name)
-    if judges:
-        _summarise(writer, grid, judges.index(writer.machine))
+    senders = writer.owned.summary_senders(grid.name)
+    if senders:
+        _summarise(writer, grid, senders.index(writer.machine))
     needed = writer.access.inputs(grid.name)
     blocks = _blocks(writer, needed[0]) if grid.layer.splits_sum else [needed]
     for n, block in enumerate(blocks):
@@ -164,18 +166,19 @@ def _compute(writer: Writer, grid: Grid) -> None:
 
 
 def _summarise(writer: Writer, loss: Grid, piece: int) -> None:
-    """Tells the others what they must know of the machine's scores, and hears of theirs."""
+    """Summarises the machine's scores, and exchanges summaries."""
     buffer = Buffer(BufferKind.SUMMARY, loss.name)
-    heard = (operand for operand in writer.access.inputs(loss.name) if operand.buffer != buffer)
-    writer.emit(Op.SUMMARISE, Operand(buffer, BoxSet.of_rows((piece, piece + 1))), *heard)
+    inputs = (operand for operand in writer.access.inputs(loss.name) if operand.buffer != buffer)
+    writer.emit(Op.SUMMARISE, Operand(buffer, BoxSet.of_rows((piece, piece + 1))), *inputs)
     writer.send_all(buffer)
     writer.receive_all(buffer)
 
 
 def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
-    """The machine's own rows first, then those of each other machine, in the order of their pieces.
+    """Divides an input: the machine's own rows first, then those of each other machine in the order of the
+    pieces.
 
-    Of a picture that is cut into tiles, row of tiles after row of tiles.
+    A picture that is cut into tiles is divided by rows of tiles.
     """
     layer = needed.buffer.layer
     if writer.graph[layer].is_placeholder:
@@ -189,7 +192,9 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
 
 
 def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
-    """A kernel takes whole rows: the row of tiles of which one is the machine's own first."""
+    """Divides an input by rows of tiles, because kernels take whole rows; the row with the machine's own tile
+    first.
+    """
     layer = needed.buffer.layer
     own = writer.own(layer)
     rows = bands([piece.box for piece in writer.owned.of(layer)])

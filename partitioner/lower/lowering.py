@@ -12,8 +12,8 @@ from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.arena import arranged
-from partita.partitioner.lower.lower import shares
-from partita.partitioner.lower.messages import Message, messages_of, of_portions
+from partita.partitioner.lower.lower import program_inputs
+from partita.partitioner.lower.messages import Message, messages_of, of_micro_batches
 from partita.partitioner.lower.windows import WindowPlan, windows_of
 
 
@@ -22,9 +22,9 @@ class Lowering:
     """Messages, programs and windows of a cut.
 
     Args:
-        owned: who owns which rows.
-        sizes: of the network's buffers, with the number of micro-batches.
-        made: the programs of one kind of step, if they were made before.
+        owned: the assignment.
+        sizes: sizes of the network's buffers, with the number of micro-batches.
+        made: programs of one kind of step, if they were made before.
     """
 
     owned: Ownership
@@ -35,7 +35,7 @@ class Lowering:
         """Every message of a step of this kind."""
         kind = kind.of(self.sizes.graph)
         if kind not in self._messages:
-            self._messages[kind] = of_portions(
+            self._messages[kind] = of_micro_batches(
                 self._per_micro_batch(kind), micro_batches=self.sizes.micro_batches, overlap=kind.overlap
             )
         return self._messages[kind]
@@ -45,7 +45,7 @@ class Lowering:
         kind = kind.of(self.sizes.graph)
         if kind not in self._programs:
             messages = self._per_micro_batch(kind)
-            found = shares(self.owned, messages, kind, micro_batches=self.sizes.micro_batches)
+            found = program_inputs(self.owned, messages, kind, micro_batches=self.sizes.micro_batches)
             self._programs[kind] = tuple(share.program() for share in found)
         return self._programs[kind]
 

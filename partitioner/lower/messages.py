@@ -1,19 +1,19 @@
-"""Every message of a step: which rows of which layer travel from which machine to which, and why.
+"""All messages of a step.
 
-Up: a state goes once to each machine that needs it, however many edges lead there. Down: along each edge of
-the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
-machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
-on the cut; in a fully connected layer, and wherever columns are cut, each machine sends the sum over its own
-receivers to the owner. Where a row has copies, each copy is fed and summed for itself on its machine, and the
-first one serves all machines that have none.
+Forward, an activation goes once to each machine that needs it, whatever the number of edges there. Backward,
+a node's gradient is summed over its receivers, edge by edge. Where nodes have few receivers, the sum runs
+from machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not
+depend on the cut; in a fully connected layer, and wherever columns are cut, each machine sends the sum over
+its own receivers to the owner. Each copy of a row is fed and summed on its own machine, and the first one
+serves all machines that have none.
 
-A layer that is cut by its inputs is no exception: its machines listen to different rows, so the states and
-errors of its input mostly stay where they are. Instead its machines tell one another partial sums of its
-nodes on the way up, and its errors on the way down.
+The machines of a layer cut by its inputs need different rows, so activations and gradients of its input
+mostly stay where they are. Instead these machines exchange partial sums in the forward pass, and the gradient
+of weighted sums in the backward pass.
 
-Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which
-returns the sum of its gradients. Where every machine must know something of every other (of the scores that
-it judges, of the size of its gradients), each sends its row to each.
+Weights that all nodes of a cut layer share go from their primary owner to every other machine of the layer,
+which returns the sum of its gradients. Where every machine needs a number of every other (summaries of
+scores, norms), each sends its row to each.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _FORWARD: Final = frozenset(
 
 @dataclass(frozen=True)
 class Message:
-    """BoxSet of a buffer that travel once a step from machine `source` to machine `destination`.
+    """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
 
     Args:
-        buffer: what travels.
-        rows: of the buffer.
-        n_bytes: of one message, for all examples of its portion.
+        buffer: the buffer of the sender.
+        rows: rows of the buffer.
+        n_bytes: size, for all examples of its micro-batch.
     """
 
     buffer: Buffer
@@ -63,7 +63,7 @@ class Message:
 
     @property
     def is_of_weights(self) -> bool:
-        """Whether it carries weights that are lent, or what was learnt with them."""
+        """Whether it carries shared weights or their gradient."""
         return self.buffer.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT)
 
     def __str__(self) -> str:
@@ -71,10 +71,11 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Sum:
-    """A machine's turn in summing errors along an edge, for some rows of the sending layer.
+class GradientSum:
+    """A sum of gradients that a machine computes along an edge, for some rows of the sending layer.
 
-    It starts from zero or goes on from `previous`'s sum; the result goes to `following` (None: it stays).
+    The sum starts from zero or continues that of machine `previous`; the result goes to machine `following`
+    (None: it stays).
     """
 
     edge: Edge
@@ -85,42 +86,51 @@ class Sum:
 
 
 def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message, ...]:
-    """Every message of a portion: of the way up in topological order, then of the way down."""
-    up = [*_lent(owned, sizes), *_states(owned, sizes), *_partial(owned, sizes), *_summaries(owned, sizes)]
+    """Lists the messages of a micro-batch: forward in topological order, then backward."""
+    up = [
+        *_shared_weights(owned, sizes),
+        *_activations(owned, sizes),
+        *_partial_sums(owned, sizes),
+        *_summaries(owned, sizes),
+    ]
     if not kind.train:
         return tuple(up)
-    down = [*_errors(owned, sizes), *_deltas(owned, sizes), *_returned(owned, sizes)]
+    down = [
+        *_grad_outputs(owned, sizes),
+        *_grad_preactivations(owned, sizes),
+        *_shared_gradients(owned, sizes),
+    ]
     return (*up, *down, *(_norms(owned, sizes) if kind.norms else ()))
 
 
-def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
-    """Every message of a step of several portions: those of each, and for each minibatch those of what is
-    learnt.
+def of_micro_batches(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
+    """Lists the messages of a step: those of each micro-batch, and for each minibatch those of parameters and
+    norms.
     """
 
-    def of(number: int, *, learnt: bool, count: int) -> Iterator[Message]:
+    def of(number: int, *, shared: bool, count: int) -> Iterator[Message]:
         for message in messages:
-            if message.buffer.is_of_minibatch == learnt:
+            if message.buffer.is_of_minibatch == shared:
                 yield replace(message, buffer=message.buffer.numbered(number)) if count > 1 else message
 
     total = micro_batches * overlap
-    found = (of(n, learnt=False, count=total) for n in range(total))
-    learnt = (of(n, learnt=True, count=overlap) for n in range(overlap))
-    return tuple(message for some in (*found, *learnt) for message in some)
+    found = (of(n, shared=False, count=total) for n in range(total))
+    shared = (of(n, shared=True, count=overlap) for n in range(overlap))
+    return tuple(message for some in (*found, *shared) for message in some)
 
 
 def _message(sizes: Sizes, operand: Operand, source: int, destination: int) -> Message:
     return Message(operand.buffer, operand.rows, source, destination, sizes.n_bytes(operand))
 
 
-def _lent(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _shared_weights(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
         for other in owned.weight_receivers(grid.name):
             weights = Operand(Buffer(BufferKind.PARAMETERS, grid.name), BLOCK)
             yield _message(sizes, weights, owned.of(grid.name)[0].machine, other)
 
 
-def _returned(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _shared_gradients(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
         for other in owned.weight_receivers(grid.name):
             gradient = Operand(Buffer(BufferKind.GRADIENT, grid.name), BLOCK)
@@ -136,8 +146,8 @@ def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     yield from _to_each_other(sizes, NORMS, owned.parameter_owners)
 
 
-def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
-    """Sums over a machine's inputs, for every other machine that has the rows."""
+def _partial_sums(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    """Lists partial sums, for every other machine that has the rows."""
     for grid in owned.graph.computed:
         pieces = owned.of(grid.name) if owned.is_input_split(grid.name) else ()
         for piece in pieces:
@@ -147,20 +157,20 @@ def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
                     yield _message(sizes, sums, piece.machine, owner.machine)
 
 
-def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
-    """Errors that came to a machine, for every other machine that has weights of these rows."""
+def _grad_preactivations(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    """Lists gradients of weighted sums, for every other machine that has weights of these rows."""
     for grid in reversed(owned.graph.computed):
         pieces = owned.of(grid.name) if owned.is_input_split(grid.name) else ()
-        told = owned.grad_senders(grid.name) if pieces else ()
+        senders = owned.grad_senders(grid.name) if pieces else ()
         for piece in pieces:
             for other in pieces:
-                if piece.machine in told and other.machine != piece.machine:
-                    deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), piece.rows)
-                    yield _message(sizes, deltas, piece.machine, other.machine)
+                if piece.machine in senders and other.machine != piece.machine:
+                    grad_preactivation = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), piece.rows)
+                    yield _message(sizes, grad_preactivation, piece.machine, other.machine)
 
 
 def _to_each_other(sizes: Sizes, buffer: Buffer, machines: tuple[int, ...]) -> Iterator[Message]:
-    """Row n of the buffer is the n-th machine's, and all must have all."""
+    """Lists the exchange of a buffer whose row n belongs to the n-th machine."""
     for n, source in enumerate(machines):
         for destination in machines:
             if source != destination:
@@ -168,7 +178,7 @@ def _to_each_other(sizes: Sizes, buffer: Buffer, machines: tuple[int, ...]) -> I
                 yield _message(sizes, row, source, destination)
 
 
-def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _activations(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
         listeners = {piece.machine for edge in owned.edges(grid.name) for piece in owned.of(edge.consumer)}
         for destination in sorted(listeners):
@@ -178,66 +188,68 @@ def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
                     yield _message(sizes, Operand(activations(grid.name), rows), piece.machine, destination)
 
 
-def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _grad_outputs(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
         for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
             joined: dict[tuple[int, int], BoxSet] = {}
-            for turn in sums(owned, edge):
-                if turn.following is not None:
-                    key = (turn.machine, turn.following)
-                    joined[key] = joined.get(key, NOTHING) | turn.rows
+            for part in sums(owned, edge):
+                if part.following is not None:
+                    key = (part.machine, part.following)
+                    joined[key] = joined.get(key, NOTHING) | part.rows
             for (source, destination), rows in joined.items():
                 yield _message(sizes, Operand(edge.buffer, rows), source, destination)
 
 
-def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
-    """Who sums which errors along an edge, from whom, and for whom; in the order of the machines' pieces."""
+def sums(owned: Ownership, edge: Edge) -> tuple[GradientSum, ...]:
+    """Lists the sums of gradients along an edge, in the order of the machines' pieces."""
     by_part = owned.sums_by_machine(edge) or owned.crosses_tiles(edge)
     return _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
 
 
-def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[GradientSum, ...]:
     return tuple(
-        Sum(edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine)
+        GradientSum(
+            edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine
+        )
         for piece in owned.of(edge.consumer)
         for owner, rows in owned.suppliers(edge.layer, owned.grad_rows(edge, piece.machine), piece.machine)
     )
 
 
-def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
-    """Splits each machine's rows by who had the rows before it and who has them next; copies stay apart."""
-    turns = [piece.machine for piece in owned.of(edge.consumer)]
-    before, behind = _nearest(owned, edge, turns), _nearest(owned, edge, turns[::-1])
+def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[GradientSum, ...]:
+    """Splits each machine's rows by the machines before and after it in the sum; copies stay apart."""
+    order = [piece.machine for piece in owned.of(edge.consumer)]
+    before, behind = _nearest(owned, edge, order), _nearest(owned, edge, order[::-1])
     found = []
-    for machine in turns:
+    for machine in order:
         copies = owned.grad_rows(edge, machine) - owned.primary_grad_rows(edge, machine)
         if copies:
-            found.append(Sum(edge, machine, copies, None, None))
+            found.append(GradientSum(edge, machine, copies, None, None))
         for previous, rows in before[machine]:
             for following, others in behind[machine]:
                 rest = rows & others
                 if rest and following is not None:
-                    found.append(Sum(edge, machine, rest, previous, following))
+                    found.append(GradientSum(edge, machine, rest, previous, following))
                     continue
                 for owner, final in owned.primary_owners(edge.layer, rest):
                     home = None if owner.machine == machine else owner.machine
-                    found.append(Sum(edge, machine, final, previous, home))
+                    found.append(GradientSum(edge, machine, final, previous, home))
     return tuple(found)
 
 
 def _nearest(
-    owned: Ownership, edge: Edge, turns: Sequence[int]
+    owned: Ownership, edge: Edge, order: Sequence[int]
 ) -> dict[int, list[tuple[int | None, BoxSet]]]:
     """Splits the rows that each machine passes on by the last machine before it that does so too.
 
-    The nearest comes first, and None last, where nobody did. Of a picture whose columns are cut elsewhere the
-    rows are whole here: their columns are left out meanwhile.
+    The nearest comes first; None, where there is none, last. In a plan with tiles rows are whole here,
+    without columns.
     """
     width = (0, owned.graph[edge.layer].shape[1]) if owned.is_boxed(edge.layer) else None
-    place = {machine: n for n, machine in enumerate(turns)}
+    place = {machine: n for n, machine in enumerate(order)}
     latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who passed them on last
     found: dict[int, list[tuple[int | None, BoxSet]]] = {}
-    for machine in turns:
+    for machine in order:
         needed = owned.primary_grad_rows(edge, machine).rows
         shared: dict[int, list[tuple[int, int]]] = {}
         for start, stop in needed.spans:

@@ -1,9 +1,9 @@
-"""Lowering what the machines of a layer that is cut by its inputs tell one another.
+"""Lowering of the exchanges inside a layer that is cut by its inputs.
 
-Up: each machine has sums over its own inputs, first those that another machine waits for. Who has a row adds
-up the sums of all machines, in the order of their numbers, so that several that have the same row have the
-same bits. Down: who has errors of rows, slopes included, gives them to all others. If all have all rows, the
-errors that came to each of them are summed, again in the order of the machines.
+Forward: each machine sums over its own inputs, first for machines that wait. The owner of a row adds the sums
+of all machines in the order of their numbers, so that copies have the same bits. Backward: a machine with the
+gradient of rows sends it to all others. If all have all rows, the gradients that came to each are summed,
+again in the order of the machines.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from partita.partitioner.lower.writer import Writer
 
 
 def add_up(writer: Writer, grid: Grid) -> None:
-    """Writes how a machine computes its states of such a layer."""
+    """Writes the forward computation of a machine's rows."""
     buffer, own = Buffer(BufferKind.PARTIAL_SUMS, grid.name), writer.access.own(grid.name)
-    heard, done = writer.access.inputs(grid.name), set()
+    inputs, done = writer.access.inputs(grid.name), set()
     outgoing, incoming = writer.outgoing.get(buffer, []), writer.incoming.get(buffer, [])
     for message in outgoing:
         if message.rows not in done:
             done.add(message.rows)
-            writer.emit(Op.MULTIPLY, Operand(buffer, message.rows), *heard)
+            writer.emit(Op.MULTIPLY, Operand(buffer, message.rows), *inputs)
         writer.send(message)
     if own.rows not in done:
-        writer.emit(Op.MULTIPLY, Operand(buffer, own.rows), *heard)
+        writer.emit(Op.MULTIPLY, Operand(buffer, own.rows), *inputs)
     terms = {writer.machine: Operand(buffer, own.rows)}
     for message in incoming:
         writer.receive(message, buffer.received_from(message.source))
@@ -34,18 +34,18 @@ def add_up(writer: Writer, grid: Grid) -> None:
 
 
 def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:
-    """Writes how the machines of such a layer come to know all of its errors; returns where.
+    """Writes the exchange of gradients of weighted sums; returns their place.
 
     Args:
-        writer: of one of them.
+        writer: the writer of one of the machines.
         grid: the layer.
-        error: those of the machine's own rows, as far as they came to it.
+        error: the gradient of the machine's own rows, as far as it came to it.
     """
     buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), writer.access.whole(grid.name)
     total, own = Operand(buffer, whole), Operand(buffer, error.rows)
     incoming = sorted(writer.incoming.get(buffer, ()), key=lambda message: message.source)
-    shares = writer.machine in writer.owned.grad_senders(grid.name)
-    if shares:
+    program_inputs = writer.machine in writer.owned.grad_senders(grid.name)
+    if program_inputs:
         writer.emit(Op.ADD, own, error)
         writer.send_all(buffer)
     if error.rows != whole:
@@ -60,5 +60,5 @@ def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:
         writer.emit(Op.ADD, terms[0], term, accumulate=True)
     rest = [*terms[:1], *terms[len(before) :]] if before else terms
     for n, term in enumerate(rest):
-        writer.emit(Op.ADD, total, term, accumulate=shares or n > 0)
+        writer.emit(Op.ADD, total, term, accumulate=program_inputs or n > 0)
     return total

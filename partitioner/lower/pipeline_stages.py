@@ -1,7 +1,6 @@
-"""How far each machine stands before the loss, counted in machines: from this follows its place in a
-pipeline.
+"""The place of each machine in a pipeline: its distance from the loss, counted in machines.
 
-Machines that wait for one another in turn stand side by side, as those of a vertical cut do.
+Machines that wait for one another, as those of a vertical cut do, are in one stage.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from partita.partitioner.lower.messages import Message
 
 
 def pipeline_stages(machines: int, messages: Iterable[Message]) -> tuple[int, ...]:
-    """How many machines lie between each machine and the last that it tells something, at most.
+    """Counts the machines between each machine and the last that depends on it, at most.
 
     Args:
-        machines: how many there are.
-        messages: of a whole step.
+        machines: number of machines.
+        messages: messages of a whole step.
     """
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(machines))

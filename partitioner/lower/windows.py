@@ -1,6 +1,6 @@
-"""The windows of a program: which rows of each buffer a machine holds, and how many bytes they take.
+"""The windows of a program: rows of each buffer that a machine holds, and their bytes.
 
-Plain arithmetic. The engine allocates exactly these arrays; where they lie is `arena`'s.
+Plain arithmetic. The engine allocates exactly these arrays; `arena` places them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from partita.partitioner.ir.program import Operand, Program
 from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
 
 ALIGNMENT: Final = 64
-"""Bytes: arrays begin where lines of the cache do."""
+"""Bytes: arrays begin at cache lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """An array to allocate: rows of a buffer, for every example of a batch where they are states or errors.
+    """An array to allocate: rows of a buffer, for every example where they are activations or gradients of
+    them.
 
     Args:
         box: rows of the buffer; of a picture in a plan with tiles, rows and columns.
-        shape: of the array, `[rows, other node axes ..., example]`; of shared weights and their gradient
-            `[1, number]`.
-        dtype: the kind of its numbers, see `Sizes.row`.
-        offset: where it begins in the machine's memory for windows, in bytes.
-        own: the shape of the machine's own tile, where it lies in an array of its own besides: the window has
-            other columns too, and kernels take whole arrays. None where they take it from the window.
+        shape: shape of the array, `[rows, other node axes ..., example]`; of shared weights and their
+            gradient `[1, number]`.
+        dtype: kind of its numbers, see `Sizes.row`.
+        offset: beginning in the machine's memory for windows, in bytes.
+        own: shape of the machine's own tile where it has an array of its own, because the window has other
+            columns too and kernels take whole arrays; else None.
     """
 
     box: Box
@@ -41,22 +42,20 @@ class WindowPlan:
 
     @property
     def n_bytes(self) -> int:
-        """Of the array, and of the machine's own tile beside it."""
+        """Bytes of the array, and of the machine's own tile beside it."""
         return self.own_offset + (math.prod(self.own) * ITEM_BYTES[self.dtype] if self.own else 0)
 
     @property
     def own_offset(self) -> int:
-        """Where the own tile begins, in bytes behind the array's beginning."""
+        """Beginning of the own tile, in bytes from the array's beginning."""
         n_bytes = math.prod(self.shape) * ITEM_BYTES[self.dtype]
         return -(-n_bytes // ALIGNMENT) * ALIGNMENT if self.own else n_bytes
 
 
 def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[Buffer, WindowPlan]:
-    """What a program's machine holds of each buffer, by the names that its instructions use.
+    """Lists the windows of a program, by the places of its buffers.
 
-    Of numbered buffers that take turns in a place it holds the first, see `place_of`.
-
-    What lies in the machine's vectors is left out: its parameters, and their gradient where that is whole.
+    Parameters that lie in the machine's vectors are left out, and their gradient where that is whole.
     """
     found: dict[Buffer, WindowPlan] = {}
     for instruction in program.instructions:
@@ -71,7 +70,7 @@ def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[Buffer,
 
 
 def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Box) -> Box | None:
-    """The machine's own tile, if the window in which its states or errors come together is wider."""
+    """The machine's own tile, if the window in which its activations or gradients lie is wider."""
     own = owned.rows(buffer.layer, machine).hull
     apart = buffer.travels_along_edges and buffer.peer is None
     if not apart or own.columns in (None, window.columns):
@@ -81,7 +80,7 @@ def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Box) -> Box
 
 
 def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
-    """Whether a buffer is no window of its own, but part of the machine's parameters or their gradient."""
+    """Whether a buffer is no window, but part of the machine's vectors of parameters or their gradient."""
     if buffer.peer is not None:
         return False
     if buffer.kind not in (BufferKind.PARAMETERS, BufferKind.GRADIENT):

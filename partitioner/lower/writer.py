@@ -18,10 +18,10 @@ from partita.partitioner.lower.messages import Message
 class Writer:
     """Instructions in the order of their priority; each message is received once, however often asked for.
 
-    Who lowers speaks of a portion by names without a number; they are numbered when they are written down.
+    Callers name buffers without a number; they are numbered when they are written.
 
     Attributes:
-        turn: what is being written.
+        current: the pass that is being written.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Writer:
         kind: StepKind,
         pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
     ) -> None:
-        """With the messages of one portion."""
+        """Takes the messages of one micro-batch."""
         self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
         self.pipeline, self.current = pipeline, MicroBatchPass("forward", 0)
         self._is_undivided = pipeline.total == 1
@@ -53,10 +53,7 @@ class Writer:
         return not self.outgoing and not self.incoming
 
     def program(self) -> Program:
-        """What was written, with what each instruction waits for.
-
-        A machine that is alone has nothing to overlap: the list is the order.
-        """
+        """Orders the instructions. A machine that is alone has nothing to overlap: the list is the order."""
         access, written = self.access, self._instructions
         if self.is_alone:
             done = [
@@ -67,13 +64,13 @@ class Writer:
         return Program(self.machine, ordered(written, uses), self.kind, self.pipeline)
 
     def own(self, layer: str) -> BoxSet:
-        """The rows of a layer that the machine owns."""
+        """Rows of a layer that the machine owns."""
         return self.access.own(layer).rows
 
     def emit(
         self, op: Op, target: Operand, *sources: Operand, peer: int | None = None, accumulate: bool = False
     ) -> None:
-        """Adds an instruction; one that learns reads the errors of all portions of the minibatch."""
+        """Adds an instruction; a gradient reads all micro-batches of the minibatch."""
         if self._is_undivided:
             self._instructions.append(Instruction(op, target, sources, peer, accumulate))
             return
@@ -86,20 +83,20 @@ class Writer:
             if op in (Op.FUSED_UPDATE, Op.GRADIENT)
             else (micro_batch,)
         )
-        heard = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
+        inputs = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
         self._instructions.append(
-            Instruction(op, self._numbered(target, micro_batch), heard, peer, accumulate)
+            Instruction(op, self._numbered(target, micro_batch), inputs, peer, accumulate)
         )
 
     def _numbered(self, operand: Operand, micro_batch: int) -> Operand:
-        """Speaks of a portion; not of what all share."""
+        """Numbers the buffer of an operand, unless all micro-batches share it."""
         name = operand.buffer
         if self._is_undivided or name.is_of_minibatch or name.micro_batch is not None:
             return operand
         return Operand(name.numbered(micro_batch), operand.rows)
 
     def _sent(self, buffer: Buffer) -> Buffer:
-        """What a message is called here: of what all portions share, by the number of the minibatch."""
+        """The buffer of a message: where micro-batches share it, with the number of the minibatch."""
         if self.pipeline.overlap == 1 or not buffer.is_of_minibatch:
             return buffer
         return buffer.numbered(self.pipeline.minibatch_of(self.current.micro_batch))
@@ -109,12 +106,12 @@ class Writer:
         self.emit(Op.SEND, Operand(self._sent(message.buffer), message.rows), peer=message.destination)
 
     def send_all(self, buffer: Buffer) -> None:
-        """Sends a buffer to whoever needs it."""
+        """Sends a buffer to every machine that needs it."""
         for message in self.outgoing.get(buffer, ()):
             self.send(message)
 
     def receive(self, message: Message, buffer: Buffer | None = None) -> None:
-        """Takes a message into the buffer of its name, or another."""
+        """Receives a message into the buffer of its name, or another."""
         target = self._numbered(
             Operand(self._sent(buffer or message.buffer), message.rows), self.current.micro_batch
         )
@@ -124,20 +121,20 @@ class Writer:
             self.emit(Op.RECV, target, peer=message.source)
 
     def receive_all(self, buffer: Buffer) -> None:
-        """Takes in all messages of a buffer."""
+        """Receives all messages of a buffer."""
         for message in self.incoming.get(buffer, ()):
             self.receive(message)
 
     def receive_and_add(self, message: Message, target: Operand) -> None:
-        """Takes a message into a buffer of its own, and adds the rows of a target, which hold a sum."""
+        """Receives a message into a buffer of its own, and adds it to the target's rows."""
         buffer = message.buffer.received_from(message.source)
         self.receive(message, buffer)
         self.emit(Op.ADD, target, Operand(self._sent(buffer), target.rows), accumulate=True)
 
     def receive_into_sum(self, message: Message, begun: BoxSet) -> None:
-        """Takes a message into the buffer of its name, and adds it to its rows `begun`, which hold a sum.
+        """Receives a message into the buffer of its name, and adds it where `begun` rows hold a sum.
 
-        Those that hold none are taken as they are.
+        Other rows are taken as they are.
         """
         added = message.rows & begun
         if not added:

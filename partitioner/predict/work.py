@@ -85,7 +85,7 @@ def _inputs_of(instruction: Instruction) -> Operand | None:
     errors, *others = instruction.sources
     if errors.buffer.kind is not BufferKind.GRAD_PREACTIVATION:
         return None
-    return next((source for source in others if not source.buffer.holds_errors), None)
+    return next((source for source in others if not source.buffer.holds_grad), None)
 
 
 def _played_by(instruction: Instruction) -> str:
@@ -99,10 +99,10 @@ def _played_by(instruction: Instruction) -> str:
 def _of_layer(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     """Kind, settings, and the shapes of rows: `Dense activation='relu' use_bias=True 1 <- 1`."""
     sources = (sizes.graph[source] for source in grid.sources)
-    heard = ", ".join(_row(source) for source in sources)
+    needed = ", ".join(_row(source) for source in sources)
     edge = instruction.target.buffer.edge
     which = f" input {edge.number}" if instruction.op is Op.GRAD_INPUT and edge and edge.number else ""
-    return f"{_settings(grid.layer)} {_row(grid)} <- {heard}{which}"
+    return f"{_settings(grid.layer)} {_row(grid)} <- {needed}{which}"
 
 
 def _row(grid: Grid) -> str:
@@ -120,8 +120,8 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
         )
     if op in (Op.GRADIENT, Op.FUSED_UPDATE):
         rows, inputs = _extent(sources[0]), _inputs_of(instruction)
-        heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
-        return f"{rows} by {heard}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
+        needed = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
+        return f"{rows} by {needed}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
     if instruction.target.buffer.kind is BufferKind.PARTIAL_SUMS:
         return f"{own} by {_extent(sources[0])} alone"
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
@@ -208,9 +208,9 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         return each * own * examples * share
     share = 1.0
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
-        heard = instruction.sources[0]
-        source = graph[heard.buffer.layer]
-        share = source.nodes_in(heard.rows) / max(source.n_nodes, 1)
+        needed = instruction.sources[0]
+        source = graph[needed.buffer.layer]
+        share = source.nodes_in(needed.rows) / max(source.n_nodes, 1)
     rows = BLOCK if op is Op.SUMMARISE else target.rows
     return each * grid.nodes_in(rows) * examples * share
 

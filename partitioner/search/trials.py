@@ -15,7 +15,7 @@ from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.step_kind import StepKind
-from partita.partitioner.lower.lower import Share, shares
+from partita.partitioner.lower.lower import ProgramInputs, program_inputs
 from partita.partitioner.lower.messages import messages_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.simulate import simulate_programs
@@ -55,7 +55,7 @@ class Evaluator:
     def score(self, plan: Plan, *, limit_s: float = math.inf) -> Score:
         """Simulates a plan's step; checks memory only if the step is shorter than the limit."""
         messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
-        found = shares(plan.ownership, messages, self.kind, micro_batches=self.task.portions)
+        found = program_inputs(plan.ownership, messages, self.kind, micro_batches=self.task.portions)
         parts = [self._part(share) for share in found]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         self.programs = tuple(part.track.program for part in parts)
@@ -69,7 +69,7 @@ class Evaluator:
             excess += max(part.n_bytes - limit, 0)
         return Score(excess, record.step_s)
 
-    def _part(self, share: Share) -> _Part:
+    def _part(self, share: ProgramInputs) -> _Part:
         key = share.key
         if key not in self._parts:
             program = share.program()

@@ -199,7 +199,7 @@ class Interpreter:
         layer = instruction.target.buffer.layer
         last = whole.of(instruction)
         for errors in instruction.sources:
-            if not errors.buffer.holds_errors:
+            if not errors.buffer.holds_grad:
                 continue
             number = errors.buffer.micro_batch
             of_portion = last if number is None else whole.portion(number, up=False)
@@ -235,7 +235,7 @@ class Interpreter:
     # Buffers
 
     def _read(self, host: Host, operand: Operand) -> list[object]:
-        if operand.buffer.holds_errors:
+        if operand.buffer.holds_grad:
             return list(self._read_errors(host, operand))
         if operand.buffer.kind is BufferKind.PARAMETERS:
             return [(host.learnt, host.updates.get(operand.buffer.layer, 0) if self.train else "as given")]
@@ -249,7 +249,7 @@ class Interpreter:
         return [host.states[operand.buffer, row] for row in members(operand.rows)]
 
     def _read_sums(self, host: Host, operand: Operand) -> list[list[Term]]:
-        if operand.buffer.holds_errors:
+        if operand.buffer.holds_grad:
             return self._read_errors(host, operand)
         return [list(host.gradients[operand.buffer])]
 
@@ -263,7 +263,7 @@ class Interpreter:
 
     def _write(self, host: Host, operand: Operand, values: Sequence[object]) -> None:
         for row, value in zip(members(operand.rows), values, strict=True):
-            if operand.buffer.holds_errors:
+            if operand.buffer.holds_grad:
                 assert isinstance(value, list)
                 host.errors[operand.buffer, row] = list(value)
             elif operand.buffer.kind is BufferKind.GRADIENT:
