@@ -19,8 +19,8 @@ MOST: Final = 1 << 53
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 """Every number of a message counts something; the decoder refuses any other."""
 
-Rows: TypeAlias = tuple[tuple[Count, ...], ...]
-"""Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
+Rows: TypeAlias = tuple[tuple[tuple[Count, Count], ...], ...]
+"""Disjoint boxes of a layer: `(start, stop)` of its rows, or of its rows and columns."""
 
 
 class MalformedMessage(ValueError):

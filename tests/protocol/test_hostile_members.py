@@ -229,8 +229,8 @@ def test_a_part(said: list[tuple[Said, object]]) -> None:
     machine = InstructionScheduler(
         [
             ScheduledInstruction(Kind.COMPUTE),
-            ScheduledInstruction(Kind.SEND, (0,), "part 0.1", "y", ((0, 2),)),
-            ScheduledInstruction(Kind.RECEIVE, (), "part 0.2", "x", ((0, 2),), n_bytes=8),
+            ScheduledInstruction(Kind.SEND, (0,), "part 0.1", "y", (((0, 2),),)),
+            ScheduledInstruction(Kind.RECEIVE, (), "part 0.2", "x", (((0, 2),),), n_bytes=8),
         ]
     )
     machine.receive(BeginStep(0), 0.0)
