@@ -7,11 +7,10 @@ which.
 """
 
 from partita.engine.methods.descent import GradientDescent, NonlinearCG
-from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.lbfgs import LBFGS
 from partita.engine.methods.line_search import LineSearch
 from partita.engine.methods.line_search_method import LineSearchMethod
-from partita.engine.methods.method import Method
+from partita.engine.methods.method import Direction, DirectionGenerator, Method
 from partita.engine.methods.objective import GRADIENT, Objective, Value
 
 __all__ = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.line_search_method import LineSearchMethod
+from partita.engine.methods.method import Direction, DirectionGenerator
 from partita.engine.methods.objective import GRADIENT
 from partita.engine.protocol.commands import Dots, dot
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Final
 
-from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.line_search_method import LineSearchMethod
+from partita.engine.methods.method import Direction, DirectionGenerator
 from partita.engine.methods.objective import GRADIENT
 from partita.engine.protocol.commands import Dots, Request, Scalars
 

@@ -22,9 +22,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.line_search import LineSearch, Verdict
-from partita.engine.methods.method import Method
+from partita.engine.methods.method import Direction, DirectionGenerator, Method
 from partita.engine.methods.objective import GRADIENT, Objective, Value
 from partita.engine.protocol.commands import (
     POINT,

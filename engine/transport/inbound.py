@@ -6,7 +6,6 @@ A sender's identity is the authenticated key that the transport passes in, never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -18,14 +17,6 @@ from partita.engine.transport.shared_link import SharedLinkReceiver
 from partita.engine.transport.wire import Ack, LinkOffer
 
 _MAX_REMOVED: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _Sender:
-    name: str
-    incarnation: int
-    machine: str
-    reassembly: Reassembly
 
 
 class InboundConnections:
@@ -54,7 +45,7 @@ class InboundConnections:
         self._max_payload = max_payload
         self._machine = machine
         self._accept, self._send_ack, self._on_ack = accept, send_ack, on_ack
-        self._by_key: dict[str, _Sender] = {}
+        self._by_key: dict[str, tuple[Peer, Reassembly]] = {}
         self._removed: dict[str, int] = {}  # next message numbers of recently removed senders, by key
 
     def replace(self, peers: Iterable[Peer]) -> None:
@@ -64,38 +55,39 @@ class InboundConnections:
         Raises:
             ValueError: two peers have the same key; nothing is changed.
         """
-        by_key: dict[str, _Sender] = {}
+        by_key: dict[str, tuple[Peer, Reassembly]] = {}
         for peer in peers:
-            if peer.public_key in by_key:
+            key = peer.public_key
+            if key in by_key:
                 raise ValueError(
-                    f"'{peer.name}' and '{by_key[peer.public_key].name}' have the same key; "
+                    f"'{peer.name}' and '{by_key[key][0].name}' have the same key; "
                     "a key says who sends, so give every host one of its own"
                 )
-            known = self._by_key.get(peer.public_key)
-            identity = peer.name, peer.incarnation, peer.machine
-            if known is None or (known.name, known.incarnation, known.machine) != identity:
-                next_number = self._removed.get(peer.public_key, 0)
-                known = self._new(peer, next_number if known is None else known.reassembly.following)
-            by_key[peer.public_key] = known
+            known = self._by_key.get(key)
+            if known is None:
+                by_key[key] = peer, self._new(peer, self._removed.get(key, 0))
+            elif _identity(known[0]) == _identity(peer):
+                by_key[key] = known
+            else:
+                by_key[key] = peer, self._new(peer, known[1].following)
         before, self._by_key = self._by_key, by_key
         for key, sender in before.items():
             if by_key.get(key) is not sender:
-                sender.reassembly.close()
+                sender[1].close()
                 if key not in by_key:
-                    self._removed[key] = sender.reassembly.following
+                    self._removed[key] = sender[1].following
         while len(self._removed) > _MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
 
-    def _new(self, peer: Peer, following: int) -> _Sender:
+    def _new(self, peer: Peer, following: int) -> Reassembly:
         shares_memory = self._machine and peer.machine == self._machine
-        reassembly = Reassembly(
+        return Reassembly(
             max_payload=self._max_payload,
             following=following,
             accept=partial(self._accept, peer.public_key) if shares_memory else lambda offer: None,
             send_ack=partial(self._send_ack, peer.name, peer.incarnation),
             on_ack=partial(self._on_ack, peer.name, peer.incarnation),
         )
-        return _Sender(peer.name, peer.incarnation, peer.machine, reassembly)
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
@@ -109,19 +101,26 @@ class InboundConnections:
         if sender is None:
             self._counters.refused_messages += 1
             return []
-        return self._count(sender, lambda: sender.reassembly.add(frames))
+        peer, reassembly = sender
+        return self._count(peer, reassembly, lambda: reassembly.add(frames))
 
     def poll_link(self, key: str) -> list[Received]:
         """Returns the messages on the shared-memory link of a sender, if it is authorised."""
         sender = self._by_key.get(key)
-        return [] if sender is None else self._count(sender, sender.reassembly.poll_link)
+        return [] if sender is None else self._count(*sender, sender[1].poll_link)
 
-    def _count(self, sender: _Sender, reassemble: Callable[[], list[Delivered]]) -> list[Received]:
-        malformed = sender.reassembly.malformed
+    def _count(
+        self, peer: Peer, reassembly: Reassembly, reassemble: Callable[[], list[Delivered]]
+    ) -> list[Received]:
+        malformed = reassembly.malformed
         received = []
         for message, payload in reassemble():
             n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
-            self._counters.count_received(sender.name, message, n_bytes, is_shared=is_shared)
-            received.append(Received(sender.name, sender.incarnation, message, payload))
-        self._counters.malformed += sender.reassembly.malformed - malformed
+            self._counters.count_received(peer.name, message, n_bytes, is_shared=is_shared)
+            received.append(Received(peer.name, peer.incarnation, message, payload))
+        self._counters.malformed += reassembly.malformed - malformed
         return received
+
+
+def _identity(peer: Peer) -> tuple[str, int, str]:
+    return peer.name, peer.incarnation, peer.machine

@@ -1,8 +1,9 @@
 """Outbound connection to one peer: a PUSH socket, and a bounded queue of what the socket does not take yet.
 
 A PUSH socket at its high-water mark would block or drop messages, so what it refuses is queued in order. Sent
-messages are retained until the peer acknowledges them, and sent again when the peer reports a gap, because a
-broken connection loses the frames in flight.
+messages are retained until the peer acknowledges them, and sent again when the peer reports a gap: a broken
+connection loses the frames in flight, and neither ZeroMQ nor TCP reports how many. Messages in shared memory
+cannot be lost while both processes live, and are not retained.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import zmq
 
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.mailbox import PeerStalled
-from partita.engine.transport.retransmission import Group, RetransmitQueue, size
 from partita.engine.transport.shared_link import SharedLinkSender
 from partita.engine.transport.wire import STREAM_BITS, Ack, SendWindow, encode_control, frames
 
 ACK_TIMEOUT_S: Final = 1.0  # after this time without an acknowledgement, the peer is asked for one
+MAX_UNACKED_BYTES: Final = (
+    64 << 20
+)  # bound of the retained messages: more than is in flight to a correct peer
+
+Group: TypeAlias = tuple[bytes, zmq.Frame | None]
+"""An envelope and its chunk, as they were sent: retaining them copies nothing."""
+
 _RESEND_S: Final = 0.25  # minimum interval of retransmissions, unless something was acknowledged in between
 
 
@@ -54,7 +61,10 @@ class OutboundConnection:
         self._waiting_bytes = 0
         self._since = 0.0
         self._number = stream << STREAM_BITS
-        self._unacked = RetransmitQueue()
+        self._unacked: deque[tuple[int, list[Group], int]] = (
+            deque()
+        )  # number, frames and size of each message
+        self._unacked_bytes = 0
         self._ack_due = float("inf")
         self._resent_at = float("-inf")
 
@@ -103,25 +113,25 @@ class OutboundConnection:
         """
         if ack.number > self._number:
             return
-        if self._unacked.drop(below=ack.number):
+        while self._unacked and self._unacked[0][0] < ack.number:
+            self._drop_oldest()
             self._resent_at = float("-inf")
         self._ack_due = now + ACK_TIMEOUT_S if self._unacked else float("inf")
         if not ack.resend or now - self._resent_at < _RESEND_S:
             return
         self._resent_at = now
-        first = self._unacked.first
         self._clear_queue()
-        self.send_control(SendWindow(self._number if first is None else first))
-        for group in self._unacked.groups():
-            self._pass(*group)
+        self.send_control(SendWindow(self._unacked[0][0] if self._unacked else self._number))
+        for _, groups, _ in self._unacked:
+            for group in groups:
+                self._pass(*group)
 
     def request_ack_when_due(self, now: float) -> None:
         """Asks the peer for an acknowledgement if it is overdue."""
         if now >= self._ack_due:
             self._ack_due = now + ACK_TIMEOUT_S
-            first = self._unacked.first
-            if first is not None and not self._queue:
-                self.send_control(SendWindow(first, self._number))
+            if self._unacked and not self._queue:
+                self.send_control(SendWindow(self._unacked[0][0], self._number))
 
     def flush(self) -> None:
         """Passes the queue to the socket until that takes no more."""
@@ -130,7 +140,7 @@ class OutboundConnection:
             if not self._try_send(envelope, frame):
                 return
             self._queue.popleft()
-            self._waiting_bytes -= size(envelope, frame)
+            self._waiting_bytes -= _size(envelope, frame)
             self._since = time.monotonic()
 
     def close(self) -> None:
@@ -138,7 +148,8 @@ class OutboundConnection:
         if self._link is not None:
             self._link.close()
         self._clear_queue()
-        self._unacked = RetransmitQueue()
+        self._unacked.clear()
+        self._unacked_bytes = 0
         self.socket.close(linger=0)
 
     def _clear_queue(self) -> None:
@@ -151,8 +162,15 @@ class OutboundConnection:
             self._ack_due = time.monotonic() + ACK_TIMEOUT_S
         for group in groups:
             self._pass(*group)
-        self._unacked.add(self._number, groups, waiting_bytes=self._waiting_bytes)
+        n_bytes = sum(_size(*group) for group in groups)
+        self._unacked.append((self._number, groups, n_bytes))
+        self._unacked_bytes += n_bytes
+        while self._unacked_bytes - self._waiting_bytes > MAX_UNACKED_BYTES and len(self._unacked) > 1:
+            self._drop_oldest()
         self._number += 1
+
+    def _drop_oldest(self) -> None:
+        self._unacked_bytes -= self._unacked.popleft()[2]
 
     def _pass(self, envelope: bytes, frame: zmq.Frame | None) -> None:
         """Gives a group to the socket, or queues it."""
@@ -160,7 +178,7 @@ class OutboundConnection:
             if not self._queue:
                 self._since = time.monotonic()
             self._queue.append((envelope, frame))
-            self._waiting_bytes += size(envelope, frame)
+            self._waiting_bytes += _size(envelope, frame)
 
     def _try_send(self, envelope: bytes, frame: zmq.Frame | None) -> bool:
         try:
@@ -181,3 +199,7 @@ def _copied(chunk: memoryview | bytes) -> zmq.Frame:
     if isinstance(chunk, memoryview):
         chunk.release()  # the frame would keep the caller's buffer alive
     return frame
+
+
+def _size(envelope: bytes, frame: zmq.Frame | None) -> int:
+    return len(envelope) + (0 if frame is None else len(frame))

@@ -19,7 +19,7 @@ from partita.engine.kernels.convolution import few, gradient, loops
 from partita.engine.numerics import compiled
 from partita.engine.numerics.fingerprint import Unidentified, fingerprint
 from partita.engine.parameters import LARS, SGD, Adagrad, Adam, Momentum, RMSProp
-from partita.engine.parameters.optimizers import norms, update_loop
+from partita.engine.parameters.optimizers import update_loop
 
 HELPERS = """
 from typing import NamedTuple
@@ -190,7 +190,7 @@ def test_every_loop_of_an_optimizer_has_its_own() -> None:
     assert len({fingerprint(loop) for loop in loops_of}) == len(OPTIMIZERS)
 
 
-@pytest.mark.parametrize("module", [*MODULES, norms, update_loop], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [*MODULES, update_loop], ids=lambda module: module.__name__)
 def test_every_function_of_this_project_has_one(module: ModuleType) -> None:
     functions = [value for value in vars(module).values() if hasattr(value, "py_func")]
     assert functions or module is activations

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.protocol.messages import Credit, Fetch, Message, Peer
-from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
+from partita.engine.transport.outbound import ACK_TIMEOUT_S, MAX_UNACKED_BYTES, OutboundConnection
 from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.rendezvous import Rendezvous
-from partita.engine.transport.retransmission import MAX_UNACKED_BYTES
 from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
 from partita.engine.transport.wire import CHUNK_BYTES, Ack, LinkOffer
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
@@ -147,7 +146,7 @@ def test_a_peer_that_never_acknowledges_costs_bounded_memory() -> None:
         for _ in range(300):
             ends.send(CHUNK_BYTES)
             ends.wire.under_way.clear()
-        assert ends.way._unacked.n_bytes <= MAX_UNACKED_BYTES
+        assert ends.way._unacked_bytes <= MAX_UNACKED_BYTES
         ends.wait()
         for _ in range(2):  # it learns that the first of them are lost for good, and has the rest
             ends.deliver(10_000)

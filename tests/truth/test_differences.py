@@ -30,7 +30,7 @@ from partita.engine import (
 )
 from partita.engine.parameters import UpdateContext
 from partita.engine.parameters.initialise import initial_range
-from partita.engine.parameters.optimizers.norms import clip_factor
+from partita.engine.parameters.optimizers.optimizer import clip_factor
 from partita.layers import (
     Activation,
     AveragePool2D,

@@ -2,15 +2,14 @@
 
 `optimizer` is the interface; `sgd`, `adagrad`, `adam` and `lars` contain the arithmetic of one number, and
 `update_loop` the compiled pass around it, which `on_cuda` compiles for a GPU. `schedule` contains learning
-rates that change, `norms` what depends on whole parameters, `options` the text forms, and `settings` the
+rates that change, `options` the text forms, and `settings` the
 checks of arguments. No module here knows shards, machines or messages.
 """
 
 from partita.engine.parameters.optimizers.adagrad import Adagrad, RMSProp
 from partita.engine.parameters.optimizers.adam import Adam, AdamW
 from partita.engine.parameters.optimizers.lars import LARS
-from partita.engine.parameters.optimizers.norms import Squares, sum_of_squares
-from partita.engine.parameters.optimizers.optimizer import Optimizer, Update, UpdateContext
+from partita.engine.parameters.optimizers.optimizer import Optimizer, Squares, Update, UpdateContext
 from partita.engine.parameters.optimizers.schedule import (
     Cosine,
     ExponentialDecay,
@@ -21,7 +20,7 @@ from partita.engine.parameters.optimizers.schedule import (
     StepDecay,
 )
 from partita.engine.parameters.optimizers.sgd import SGD, Momentum
-from partita.engine.parameters.optimizers.update_loop import all_finite
+from partita.engine.parameters.optimizers.update_loop import all_finite, sum_of_squares
 
 __all__ = [
     "LARS",

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from partita.engine.parameters.optimizers.norms import Squares
-from partita.engine.parameters.optimizers.optimizer import Optimizer, UpdateContext
+from partita.engine.parameters.optimizers.optimizer import Optimizer, Squares, UpdateContext
 
 
 def _velocity(w: Any, g: Any, state: Any, i: int, settings: Any, real: Any) -> Any:

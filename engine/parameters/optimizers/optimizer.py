@@ -8,19 +8,24 @@ new optimizer is the arithmetic of one number and a class in a file here.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.optimizers.norms import Squares, clip_factor
 from partita.engine.parameters.optimizers.schedule import LearningRate, rate_at
 from partita.engine.parameters.optimizers.settings import Settings
 from partita.engine.parameters.optimizers.update_loop import Arithmetic, Stored, scaled, update_loop
 from partita.engine.parameters.vector import Vector
+
+CLIP_EPSILON: Final = 1e-6  # added to a norm before dividing by it, as PyTorch does
+
+Squares: TypeAlias = tuple[float, float]
+"""Sums of squares over one whole parameter: of its numbers, and of their gradient."""
 
 
 class UpdateContext(NamedTuple):
@@ -186,3 +191,14 @@ def check_arrays(values: Vector, gradient: Stored, *others: Stored | None) -> No
 def is_zero(value: float) -> bool:
     """Whether a number is 0 in float32, the lowest precision of values."""
     return bool(np.float32(value) == 0)
+
+
+def clip_factor(squares: Mapping[str, Squares], most: float) -> float:
+    """Returns the factor that reduces the norm of all gradients together to `most`: 1 where it is below.
+
+    As `torch.nn.utils.clip_grad_norm_`: min(1, most / (norm + 1e-6)). NaN where any gradient is not finite,
+    so that every update reports it. Sums are added in the order of the mapping: the same factor on every
+    machine.
+    """
+    norm = math.sqrt(sum(gradient for _, gradient in squares.values()))
+    return min(1.0, most / (norm + CLIP_EPSILON)) if math.isfinite(norm) else math.nan

@@ -1,4 +1,4 @@
-"""The compiled pass over memory that all optimizers share, and the detection of numbers that are not finite.
+"""The compiled pass over memory that all optimizers share, sums of squares, and checks for finite numbers.
 
 The loop uses no fast-math. An addition, product, quotient or square root is rounded in the same way inside
 and outside of a vector register, so the result does not depend on a number's position; and the loop waits for
@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from partita.engine.numerics import compiled, downcast, upcast
+from partita.engine.numerics import compiled, compiled_reassociating, downcast, upcast
 from partita.engine.parameters.vector import Vector
 
 Stored: TypeAlias = npt.NDArray[Any]
@@ -57,6 +57,20 @@ def all_finite(vector: Vector) -> bool:
     for i in range(vector.size):
         flag = nonfinite(flag, upcast(vector[i]))
     return bool(flag == 0)
+
+
+@compiled_reassociating
+def sum_of_squares(vector: Vector) -> float:
+    """Sums the squares of a vector (float32, float64, or the bits of bfloat16) in float64.
+
+    The same vector has always the same sum, to the bit, on any number of threads; the sum over its parts may
+    differ within the rounding of float64.
+    """
+    total = 0.0
+    for i in range(vector.size):
+        x = np.float64(upcast(vector[i]))
+        total += x * x
+    return total
 
 
 def scaled(gradient: Any, value: Any, factor: Any, settings: Any, real: Any) -> Any:
