@@ -1,4 +1,4 @@
-"""Decide: who owns which nodes, and what that costs. This room runs no tensor.
+"""Decides which machine owns which nodes, and predicts the cost. This room runs no tensor.
 
 `partition` makes a `Plan` for a `Cluster`; a plan knows its messages, its programs (one for each machine) and
 its predicted step, prints itself as a table and draws itself as SVG.

@@ -33,22 +33,22 @@ def partition(
     """Cuts one replica of a network over the machines of a cluster.
 
     Args:
-        network: as declared.
+        network: the network as declared.
         cluster: the machines of one replica; a driver multiplies them.
         batch: examples in a minibatch.
         cuts: cuts by hand for some layers, by name: `RowSplit(2)`, `RowSplit((0, 2), sizes=(4, 2))`,
             `Whole(1)`, `Tiles(4, across=(2, 2))`, `InputSplit(2)`, `Replicated(2)`.
-        strategy: what decides for the other layers: "automatic" searches for the shortest predicted step, on
-            all machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers"
-            keeps them whole, one run of them after the other on each machine.
+        strategy: strategy for the other layers: "automatic" searches for the shortest predicted step, on all
+            machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers" keeps
+            them whole, one run of them after the other on each machine.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
-        micro_batches: into how many equal portions a minibatch is divided. They follow one another through
-            the machines of a horizontal cut, which so work at the same time; what is learnt is the same. If
-            not given, the automatic strategy chooses, and others take the minibatch whole.
+        micro_batches: number of equal micro-batches in a minibatch. They follow one another through the
+            machines of a horizontal cut, which so work at the same time; the update is the same. If not
+            given, the automatic strategy chooses, and others use one.
 
     Raises:
-        ValueError: the network is not finished or cannot be trained, a cut cannot be, the micro-batches do
-            not divide the batch, or a part does not fit into memory.
+        ValueError: the network is not finished or cannot be trained, a cut is impossible, the micro-batches
+            do not divide the batch, or a part does not fit into memory.
     """
     graph = _graph_of(network)
     if not isinstance(cluster, Cluster):
@@ -76,7 +76,7 @@ def partition(
 
 
 def _graph_of(network: object) -> Graph:
-    """The finished network, if it can be played: each layer that errors must pass has a way down."""
+    """Checks that the network is finished and every layer in need of it has a backward function."""
     if not isinstance(network, Network | Graph):
         name = getattr(network, "__name__", "")
         hint = f"call it, {name}()" if name and callable(network) else "give a Network or its graph()"

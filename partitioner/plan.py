@@ -1,4 +1,4 @@
-"""A plan: everything that follows from who owns what, derived on demand, printed as a table, drawn as SVG."""
+"""A plan: everything that follows from an assignment, derived on demand, printed as a table, drawn as SVG."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Plan:
         graph: the network.
         cluster: the machines.
         batch: examples in a minibatch.
-        ownership: who owns which rows.
-        precision: of states and errors, and of parameters where kernels read them.
-        micro_batches: into how many equal portions the minibatch is divided, which follow one another through
-            the machines.
-        products: which library computes which matrix product, on machines that bring no choice of their own.
+        ownership: the rows of each machine.
+        precision: precision of activations and gradients, and of parameters where kernels read them.
+        micro_batches: number of equal micro-batches in a minibatch, which follow one another through the
+            machines.
+        products: libraries of matrix products, on machines without a choice of their own.
         lowered: messages and programs of an equal cut, if they were made before.
     """
 
@@ -69,7 +69,7 @@ class Plan:
         object.__setattr__(self, "micro_batches", n)
 
     def with_micro_batches(self, micro_batches: int) -> Self:
-        """The same plan with another number of micro-batches.
+        """Replaces the number of micro-batches.
 
         Raises:
             ValueError: it does not divide the batch.
@@ -77,7 +77,7 @@ class Plan:
         return replace(self, micro_batches=micro_batches)
 
     def with_batch(self, batch: int) -> Self:
-        """The same plan with another number of examples in a minibatch.
+        """Replaces the number of examples in a minibatch.
 
         Raises:
             ValueError: the micro-batches do not divide it.
@@ -91,43 +91,43 @@ class Plan:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """How many bytes a row of each buffer takes."""
+        """Shapes and bytes of each buffer."""
         return Sizes(self.graph, self.batch, self.precision, self.micro_batches)
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Every message of a training step, or of a prediction where the network has no loss."""
+        """All messages of a training step, or of a prediction where the network has no loss."""
         return self.messages_for(StepKind())
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """A step of training, for each machine; the way up where the network has no loss."""
+        """The training step of each machine; the forward pass where the network has no loss."""
         return self.programs_for(StepKind())
 
     @property
     def forward_programs(self) -> tuple[Program, ...]:
-        """The way up alone (to the losses, if there are any), for each machine."""
+        """The forward pass of each machine, to the losses if there are any."""
         return self.programs_for(StepKind(train=False))
 
     @property
     def undivided_messages(self) -> tuple[Message, ...]:
-        """The same, those of all micro-batches as one: what a picture shows."""
+        """The messages with those of all micro-batches as one, for pictures."""
         return self.with_micro_batches(1).messages
 
     @property
     def portions(self) -> str:
-        """How the batch is taken, in words."""
+        """The batch and its micro-batches in words."""
         if self.micro_batches == 1:
             return f"batch {self.batch}"
         each = self.batch // self.micro_batches
         return f"batch {self.batch} as {self.micro_batches} micro-batches of {each}"
 
     def messages_for(self, kind: StepKind) -> tuple[Message, ...]:
-        """Every message of a step of this kind."""
+        """All messages of a step of this kind."""
         return self.lowering.messages(kind)
 
     def programs_for(self, kind: StepKind) -> tuple[Program, ...]:
-        """A step of this kind, for each machine."""
+        """The step of this kind of each machine."""
         return self.lowering.programs(kind)
 
     @cached_property
@@ -138,7 +138,7 @@ class Plan:
 
     @cached_property
     def costs(self) -> Costs:
-        """What instructions and messages take on these machines."""
+        """Costs of instructions and messages on these machines."""
         return Costs(
             self.graph,
             self.cluster,
@@ -149,35 +149,35 @@ class Plan:
 
     @cached_property
     def simulated_step(self) -> SimulatedStep:
-        """The predicted step: the programs, played on a virtual clock.
+        """The programs, simulated on a virtual clock.
 
         Raises:
-            Deadlock: never, for a plan of `partition`; tests look.
+            Deadlock: never, for a plan of `partition`.
         """
         return play(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
 
     @property
     def predicted_step_s(self) -> float:
-        """Seconds of a training step, as predicted."""
+        """Predicted seconds of a training step."""
         return self.simulated_step.step_s
 
     @cached_property
     def lower_bound_s(self) -> float:
-        """What no plan of this network on these machines can be below (seconds)."""
+        """Lower bound on the step time of any plan of this network on these machines, in seconds."""
         return lower_bound_s(self.costs)
 
     @property
     def connectivity(self) -> int:
-        """How many numbers of nodes travel up for each example: the hypergraph connectivity minus one.
+        """Numbers of nodes that travel forward for each example: the hypergraph connectivity minus one.
 
-        A state counts once for each machine that needs it and does not own it. Of a layer that is cut by its
-        inputs, what a machine sums of a node counts once for each other machine that has the node.
+        An activation counts once for each machine that needs it and does not own it, a partial sum once for
+        each other machine that has the node.
         """
         return sum(self.travelling)
 
     @cached_property
     def travelling(self) -> tuple[int, int]:
-        """How many states travel to another machine, and how many partial sums, for each example."""
+        """Activations that travel to another machine, and partial sums, for each example."""
         states = sums = 0
         for message in self.messages:
             nodes = self.graph[message.layer].nodes_in(message.rows) if message.layer else 0
@@ -188,7 +188,7 @@ class Plan:
 
     @cached_property
     def traffic_bytes(self) -> tuple[list[int], list[int]]:
-        """For each machine the bytes that it sends in a step, and those that it receives."""
+        """Bytes that each machine sends in a step, and those that it receives."""
         sent, received = [0] * len(self.cluster), [0] * len(self.cluster)
         for message in self.messages:
             sent[message.source] += message.n_bytes
@@ -196,7 +196,7 @@ class Plan:
         return sent, received
 
     def n_parameters(self, machine: int) -> int:
-        """How many numbers the machine's pieces learn."""
+        """Number of parameters of the machine's pieces."""
         pieces = self.ownership.of_machine(machine)
         return sum(
             held.size for piece in pieces for held in self.ownership.parameter_slices(piece.layer, machine)
@@ -205,18 +205,18 @@ class Plan:
     def windows(
         self, program: Program, *, keep: Collection[Buffer] | None = None
     ) -> dict[Buffer, WindowPlan]:
-        """The arrays of states, errors and sums that a machine holds to play one of the plan's programs.
+        """Lists the arrays that a machine holds to play one of the plan's programs.
 
         Args:
-            program: of one of its machines.
-            keep: the buffers that hold their rows until the next step begins; what is fed always does. Others
-                may lie in the same memory, one after another. None: all keep theirs.
+            program: a program of the plan.
+            keep: buffers that keep their rows until the next step; inputs always do. Others may share memory.
+                None: all keep theirs.
         """
         return self.lowering.windows(program, keep)
 
     @property
     def kept(self) -> tuple[Buffer, ...]:
-        """What a part that learns keeps of a step until the next: states, by which faults are found."""
+        """Buffers that keep their rows in training: activations, by which non-finite numbers are found."""
         return tuple(activations(grid.name) for grid in self.graph.computed)
 
     def memory_bytes(
@@ -227,24 +227,24 @@ class Plan:
         driver: Driver = "downpour",
         rule_vectors: int = 1,
     ) -> int:
-        """Bytes that the machine's part takes at most: its windows, its vectors, and scratch.
+        """Bytes that the machine's part takes at most: windows, vectors, and scratch.
 
-        Left out are other scratch of kernels, the index tables of `Node` layers, messages in flight, and
+        Not included are other scratch of kernels, the index tables of `Node` layers, messages in flight, and
         Python itself.
 
         Args:
-            machine: whose part.
-            kind: of the steps that are played.
+            machine: the machine's number.
+            kind: the kind of steps.
             driver: "downpour" has two more vectors than a "session": gradients accumulated and in flight.
-            rule_vectors: how many vectors the update rule remembers: SGD none, Adagrad one, Adam two.
+            rule_vectors: number of vectors in the optimizer's state: SGD none, Adagrad one, Adam two.
 
         Raises:
-            ValueError: the network has a loss, but a layer without a way down.
+            ValueError: the network has a loss, but a layer without a backward function.
         """
         return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
 
     def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
-        """`memory_bytes` of the machine whose program this is."""
+        """Bytes of the part that plays this program; see `memory_bytes`."""
         machine = program.machine
         threads = self.cluster.machines[machine].threads
         vectors = vector_bytes(
@@ -254,17 +254,17 @@ class Plan:
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
 
     def products_of(self, machine: int) -> Products:
-        """Which library computes which matrix product of a machine, in every process that plays its part."""
+        """The libraries of a machine's matrix products, in every process that plays its part."""
         return self.cluster.machines[machine].products or self.products
 
     def multiplying_by(self, products: Products) -> Self:
-        """The same plan where every machine computes its matrix products as `products` says."""
+        """Replaces the libraries of matrix products on every machine."""
         machines = tuple(replace(machine, products=products) for machine in self.cluster.machines)
         return self.on(replace(self.cluster, machines=machines))
 
     @cached_property
     def large_products(self) -> tuple[int, ...]:
-        """The machines that may have matrix products of which it matters what computes them."""
+        """Machines with matrix products so large that their library matters."""
         return tuple(
             machine
             for machine, made in enumerate(self.cluster.machines)
@@ -277,11 +277,11 @@ class Plan:
         )
 
     def on(self, cluster: Cluster) -> Self:
-        """The same cut on as many other machines; it shares messages and programs."""
+        """Places the same cut on as many other machines; messages and programs are shared."""
         return replace(self, cluster=cluster, lowered=self.lowering)
 
     def for_prediction(self) -> Self:
-        """The same plan without losses and targets: what `predict` plays."""
+        """The same plan without losses and targets, for predictions."""
         graph = self.graph.without_losses()
         pieces = tuple(piece for piece in self.pieces if piece.layer in graph)
         return replace(self, graph=graph, ownership=replace(self.ownership, graph=graph, pieces=pieces))
@@ -289,13 +289,12 @@ class Plan:
     def draw(
         self, path: str | Path, *, layer: str | None = None, nodes: Sequence[Shape | int] | None = None
     ) -> Path:
-        """Writes the plan as an SVG picture: layers, parts as colours, messages as lines.
+        """Draws the plan as an SVG picture: layers, parts as colours, messages as lines.
 
         Args:
-            path: of the file.
-            layer: draws this layer alone, node by node, with its inputs: who feeds whom, and where it is cut,
-                which rows travel.
-            nodes: of that layer, those whose senders are marked, by their positions in the grid, for example
+            path: the file to write.
+            layer: draws this layer alone, node by node, with its inputs, its cut, and the rows that travel.
+            nodes: nodes of that layer whose senders are marked, by their positions in the grid, for example
                 `[(0, 0, 0)]`; the middle one if not given.
 
         Raises:
@@ -314,23 +313,23 @@ class Plan:
         return target
 
     def draw_timeline(self, path: str | Path) -> Path:
-        """Writes the predicted step as an SVG picture: what each machine does when, who waits for what.
+        """Draws the predicted step as an SVG picture: the timeline of each machine, with waits.
 
         Args:
-            path: of the file.
+            path: the file to write.
         """
         target = Path(path)
         target.write_text(view("steps").draw_step(self), encoding="utf-8")
         return target
 
     def write_page(self, path: str | Path) -> Path:
-        """Writes all that is known of the plan as one HTML page, which needs no other file.
+        """Writes everything known of the plan as one HTML page, which needs no other file.
 
-        The table, the picture, the timeline of a predicted step (which can be enlarged), the messages by
-        size, and the memory of each machine.
+        The page has the table, the picture, the timeline of a predicted step (which can be enlarged), the
+        messages by size, and the memory of each machine.
 
         Args:
-            path: of the file.
+            path: the file to write.
         """
         target = Path(path)
         target.write_text(view("pages").plan_page(self, str(self)), encoding="utf-8")
@@ -341,5 +340,4 @@ class Plan:
 
 
 def _nearest_divisor(batch: int, n: int) -> int:
-    """Of the numbers that divide the batch, the one that is nearest to this."""
     return min((k for k in range(1, batch + 1) if batch % k == 0), key=lambda k: abs(k - n))

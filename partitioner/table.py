@@ -1,6 +1,6 @@
-"""A plan as a table of text: who owns what, what travels, what a step is predicted to take, and why.
+"""A plan as a table of text: pieces, messages, the predicted step, and its critical path.
 
-Of many machines those are shown that differ: the busiest, the one in the middle and the least busy.
+Of many machines three are shown: the busiest, the one in the middle and the least busy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from partita.partitioner.plan import Plan
 
 COLUMNS = 8
-"""Up to so many machines, each has a column and a row of its own."""
+"""Number of machines up to which each has a column and a row."""
 
 
 def plan_table(plan: Plan, *, width: int | None = None) -> str:
-    """The whole plan.
+    """Prints the whole plan.
 
     Args:
-        plan: which.
-        width: of the terminal, in columns; without one a line is as long as its words, at most 100 columns as
-            long as names are short.
+        plan: the plan.
+        width: columns of the terminal; without it a line is as long as its words, at most 100 columns as long
+            as names are short.
     """
     precision = plan.precision
     head = (
@@ -57,7 +57,7 @@ def _layers(plan: Plan, width: int | None) -> list[str]:
 
 
 def _cell(plan: Plan, layer: str, machine: int) -> str:
-    """The rows that a machine has: `0:8`; cut by inputs, `0:8/0:4`."""
+    """Rows of a machine: `0:8`; cut by inputs, `0:8/0:4`."""
     rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.input_span(layer, machine)
     if not rows:
         return "-"
@@ -65,7 +65,7 @@ def _cell(plan: Plan, layer: str, machine: int) -> str:
 
 
 def _by_inputs(piece: Piece) -> str:
-    """What a cell says of a layer that is cut by its inputs, by an example."""
+    """Explains the cell of a layer that is cut by its inputs, by an example."""
     rows, inputs = str(piece.rows), Box((piece.inputs or (0, 0),)).text
     return f"{rows}/{inputs}: states of rows {rows}, with the weights for rows {inputs} of the input"
 
@@ -141,7 +141,7 @@ def _summary(plan: Plan, width: int | None) -> list[str]:
 
 
 def gap(step_s: float, bound_s: float) -> str:
-    """The optimality gap: how much faster a plan could be, as far as a lower bound tells."""
+    """The optimality gap: by which factor a plan could be faster, as far as the lower bound tells."""
     ratio, least = step_s / bound_s, f"no plan is below {bound_s * 1e3:.2f} ms"
     if ratio < 1.005:
         return f"{least}: none is faster"
@@ -149,7 +149,7 @@ def gap(step_s: float, bound_s: float) -> str:
 
 
 def _products(plan: Plan) -> Iterator[str]:
-    """What computes matrix products, where it matters: below a size all are NumPy's."""
+    """Libraries of matrix products, where these are large enough to matter."""
     if plan.precision == "bfloat16" and plan.large_products:
         yield "products: torch (bfloat16)"
         return

@@ -49,14 +49,14 @@ def readable_seconds(seconds: float) -> str:
 
 
 def parse_quantity(written: object, units: Mapping[str, float]) -> float:
-    """The number in the plain unit (seconds, bytes, bytes per second, operations per second).
+    """Reads a quantity in the plain unit (seconds, bytes, bytes per second, operations per second).
 
     Args:
         written: a number with its unit.
-        units: the plain unit's multiples by their names, those to be recommended first.
+        units: the plain unit's multiples by their names, recommended ones first.
 
     Raises:
-        ValueError: it is no such text; says what would be, from "write" on.
+        ValueError: the text is no quantity; the message says what would be, from "write" on.
     """
     found = _WRITTEN.fullmatch(written) if isinstance(written, str) else None
     if found is not None and found[2] in units:
@@ -70,12 +70,12 @@ def parse_quantity(written: object, units: Mapping[str, float]) -> float:
 
 
 def quantity(number: float, units: Mapping[str, float], *, digits: int | None = None) -> str:
-    """The number in the unit in which it is shortest.
+    """Writes a quantity in the unit in which it is shortest.
 
     Args:
-        number: in the plain unit.
+        number: the quantity in the plain unit.
         units: as for `parse_quantity`.
-        digits: rounded to so many; None: `parse_quantity` gives the very number back.
+        digits: significant digits; None: `parse_quantity` gives the very number back.
     """
     if digits is not None:
         fitting = [unit for unit, size in units.items() if 1.0 <= abs(number) / size < 1000.0]
@@ -86,12 +86,12 @@ def quantity(number: float, units: Mapping[str, float], *, digits: int | None = 
 
 
 def _length(text: str) -> tuple[int, int]:
-    """How hard it is to read: by its digits but for zeros at the end, and by its letters."""
+    """Ranks texts by their digits but for zeros at the end, then by their letters."""
     return len(text.split()[0].replace(".", "").strip("0")), len(text)
 
 
 def _plain(number: float, size: float) -> str:
-    """How many units of this size, as it was once written."""
+    """The number of units of this size, in plain decimals."""
     return f"{(Decimal(repr(float(number))) / Decimal(repr(size))).normalize():f}"
 
 
@@ -141,9 +141,7 @@ def _table(rows: Sequence[Sequence[str]], chosen: Sequence[int], left: Collectio
 
 
 def wrapped(line: str, width: int | None = None) -> list[str]:
-    """A line of words as lines that are no wider; the first line's indentation, and two spaces, begin the
-    others.
-    """
+    """Wraps a line of words; the first line's indentation, and two spaces, begin the others."""
     if width is None or len(line) <= width:
         return [line]
     start = line[: len(line) - len(line.lstrip())]
@@ -162,7 +160,7 @@ def _wrap(text: str, width: int, first: str, others: str) -> list[str]:
 
 
 def _blocks(widths: Sequence[int], keys: int, names: int, width: int | None) -> Iterator[list[int]]:
-    """The columns behind the names, as many at a time as fit."""
+    """Groups the columns behind the names, as many at a time as fit."""
     block: list[int] = []
     used = names
     for column in range(keys, len(widths)):
@@ -176,7 +174,7 @@ def _blocks(widths: Sequence[int], keys: int, names: int, width: int | None) -> 
 
 
 def _paragraphs(rows: Sequence[Sequence[str]], keys: int, width: int) -> Iterator[str]:
-    """A row's name, and below it what its cells are: `    parameters 5,765, sends 72.2 KiB`."""
+    """Prints a row's name, and below it its cells: `    parameters 5,765, sends 72.2 KiB`."""
     heads, *others = rows
     for row in others:
         yield from _wrap(" ".join(filter(None, row[:keys])), width, "", _GAP)

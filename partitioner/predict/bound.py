@@ -1,10 +1,10 @@
-"""A lower bound on the step of every plan of a network on a cluster, without looking for one.
+"""A lower bound on the step time of every plan of a network on a cluster, without a search.
 
-Three things hold for each plan. Its machines do all the work, so the busiest does at least what it would if
-work could be divided at will, each layer where it is done fastest (`work_s`). Its layers wait for one
-another, up and down again, each for at least its smallest instruction (`chain_s`). And where layers hear all
-of one another, either a single machine does everything, or some layer waits for a message, and in training
-for its answer (`apart_s`).
+Three bounds hold for each plan. Its machines do all the work, so the busiest takes at least the time of work
+that is divided at will, each layer where it is fastest (`work_s`). Layers wait for one another, forward and
+backward, each for at least its smallest instruction (`chain_s`). Where layers are fully connected, either one
+machine does everything, or some layer waits for a message, and in training for the gradient that returns
+(`apart_s`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from partita.partitioner.predict.cost import Costs
 Numbers = npt.NDArray[np.float64]
 
 ROUNDS: Final = 200
-"""Of improving the prices of machines."""
+"""Iterations that improve the prices of machines."""
 
 
 def lower_bound_s(costs: Costs) -> float:
-    """Seconds that no plan's step can be below: in one portion, or in as many as these costs are for."""
+    """Bounds any plan's step in seconds: of one micro-batch, or of as many as these costs are for."""
     if costs.sizes.micro_batches == 1:
         return Bound(costs).step_s
     whole = Costs(costs.graph, costs.cluster, batch=costs.sizes.batch, precision=costs.sizes.precision)
@@ -56,18 +56,18 @@ class Bound:
 
     @property
     def step_s(self) -> float:
-        """The largest of what holds for every plan."""
+        """The largest of the bounds."""
         before_s = min(self.costs.step_s(m) for m in self.of_kind)
         return before_s + max(self.work_s, self.chain_s, min(self.alone_s, self.apart_s))
 
     @property
     def alone_s(self) -> float:
-        """The least time of one machine that does everything."""
+        """Least time of one machine that does everything."""
         return float(self.seconds.sum(axis=1).min())
 
     @property
     def work_s(self) -> float:
-        """All work, divided at will: for any prices of machines that add up to one, what it costs at least.
+        """Least time of all work, divided at will: for any prices of machines that add up to one, its cost.
 
         (The dual of the linear program; prices are raised where machines would do too much.)
         """
@@ -84,12 +84,12 @@ class Bound:
 
     @property
     def chain_s(self) -> float:
-        """The longest way up and down again."""
+        """Longest chain of layers, forward and backward."""
         return max(self._rounds.values(), default=0.0)
 
     @property
     def apart_s(self) -> float:
-        """What holds besides, if more than one machine is used; 0 where they may need no message."""
+        """Least time of more than one machine; 0 where they may need no message."""
         if len(self.costs.cluster) == 1 or not self._hangs_together():
             return 0.0 if len(self.costs.cluster) > 1 else self.alone_s
         message = min(
@@ -105,7 +105,9 @@ class Bound:
         return min(ways)
 
     def _took(self, machine: int) -> Iterator[float]:
-        """Seconds of each layer and each input, if this machine did all of it; in the cheapest portions."""
+        """Seconds of each layer and each input, if this machine computed all of it; in the cheapest
+        pieces.
+        """
         for grid in self.graph.computed:
             rows = [grid.n_rows]
             while rows[-1] > 1:
@@ -133,7 +135,7 @@ class Bound:
         return self._least(forward(grid, BLOCK, [BLOCK] * len(grid.sources)))
 
     def _down(self, grid: Grid) -> float:
-        """The least instruction that passes errors on; 0 where none does."""
+        """Least instruction that passes a gradient on; 0 where none does."""
         error = Operand(activations(grid.name), BLOCK)
         errors = [
             grad_input(grid, k, BLOCK, error)
@@ -144,7 +146,7 @@ class Bound:
 
     @cached_property
     def _heights(self) -> dict[str, float]:
-        """For each layer, the longest way up to its states."""
+        """Longest forward chain up to each layer's activations."""
         found = {grid.name: 0.0 for grid in self.graph.grids if grid.is_placeholder}
         for grid in self.graph.computed:
             found[grid.name] = max(found[source] for source in grid.sources) + self._ups[grid.name]
@@ -152,7 +154,7 @@ class Bound:
 
     @cached_property
     def _rounds(self) -> dict[str, float]:
-        """For each layer, from its way up to the top, and down to where it has passed errors on."""
+        """Longest chain from each layer forward to the end, and back to where it has passed gradients on."""
         found: dict[str, float] = {}
         for grid in reversed(self.graph.computed):
             above = max((found[name] for name, _ in self.graph.consumers(grid.name)), default=0.0)
@@ -161,7 +163,7 @@ class Bound:
 
     @cached_property
     def _rests(self) -> dict[str, float]:
-        """For each layer, what its errors still cause below it: they are passed on, layer by layer."""
+        """Longest backward chain below each layer."""
         found: dict[str, float] = {}
         for grid in self.graph.computed:
             below = [found[source] for source in grid.sources if source in self.graph.needs_error]
@@ -186,7 +188,9 @@ class Bound:
         ]
 
     def _hangs_together(self) -> bool:
-        """Whether full edges join all layers but the losses, and there are at least two of them."""
+        """Whether full connections join all layers but the losses, and there are at least two of these
+        layers.
+        """
         layers = [grid.name for grid in self.graph.computed if grid.name not in self.graph.losses]
         reached, edges = {layers[0]}, self._full_edges(losses=False)
         while new := {n for edge in edges for n in edge if reached & set(edge)} - reached:

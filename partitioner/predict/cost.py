@@ -1,9 +1,8 @@
-"""What the instructions and messages of one network cost on one cluster.
+"""Costs of the instructions and messages of one network on one cluster.
 
-A kernel takes what was measured of it on a machine, or of kernels like it (`kernel_times`); where nothing was
-measured, what its operations and bytes take at the machine's rates. The runtime adds an overhead for every
-instruction and message. A cost knows neither when something runs nor what runs beside it: that is the
-simulator's.
+A kernel takes the time that was measured for it or for similar ones on a machine (`kernel_times`), else that
+of its operations and bytes at the machine's rates. The runtime adds an overhead for every instruction and
+message. Overlap and waiting are the simulator's.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ Key: TypeAlias = tuple[object, ...]
 
 WARM_BYTES: Final = 1 << 20
 COLD_BYTES: Final = 32 << 20
-"""Parameters and states of a machine: with fewer than the first, the runtime finds its own code and objects
-in a cache as it left them; with more than the second, it does not. Guesses for the servers of the 2020s."""
+"""Parameters and activations of a machine: below the first, the runtime's own code and objects stay in a
+cache between steps; above the second, they do not. Guesses for servers of the 2020s."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """What a message costs, in seconds, one after another.
+    """Costs of a message, in seconds, one after another.
 
     Args:
-        send_s: the messenger of the sender is busy.
-        wire_s: the link is busy: the way out of the sender's host, and the way into the receiver's.
-        latency_s: nobody is busy.
-        receive_s: the messenger of the receiver is busy.
+        send_s: time of the sender's communication thread.
+        wire_s: time of the link: the way out of the sender's host, and the way into the receiver's.
+        latency_s: time in which no resource is busy.
+        receive_s: time of the receiver's communication thread.
     """
 
     send_s: float
@@ -51,12 +50,12 @@ class MessageCost:
 
     @property
     def total_s(self) -> float:
-        """From when it may be sent until it may be used, if nothing else is going on."""
+        """Time until a message may be used, if nothing else is going on."""
         return self.send_s + self.wire_s + self.latency_s + self.receive_s
 
 
 class Costs:
-    """Costs of one network on one cluster. Immutable but for what it remembers."""
+    """Costs of one network on one cluster. Immutable but for its memory of known costs."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class Costs:
 
         Args:
             graph: the network.
-            cluster: its machines.
+            cluster: the machines.
             batch: examples in a minibatch.
-            precision: of states and errors.
-            micro_batches: into how many a minibatch falls.
-            feeds: whether examples are taken from data, as in training. In a session they come with the
-                order to play, before a step begins.
+            precision: precision of activations and gradients.
+            micro_batches: number of micro-batches in a minibatch.
+            feeds: whether inputs are filled within the step, as in training; in a session they come before
+                it.
         """
         self.graph, self.cluster = graph, cluster
         self.sizes = Sizes(graph, batch, precision, micro_batches)
@@ -89,7 +88,7 @@ class Costs:
         self.pieces = PiecePrograms(graph)
 
     def compute_s(self, instruction: Instruction, machine: int) -> float:
-        """How long a machine's kernel threads are busy with an instruction."""
+        """Seconds for which an instruction occupies a machine's kernel threads."""
         key = (*self._key(instruction), self._alike[machine])
         found = self._kernel_s.get(key)
         if found is None:
@@ -97,11 +96,13 @@ class Costs:
         return found
 
     def step_s(self, machine: int) -> float:
-        """What a step costs a machine besides: to be told to begin, and to tell that it is over."""
+        """Seconds that a step adds on a machine: to be started, and to report its end."""
         return self.cluster.machines[machine].step_s + 3 * self._cold_s(machine)
 
     def interrupts(self, machine: int) -> bool:
-        """Whether its messenger takes its time from the kernel threads, because there is no other core."""
+        """Whether the communication thread takes its time from the kernel threads, because no other core is
+        left.
+        """
         found = self.cluster.machines[machine]
         return found.cores is None or found.cores <= found.threads
 
@@ -110,7 +111,7 @@ class Costs:
         return self.cluster.link_between(source, destination).both_ways
 
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        """What a message of so many bytes costs from one machine to another."""
+        """Prices a message of so many bytes from one machine to another."""
         link = self.cluster.link_between(source, destination)
         return MessageCost(
             link.send_s + n_bytes / link.send_bytes_per_s + self._cold_s(source),
@@ -120,15 +121,15 @@ class Costs:
         )
 
     def layer_s(self, layer: str, rows: BoxSet, machine: int, *, train: bool) -> float:
-        """How long a machine is busy in a step with these rows of a layer, if it hears all that they hear.
+        """Seconds of these rows of a layer in a step, if all inputs are there.
 
-        Every micro-batch goes up and down; what is learnt, is learnt once.
+        Every micro-batch has a forward and a backward pass; the update is made once.
 
         Args:
-            layer: a computed one.
-            rows: of it.
-            machine: whose.
-            train: with errors and learning.
+            layer: a computed layer.
+            rows: some of its rows.
+            machine: the machine that computes them.
+            train: whether the step trains.
         """
         key = (layer, rows, self._alike[machine], train)
         found = self._layer_s.get(key)
@@ -141,12 +142,13 @@ class Costs:
         return found
 
     def inputs_s(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> float:
-        """The same of a piece of a layer that is cut by its inputs: its sums, all sums of its rows, and back.
+        """Seconds of a piece of a layer that is cut by its inputs: partial sums, their total, and the
+        backward pass.
 
         Args:
-            piece: whose machine is asked for.
-            pieces: all of the layer.
-            train: with errors and learning.
+            piece: the piece that is priced.
+            pieces: all pieces of the layer.
+            train: whether the step trains.
         """
         sums = self.pieces.partial_sums(piece, pieces)
         took = sum(count * self.compute_s(each, piece.machine) for count, each in sums)
@@ -157,12 +159,12 @@ class Costs:
 
     @property
     def calibrated(self) -> bool:
-        """Whether of every kernel of every layer, on each machine, some size was measured."""
+        """Whether some size of every kernel of every layer was measured on each machine."""
         machines = {alike: m for m, alike in enumerate(self._alike)}
         return all(self._knows(self.cluster.machines[m]) for m in machines.values())
 
     def work(self, instruction: Instruction, machine: int) -> Work:
-        """What the kernel of an instruction has to do on a machine."""
+        """The work of an instruction's kernel on a machine."""
         at = self.cluster.machines[machine]
         return self._work(instruction, at)
 
@@ -199,7 +201,7 @@ class Costs:
 
     @cached_property
     def _coldness(self) -> float:
-        """From 0, where all that a machine's step touches stays in a cache, to 1."""
+        """Share from 0, where all data of a machine's step stay in a cache, to 1."""
         parameters = (
             sum(parameter.size for parameter in self.graph.parameters.values()) * self.sizes.master_bytes
         )
@@ -208,7 +210,7 @@ class Costs:
         return min(max(math.log2(share / WARM_BYTES) / math.log2(COLD_BYTES / WARM_BYTES), 0.0), 1.0)
 
     def _key(self, instruction: Instruction) -> Key:
-        """What its work follows from."""
+        """Everything that determines the work of an instruction."""
         target, sources = instruction.target, instruction.sources
         counts = tuple(_count(operand) for operand in (target, *sources))
         place = target.rows if self._by_place and target.buffer.layer in self._by_place else None
@@ -224,12 +226,12 @@ class Costs:
 
 
 def _count(operand: Operand) -> tuple[int, bool]:
-    """How many rows, or places of a picture."""
+    """Number of rows, or of places of a picture."""
     return operand.rows.size, bool(operand.rows) and len(operand.rows[0]) > 1
 
 
 def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:
-    """For each machine a number, the same for those on which everything costs the same."""
+    """Numbers machines; those on which everything costs the same have the same number."""
     known: dict[Key, int] = {}
     found = []
     for m in machines:

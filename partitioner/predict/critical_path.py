@@ -1,4 +1,4 @@
-"""The critical path of a simulated step in words: what its length is made of, and which machine waits."""
+"""The critical path of a simulated step in words: its computations, messages and waits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from partita.partitioner.predict.simulated_step import Bar, Flight, SimulatedSte
 from partita.partitioner.text import readable_seconds
 
 LONGEST = 3
-"""So many waits are told."""
+"""Number of waits that are listed."""
 MACHINES = 2
-"""Of so many machines it is told how long they compute."""
+"""Number of machines whose computing time is listed."""
 
 
 @dataclass(frozen=True, order=True)
 class Wait:
-    """A machine has nothing to compute until a message comes.
+    """Time in which a machine has nothing to compute until a message comes.
 
     Args:
-        seconds: since its kernel threads were last busy.
-        machine: that waits.
+        seconds: time since its kernel threads were last busy.
+        machine: the machine that waits.
         source: the machine that sends.
-        buffer: what.
+        buffer: the buffer that the message carries.
     """
 
     seconds: float
@@ -41,14 +41,14 @@ class Wait:
 
 
 def waits(simulated_step: SimulatedStep) -> tuple[Wait, ...]:
-    """The waits on the critical path, the longest first."""
+    """Lists the waits on the critical path, the longest first."""
     return tuple(
         sorted(_waits(simulated_step), key=lambda wait: (-wait.seconds, wait.machine, str(wait.buffer)))
     )
 
 
 def _waits(simulated_step: SimulatedStep) -> Iterator[Wait]:
-    """For each message on the path: how long the threads of its receiver had nothing to do before it."""
+    """Finds, for each message on the path, the time in which its receiver's threads were idle before it."""
     path = simulated_step.critical_path
     ends: dict[int, list[float]] = {}
     for bar in simulated_step.bars:
@@ -69,7 +69,7 @@ def _computes(simulated_step: SimulatedStep, link: Bar | Flight) -> bool:
 
 
 def critical_path(simulated_step: SimulatedStep) -> str:
-    """The chain that ends last, in a few lines."""
+    """Describes the chain that ends last, in a few lines."""
     kernels: dict[int, float] = {}
     messages, flights = 0.0, 0
     for link in simulated_step.critical_path:

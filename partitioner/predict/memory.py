@@ -1,4 +1,4 @@
-"""How much memory a part takes besides its windows: vectors, and the scratch that can be stated."""
+"""Memory of a part besides its windows: vectors, and the scratch that can be stated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
 Driver: TypeAlias = Literal["session", "downpour"]
-"""Who plays the part: Downpour keeps what has accumulated and what is in flight besides."""
+"""The driver that plays a part: Downpour also keeps gradients accumulated and in flight."""
 
 
 def vector_bytes(
@@ -21,15 +21,15 @@ def vector_bytes(
 ) -> int:
     """Bytes of the vectors that are as long as the machine's parameters.
 
-    These are the parameters, and in bfloat16 the copy that kernels read; in training the gradient where it is
-    whole, the rule's state, and what Downpour keeps.
+    These are the parameters, and in bfloat16 the copy that kernels read; in training also the gradient where
+    it is whole, the optimizer's state, and Downpour's gradients.
 
     Args:
-        sizes: of the network.
-        n_parameters: how many the machine owns.
-        kind: of the steps that are played.
-        driver: who plays them.
-        rule_vectors: how many such vectors the update rule remembers.
+        sizes: sizes of the network.
+        n_parameters: number of parameters that the machine owns.
+        kind: the kind of steps.
+        driver: the driver that plays them.
+        rule_vectors: number of such vectors in the optimizer's state.
     """
     copied = n_parameters * 2 if sizes.precision == "bfloat16" else 0
     vectors = 1
@@ -39,7 +39,7 @@ def vector_bytes(
 
 
 def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: int) -> int:
-    """Bytes of the largest block of gradients that a FUSED_UPDATE holds."""
+    """Bytes of the largest block of gradients that a FUSED_UPDATE needs."""
     if not program.kind.train or program.kind.gradients == "whole":
         return 0
     layers = (grid for grid in owned.graph.computed if not owned.weight_receivers(grid.name))
@@ -48,7 +48,6 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
 
 
 def _block_bytes(held: Sequence[ParameterSlice], sizes: Sizes, *, threads: int) -> int:
-    """A block is `GRADIENT_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
     start, stop = held[0].box[0]
     whole = sum(found.size for found in held) * sizes.master_bytes
     if held[0].parameter.shared or not whole:

@@ -1,11 +1,11 @@
-"""Plays programs on a virtual clock: how long a step takes, who waits for what, and that none waits for ever.
+"""Simulation of programs on a virtual clock: time of a step, waits, and freedom from deadlock.
 
-The same programs that the engine runs. A machine computes one instruction at a time (its kernels use all of
-its threads): of what is ready, the first in the list. One more thread, its messenger, hands over what is sent
-and takes in what arrives, one after the other as it comes. Between hosts a message occupies the way out of
-its sender's host and the way in of its receiver's, each first come, first served; within a host it does not.
+These are the programs that the engine runs. A machine computes one instruction at a time (its kernels use all
+of its threads), the first in the list among those that are ready. Its communication thread sends and receives
+messages one after another as they come. Between hosts a message occupies the way out of its sender's host and
+the way in of its receiver's, each first come, first served; within a host it does not.
 
-Instructions are known here by numbers that count through all programs.
+Instructions have numbers that count through all programs.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ AT_HOST: Final = 2
 ARRIVED: Final = 3
 TAKEN: Final = 4
 BEGIN: Final = 5
-"""What happens: a computation ends; a message is handed over, begins to come in at its receiver's host, is
-there, and has been taken in; a machine begins (the number is the machine's)."""
+"""Events: a computation ends; a message has been handed over, begins to come in at its receiver's host, is
+there, and has been received; a machine begins (the number is the machine's)."""
 
 
 NOTHING: Final = -1
 
 
 class Deadlock(RuntimeError):
-    """Programs that wait for one another for ever, or for a message that nobody sends."""
+    """Programs that wait for one another forever, or for a message that no machine sends."""
 
 
 def play(
@@ -53,26 +53,26 @@ def play(
     *,
     hosts: Sequence[str] | None = None,
 ) -> SimulatedStep:
-    """Plays one step.
+    """Simulates one step.
 
     Args:
-        programs: one for each machine.
-        costs: what instructions and messages take.
-        sizes: of the buffers, in bytes.
-        hosts: for each machine the name of its host; None: each has its own.
+        programs: one program for each machine.
+        costs: costs of instructions and messages.
+        sizes: sizes of the buffers, in bytes.
+        hosts: the name of each machine's host; None: each has its own.
 
     Raises:
-        Deadlock: instructions are left that nothing will ever start; it lists the first of each machine.
+        Deadlock: some instructions can never start; the error lists the first of each machine.
     """
     stage = _played([timed_program(program, costs, sizes) for program in programs], hosts)
     return SimulatedStep(tuple(programs), stage.record(), stage.seconds)
 
 
 def simulate_programs(tracks: Sequence[TimedProgram], hosts: Sequence[str] | None = None) -> Record:
-    """Plays one step of programs whose costs are looked up already.
+    """Simulates one step of programs whose costs are known.
 
     Raises:
-        Deadlock: as `play`.
+        Deadlock: some instructions can never start.
     """
     return _played(tracks, hosts).record()
 
@@ -87,7 +87,7 @@ def _played(tracks: Sequence[TimedProgram], hosts: Sequence[str] | None) -> _Sta
 
 @dataclass(slots=True)
 class _Lanes:
-    """What a machine is about to do: computations by position, messages as they come (`~send` to take in)."""
+    """Queues of a machine: computations by position, messages as they come (`~send` to receive)."""
 
     ready: list[int]
     post: deque[int]
@@ -99,7 +99,7 @@ class _Lanes:
 
 
 class _Stage:
-    """The tracks end to end, and what has happened so far."""
+    """All programs end to end, and the events so far."""
 
     def __init__(self, tracks: Sequence[TimedProgram], hosts: Sequence[str]) -> None:
         self.tracks, self.hosts = tracks, hosts
@@ -124,7 +124,7 @@ class _Stage:
         self.counter = 0
 
     def run(self) -> None:
-        """Until nothing more happens."""
+        """Processes events until none is left."""
         events, machine, lanes = self.events, self.machine, self.lanes
         for m, track in enumerate(self.tracks):
             self._at(track.step_s, BEGIN, m)
@@ -156,7 +156,7 @@ class _Stage:
             self._start(m, now)
 
     def record(self) -> Record:
-        """What happened, when all is over."""
+        """The record of a simulation that has ended."""
         return Record(
             tuple(self.firsts),
             self.start,
@@ -169,7 +169,7 @@ class _Stage:
         )
 
     def stuck(self) -> str:
-        """The messages for which each machine waits in vain."""
+        """Lists messages for which each machine waits in vain."""
         lines = ["these programs never end:"]
         for m, track in enumerate(self.tracks):
             first = self.firsts[m]
@@ -226,7 +226,7 @@ class _Stage:
                 lanes.computed_at += self.seconds[own]
 
     def _travel(self, n: int, now: float) -> None:
-        """Onto the link, which carries one message at a time; within a host there is none."""
+        """Occupies the link, which carries one message at a time; within a host there is none."""
         if n not in self.matching_receives:
             return
         host = self.hosts[self.machine[n]]

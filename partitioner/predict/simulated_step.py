@@ -1,4 +1,4 @@
-"""What a play on the virtual clock has shown: bars, messages on their way, where the time went."""
+"""A simulated step: bars, messages in flight, and where the time went."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partita.partitioner.predict.timed_program import COMPUTE, SEND
 class Bar:
     """An instruction on the timeline of a machine, in seconds from the start of the step.
 
-    A SEND and a RECV are on the messenger, all others on the kernel threads.
+    A SEND and a RECV are on the communication thread, all others on the kernel threads.
     """
 
     machine: int
@@ -25,12 +25,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A message on its way: from when its sender has handed it over until it is at its receiver.
+    """A message in flight: from the end of its SEND until its arrival.
 
     Args:
         source, destination: machines.
         send, receive: positions of its SEND and its RECV in their programs.
-        start_s, stop_s: of the way, with waiting for a link that is busy.
+        start_s, stop_s: beginning and end, with waiting for a link that is busy.
     """
 
     source: int
@@ -43,13 +43,13 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Where a machine's step goes, in seconds: the four add up to the step.
+    """The parts of a machine's step, in seconds; the four add up to the step.
 
     Args:
-        computing_s: its kernel threads are busy.
-        sending_s: they are not, but its messenger is.
-        waiting_s: neither is, and there is still something to do: for messages of others.
-        idle_s: the step has not begun here, or the machine has done all and others have not.
+        computing_s: kernel threads are busy.
+        sending_s: only the communication thread is busy.
+        waiting_s: neither is busy, and messages of others are still needed.
+        idle_s: the step has not begun here, or the machine is done and others are not.
     """
 
     computing_s: float
@@ -60,16 +60,16 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A play in plain numbers; an instruction's number counts through all programs.
+    """A simulation in plain numbers; an instruction's number counts through all programs.
 
     Args:
-        firsts: for each machine the number of its first instruction.
-        start, stop: of each instruction; of a RECV, when its message began to be taken in, and when it was.
-        ready: when the last instruction that it waits for was done.
-        kinds: see `track`.
-        mates: the RECV of each SEND.
-        arrived: when the message of each SEND was at its receiver.
-        begins: when each machine begins: what the runtime takes before its first instruction.
+        firsts: number of each machine's first instruction.
+        start, stop: of each instruction; of a RECV, beginning and end of receiving its message.
+        ready: end of the last predecessor of each instruction.
+        kinds: kind of each instruction, see `timed_program`.
+        matching_receives: the RECV of each SEND.
+        arrived: arrival of each SEND's message.
+        begins: beginning of each machine, after the runtime's own time.
     """
 
     firsts: Sequence[int]
@@ -83,7 +83,7 @@ class Record:
 
     @property
     def step_s(self) -> float:
-        """Until the last machine is done."""
+        """End of the last machine, in seconds."""
         return max(self.stop, default=0.0)
 
 
@@ -92,9 +92,9 @@ class SimulatedStep:
     """A step on the virtual clock.
 
     Args:
-        programs: what was played.
-        record: when.
-        seconds: that each instruction occupies its thread.
+        programs: the programs that were simulated.
+        record: their times.
+        seconds: time of each instruction on its thread.
     """
 
     programs: tuple[Program, ...]
@@ -103,16 +103,16 @@ class SimulatedStep:
 
     @property
     def step_s(self) -> float:
-        """Until the last machine is done."""
+        """End of the last machine, in seconds."""
         return self.record.step_s
 
     def instruction(self, bar: Bar) -> Instruction:
-        """What a bar shows."""
+        """The instruction of a bar."""
         return self.programs[bar.machine].instructions[bar.position]
 
     @cached_property
     def bars(self) -> tuple[Bar, ...]:
-        """Every instruction, by start."""
+        """All instructions, by start."""
         record = self.record
         found = [
             Bar(m, n - record.firsts[m], record.start[n], record.start[n] + self.seconds[n])
@@ -123,7 +123,7 @@ class SimulatedStep:
 
     @cached_property
     def flights(self) -> tuple[Flight, ...]:
-        """Every message, by when it leaves."""
+        """All messages, by departure."""
         record = self.record
         machine = [m for m, program in enumerate(self.programs) for _ in program.instructions]
         found = []
@@ -143,12 +143,12 @@ class SimulatedStep:
 
     @cached_property
     def busy_s(self) -> tuple[float, ...]:
-        """For each machine, time in kernels."""
+        """Seconds of each machine in kernels."""
         return tuple(times.computing_s for times in self.times)
 
     @cached_property
     def times(self) -> tuple[Times, ...]:
-        """For each machine, where its step goes."""
+        """The parts of each machine's step."""
         return tuple(self._times(m) for m in range(len(self.programs)))
 
     def _times(self, machine: int) -> Times:
@@ -174,7 +174,7 @@ class SimulatedStep:
 
 
 def _covered(spans: Iterator[tuple[float, float]]) -> float:
-    """How long at least one of the spans lasts."""
+    """Measures the union of spans."""
     total, reached = 0.0, 0.0
     for start, stop in sorted(spans):
         total += max(stop - max(start, reached), 0.0)
@@ -183,7 +183,7 @@ def _covered(spans: Iterator[tuple[float, float]]) -> float:
 
 
 class _Backwards:
-    """Follows a play from its end to its start."""
+    """Follows a simulation from its end to its start."""
 
     def __init__(self, simulated_step: SimulatedStep) -> None:
         self.simulated_step, self.record = simulated_step, simulated_step.record
@@ -192,7 +192,7 @@ class _Backwards:
         self.before = self._before()
 
     def _before(self) -> dict[int, int]:
-        """For each instruction, which one the same thread was busy with before it."""
+        """Finds the instruction before each one on the same thread."""
         found: dict[int, int] = {}
         last: dict[tuple[int, bool], int] = {}
         for n in sorted(range(len(self.machine)), key=lambda n: (self.record.start[n], self.record.stop[n])):
@@ -203,7 +203,7 @@ class _Backwards:
         return found
 
     def path(self) -> Iterator[Bar | Flight]:
-        """From the last instruction to the first."""
+        """Walks from the last instruction to the first."""
         record, stop = self.record, self.record.stop
         n: int | None = max(range(len(stop)), key=lambda n: stop[n], default=None)
         while n is not None:
@@ -227,7 +227,7 @@ class _Backwards:
             n = send
 
     def _last_needed(self, n: int) -> int | None:
-        """Which of the instructions that it waits for was done last."""
+        """The predecessor that ended last."""
         m = self.machine[n]
         first = self.record.firsts[m]
         after = self.simulated_step.programs[m].instructions[n - first].after

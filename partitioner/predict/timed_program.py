@@ -1,4 +1,4 @@
-"""A program as numbers: what the virtual clock must know of it; made once, played often."""
+"""Timed programs: everything that the virtual clock needs of a program, made once and simulated often."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ RECV: Final = 2
 
 
 class InstructionCosts(Protocol):
-    """What the virtual clock asks of costs."""
+    """Costs of the instructions and messages of a program."""
 
     def compute_s(self, instruction: Instruction, machine: int) -> float:
-        """Seconds for which a machine's kernel threads are busy with it."""
+        """Seconds for which an instruction occupies a machine's kernel threads."""
 
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        """Seconds of a message from one machine to another."""
+        """Prices a message from one machine to another."""
 
     def step_s(self, machine: int) -> float:
-        """Seconds that a step costs a machine before its first instruction."""
+        """Seconds that a step takes on a machine before its first instruction."""
 
     def interrupts(self, machine: int) -> bool:
-        """Whether its messenger takes its time from the kernel threads, because there is no other core."""
+        """Whether the communication thread takes its time from the kernel threads, because no other core is
+        left.
+        """
 
     def both_ways(self, source: int, destination: int) -> bool:
         """Whether messages between two machines may go both ways at once."""
@@ -37,18 +39,18 @@ class InstructionCosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimedProgram:
-    """One machine's program; every list has an entry for each instruction.
+    """The times of one machine's program; every list has an entry for each instruction.
 
     Args:
-        program: whose numbers these are.
+        program: the program.
         kinds: `COMPUTE`, `SEND` or `RECV`.
-        seconds: of the kernel threads, or of the messenger.
-        missing: how many instructions it waits for.
-        followers: which wait for it.
-        wires, latencies: of a SEND, how long the link is busy, and what is added on its way; else zero.
-        one_way: the SENDs whose link goes one way at a time.
-        step_s: before the first instruction.
-        interrupts: whether the messenger takes its time from the kernel threads.
+        seconds: time on the kernel threads or the communication thread.
+        missing: number of predecessors.
+        followers: positions that wait for it.
+        wires, latencies: of a SEND, time of the link and latency; else zero.
+        one_way: SENDs whose link goes one way at a time.
+        step_s: time before the first instruction.
+        interrupts: whether the communication thread takes its time from the kernel threads.
     """
 
     program: Program
@@ -64,7 +66,7 @@ class TimedProgram:
 
 
 def timed_program(program: Program, costs: InstructionCosts, sizes: Sizes) -> TimedProgram:
-    """The numbers of a program."""
+    """Prices the instructions of a program."""
     instructions, machine = program.instructions, program.machine
     n = len(instructions)
     track = TimedProgram(
@@ -100,9 +102,9 @@ def timed_program(program: Program, costs: InstructionCosts, sizes: Sizes) -> Ti
 
 
 def matching_receives_of(tracks: Sequence[TimedProgram], firsts: Sequence[int]) -> dict[int, int]:
-    """For each SEND the RECV that takes its message, by their numbers through all tracks.
+    """Finds the matching RECV of each SEND, by numbers that count through all programs.
 
-    A message is known by its sender, its receiver, and what the sender calls its buffer.
+    A message is known by its sender, its receiver, and its buffer.
     """
     receives: dict[tuple[int, int, Buffer], int] = {}
     sends: dict[int, tuple[int, int, Buffer]] = {}

@@ -1,7 +1,7 @@
 """The work of an instruction's kernel: operations, bytes, and a signature without names; see `cluster.work`.
 
-Where a machine has weights of some inputs alone, the same products run on arrays that lie otherwise, which
-signatures say.
+Where a machine has weights of some inputs alone, the same products run on arrays of another layout;
+signatures say so.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _FAMILY: Final = {
     Op.GRAD_INPUT: "errors",
     Op.FUSED_UPDATE: "learn",
 }
-"""First words of families that stand in calibration files; others are called as their operations."""
+"""First words of families in calibration files; other families begin with their operation."""
 _READ_WEIGHTS: Final = frozenset({Op.FORWARD, Op.MULTIPLY, Op.GRAD_INPUT})
 _NO_MATTER_OF_SPEED: Final = frozenset({"name", "initialiser", "units"})
-"""Settings of layers that change no kernel, or that its rows say already."""
+"""Settings of layers that change no kernel, or that rows express already."""
 _LONGEST_TEXT: Final = 200
 
 
 def work_of(
     instruction: Instruction, sizes: Sizes, *, examples: int, threads: int = 1, device: str = "cpu"
 ) -> Work:
-    """The work of an instruction's kernel.
+    """Describes the work of an instruction's kernel.
 
     Args:
         instruction: any but a RECV or a SEND.
-        sizes: of the network.
-        examples: in the buffers that it reads.
-        threads: that its machine gives it.
-        device: where it runs, "cpu" or "cuda".
+        sizes: sizes of the network.
+        examples: examples in the buffers that it reads.
+        threads: threads of its machine.
+        device: "cpu" or "cuda".
     """
     batch = f"batch {examples}" if examples == sizes.batch else f"batch {examples} of {sizes.batch}"
     place = f"{batch} {sizes.precision} {device} x{threads}"
@@ -76,12 +76,12 @@ def work_of(
 
 
 def _is_sum(instruction: Instruction) -> bool:
-    """Whether it adds up what the machines of a layer have that is cut by its inputs."""
+    """Whether it adds the partial sums of a layer that is cut by its inputs."""
     return instruction.op is Op.FORWARD and instruction.sources[0].buffer.kind is BufferKind.PARTIAL_SUMS
 
 
 def _inputs_of(instruction: Instruction) -> Operand | None:
-    """Of a layer that is cut by its inputs, those from which a gradient is computed."""
+    """The input of a gradient, in a layer that is cut by its inputs."""
     errors, *others = instruction.sources
     if errors.buffer.kind is not BufferKind.GRAD_PREACTIVATION:
         return None
@@ -89,7 +89,7 @@ def _inputs_of(instruction: Instruction) -> Operand | None:
 
 
 def _played_by(instruction: Instruction) -> str:
-    """The layer whose kernel it is: errors are computed by who listens."""
+    """The layer whose kernel it is; gradients of an input are computed by the consumer."""
     if instruction.op is Op.GRAD_INPUT:
         assert instruction.target.buffer.edge is not None, f"{instruction} lies on no edge"
         return instruction.target.buffer.edge.consumer
@@ -97,7 +97,7 @@ def _played_by(instruction: Instruction) -> str:
 
 
 def _of_layer(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
-    """Kind, settings, and the shapes of rows: `Dense activation='relu' use_bias=True 1 <- 1`."""
+    """Kind, settings, and shapes of rows: `Dense activation='relu' use_bias=True 1 <- 1`."""
     sources = (sizes.graph[source] for source in grid.sources)
     needed = ", ".join(_row(source) for source in sources)
     edge = instruction.target.buffer.edge
@@ -106,12 +106,11 @@ def _of_layer(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
 
 
 def _row(grid: Grid) -> str:
-    """The shape of a row."""
     return "x".join(map(str, grid.shape[1:])) or "1"
 
 
 def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
-    """Rows computed, and rows heard where they do not follow from these."""
+    """Rows computed, and rows read where they do not follow from these."""
     op, sources = instruction.op, instruction.sources
     own = _extent(instruction.target)
     if op is Op.GRAD_INPUT:
@@ -132,7 +131,7 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
 
 
 def _extent(operand: Operand) -> str:
-    """How many rows; of boxes of a picture, of how many rows and places."""
+    """Number of rows; of boxes of a picture, of rows and places."""
     n = operand.rows.size
     if not operand.rows or len(operand.rows[0]) == 2:
         return str(n)
@@ -140,7 +139,7 @@ def _extent(operand: Operand) -> str:
 
 
 def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
-    """Of what treats whole arrays, whatever layer they belong to: what it does, and to how many numbers."""
+    """Operation and amount of an instruction that treats whole arrays, whatever their layer."""
     op, target = instruction.op, instruction.target
     if op is Op.UPDATE:
         return "parameters", str(_numbers(target, sizes))
@@ -154,14 +153,14 @@ def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
 
 
 def _of_sums(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
-    """Of the sums that all machines have of a layer: they are added, and the activation is applied."""
+    """Dtype and amount of adding the partial sums of all machines and applying the activation."""
     target = instruction.target
     _, kind = sizes.row(target.buffer)
     return kind, f"{sizes.n_bytes(target) // ITEM_BYTES[kind]} in {len(instruction.sources)} sums"
 
 
 def _settings(layer: Layer) -> str:
-    """A layer's kind and what it was told, as text that another process writes alike."""
+    """A layer's kind and settings, as text that is equal in every process."""
     kind = type(layer)
     name = (
         kind.__qualname__
@@ -174,7 +173,7 @@ def _settings(layer: Layer) -> str:
 
 
 def _text(value: object) -> str:
-    """A setting; a function or what is long by its digest."""
+    """A setting as text; functions and long texts by their digest."""
     if isinstance(value, FunctionType):
         return _digest(repr(_code(value.__code__)))
     written = repr(value)
@@ -182,7 +181,7 @@ def _text(value: object) -> str:
 
 
 def _code(code: CodeType) -> tuple[object, ...]:
-    """What a function does, without where it stands."""
+    """The content of a function, without its place in a file."""
     constants = tuple(_code(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return code.co_code.hex(), code.co_names, constants
 
@@ -192,7 +191,7 @@ def _digest(written: str) -> str:
 
 
 def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examples: int) -> float:
-    """Of a kernel's arithmetic, in those of a matrix product."""
+    """Operations of a kernel, in those of a matrix product."""
     if grid is None:
         return 0.0
     graph, op, target = sizes.graph, instruction.op, instruction.target
@@ -216,7 +215,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
 
 
 def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> float:
-    """Of the weights that a kernel reads: few examples use each only few times, and then memory holds it up.
+    """Bytes of weights that a kernel reads: with few examples, memory limits the kernel.
 
     Weights that are shared by rows are read once and stay in a cache.
     """
@@ -231,7 +230,7 @@ def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> 
 
 
 def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
-    """Of a gradient, the share of the layer's inputs that the machine has weights of."""
+    """The share of the layer's inputs whose weights the machine has."""
     inputs = _inputs_of(instruction)
     if inputs is None:
         return 1.0
@@ -240,7 +239,7 @@ def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
 
 
 def _traffic(instruction: Instruction, sizes: Sizes) -> float:
-    """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
+    """Bytes read and written outside arithmetic: copies, sums, squares and updates."""
     op, target = instruction.op, instruction.target
     if op is Op.FUSED_UPDATE:  # the parameters and a rule's state
         share = _share_of_inputs(instruction, sizes)
@@ -257,7 +256,7 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
 
 
 def _numbers(operand: Operand, sizes: Sizes) -> int:
-    """How many parameters these rows have."""
+    """Number of parameters of these rows."""
     grid = sizes.graph[operand.buffer.layer]
     spans = [span for p in grid.parameters for run in operand.rows for span in p.spans(run)]
     return sum(stop - start for start, stop in spans)
