@@ -1,8 +1,8 @@
-"""How far apart two hosts' clocks are, from messages that went there and back.
+"""Estimates the offset between two hosts' clocks from round trips of messages.
 
-A message arrives after it was sent. So each round bounds the difference of the clocks from both sides,
-however unequal the two ways are, and all rounds together bound it by the best way there and the best way
-back. (The Network Time Protocol takes the round with the shortest trip instead; its bound is never tighter.)
+A message arrives after it was sent. So each round trip bounds the difference of the clocks from both sides,
+however unequal the two directions are, and all together bound it by the fastest trip of each direction. (The
+Network Time Protocol takes the round with the shortest trip instead; its bound is never tighter.)
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A message there and back, in seconds.
+    """The times of a message and its answer, in seconds.
 
     Args:
         sent_s: when it was sent, by our clock.
-        received_s, replied_s: when it was heard and answered, by the other clock.
+        received_s, replied_s: when it was received and answered, by the other clock.
         returned_s: when the answer was here, by our clock.
     """
 
@@ -28,22 +28,22 @@ class RoundTrip:
 
     @property
     def least_s(self) -> float:
-        """The other clock's times plus this are certainly not too late ..."""
+        """Lower bound of the offset."""
         return self.sent_s - self.received_s
 
     @property
     def most_s(self) -> float:
-        """... and plus this not too early."""
+        """Upper bound of the offset."""
         return self.returned_s - self.replied_s
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What is added to the times of another clock to have them on ours.
+    """The number of seconds to add to times of another clock.
 
     Args:
-        offset_s: the middle of what is possible.
-        uncertainty_s: the truth is at most so far from it, as long as both clocks run at one rate.
+        offset_s: the middle of the possible range.
+        uncertainty_s: half the width of the range, as long as both clocks run at one rate.
     """
 
     offset_s: float
@@ -51,12 +51,12 @@ class Offset:
 
 
 def offset_of(rounds: Sequence[RoundTrip]) -> Offset:
-    """The offset that some rounds allow.
+    """Returns the offset that all round trips allow.
 
-    Where clocks ran so unevenly that no offset fits all rounds, the shortest round is believed alone.
+    Where clocks ran so unevenly that none does, the shortest round trip decides alone.
 
     Raises:
-        ValueError: there is no round.
+        ValueError: there is no round trip.
     """
     if not rounds:
         raise ValueError("no message went there and back, so nothing is known of the other clock; send one")

@@ -1,8 +1,8 @@
-"""What a batch method asks of the vectors that shards hold: operations, requests, and what comes back.
+"""Requests of a batch method to the vectors that shards hold: operations, and the scalars they give.
 
-A coordinator holds no vector. It sends operations; every shard does them on its own slice and gives back
-scalars, which are joined over the shards. A batch method is a generator of requests: it says what it wants
-done and is told the scalars, so that it runs as well against shards, in one process, or from a journal.
+A coordinator holds no vector. It sends operations; every shard executes them on its own slice and returns
+scalars, which are joined over the shards. A batch method is a generator that yields requests and is sent
+their scalars, so that it runs as well against shards, in one process, or from a journal.
 
 Source: DistBelief, section 4.2 (commands to parameter shards); Chen, Wang and Zhou 2014, "Large-scale L-BFGS
 using MapReduce" (all dot products in one round, one combination in the next).
@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 POINT: Final = "x"
-"""The vector of parameters: where the function is evaluated."""
+"""The vector of parameters: the point at which the function is evaluated."""
 
 
 class _Operation(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, array_like=True):
@@ -26,9 +26,9 @@ class _Operation(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class Combine(_Operation, frozen=True, tag=True):
-    """`to` becomes the sum of `factor * vector` over the terms; it may be among them. No terms: zeros.
+    """Sets `to` to the sum of `factor * vector` over the terms, in float64, term by term, rounded once.
 
-    Added up in float64, term by term, and rounded once.
+    `to` may be among the terms. No terms: zeros.
     """
 
     to: str
@@ -36,7 +36,7 @@ class Combine(_Operation, frozen=True, tag=True):
 
 
 class Multiply(_Operation, frozen=True, tag=True):
-    """`to` becomes `left * right`, number by number."""
+    """Sets `to` to `left * right`, elementwise."""
 
     to: str
     left: str
@@ -44,27 +44,27 @@ class Multiply(_Operation, frozen=True, tag=True):
 
 
 class Swap(_Operation, frozen=True, tag=True):
-    """Each becomes what the other was; no number is moved. One that is not there is made, all zeros."""
+    """Exchanges two names; no number is moved. A missing vector is created, all zeros."""
 
     one: str
     other: str
 
 
 class Dots(_Operation, frozen=True, tag=True):
-    """Gives every product of a left and a right vector, `len(left) * len(right)` scalars, row by row."""
+    """Gives the dot product of every left and right vector: `len(left) * len(right)` scalars, row by row."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
 
 
 class Largest(_Operation, frozen=True, tag=True):
-    """Gives the largest absolute value in the vector; NaN where there is one."""
+    """Gives the largest absolute value in the vector; NaN where it contains one."""
 
     vector: str
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Portions `[first, first + count)` of the data, whose gradients add up in a vector of their own."""
+    """Portions `[first, first + count)` of the data, whose gradients are summed in a vector of their own."""
 
     vector: str
     first: int
@@ -72,63 +72,62 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
 
 
 class Evaluate(_Operation, frozen=True, tag=True):
-    """Evaluates the function at `x`: replicas compute, and each segment's sum of gradients is in its vector.
-
-    Operations after it in a request leave `x` alone: a replica that begins anew may have to compute there.
+    """Evaluates the function at `x`: replicas compute, and each segment's vector gets its sum of gradients.
 
     Gives two scalars for each segment: the sum of the losses of its examples, and how many are right.
+    Later operations of the request leave `x` alone: a restarted replica may have to compute there.
     """
 
     segments: tuple[Segment, ...]
 
 
 class Snapshot(_Operation, frozen=True, tag=True):
-    """Keeps all vectors, as they are now, as this checkpoint's file (the coordinator's own business)."""
+    """Writes all vectors, as they are now, to this checkpoint's file. Only the coordinator asks for it."""
 
     checkpoint: int
 
 
 class Restore(_Operation, frozen=True, tag=True):
-    """All vectors become what this checkpoint's file holds; None: what the run began with (likewise)."""
+    """Reads all vectors from this checkpoint's file; None: those of the run's start. Likewise."""
 
     checkpoint: int | None
 
 
 Operation: TypeAlias = Combine | Multiply | Swap | Dots | Largest | Evaluate | Snapshot | Restore
 Request: TypeAlias = tuple[Operation, ...]
-"""Operations in order, at most one `Evaluate` among them. They travel in one message."""
+"""Operations in order, at most one `Evaluate` among them, in one message."""
 
 Scalars: TypeAlias = tuple[float, ...]
-"""What the operations of a request give, in their order."""
+"""The numbers that the operations of a request give, in their order."""
 
 
 def zero(vector: str) -> Combine:
-    """All numbers become 0."""
+    """Returns the operation `vector = 0`."""
     return Combine(vector)
 
 
 def copy(to: str, vector: str) -> Combine:
-    """`to = vector`."""
+    """Returns the operation `to = vector`."""
     return Combine(to, ((1.0, vector),))
 
 
 def scale(vector: str, factor: float) -> Combine:
-    """`vector = factor * vector`."""
+    """Returns the operation `vector = factor * vector`."""
     return Combine(vector, ((factor, vector),))
 
 
 def axpy(to: str, factor: float, vector: str) -> Combine:
-    """`to = to + factor * vector`."""
+    """Returns the operation `to = to + factor * vector`."""
     return Combine(to, ((1.0, to), (factor, vector)))
 
 
 def dot(left: str, right: str) -> Dots:
-    """One product."""
+    """Returns the operation that gives one dot product."""
     return Dots((left,), (right,))
 
 
 def reads(operation: Operation) -> frozenset[str]:
-    """The vectors whose numbers it needs."""
+    """Returns the vectors that an operation reads."""
     match operation:
         case Combine(terms=terms):
             return frozenset(vector for _, vector in terms)
@@ -147,7 +146,7 @@ def reads(operation: Operation) -> frozenset[str]:
 
 
 def writes(operation: Operation) -> frozenset[str]:
-    """The vectors whose numbers it replaces, all of them."""
+    """Returns the vectors that an operation overwrites as a whole."""
     match operation:
         case Combine(to=to) | Multiply(to=to):
             return frozenset((to,))
@@ -160,7 +159,7 @@ def writes(operation: Operation) -> frozenset[str]:
 
 
 def n_scalars(operation: Operation) -> int:
-    """How many scalars it gives."""
+    """Returns the number of scalars that an operation gives."""
     match operation:
         case Dots(left=left, right=right):
             return len(left) * len(right)
@@ -173,20 +172,20 @@ def n_scalars(operation: Operation) -> int:
 
 
 def scalars_of_shard(request: Request) -> int:
-    """How many scalars each shard gives for a request: those of all operations but `Evaluate`."""
+    """Returns the number of scalars of each shard for a request: those of all operations but `Evaluate`."""
     return sum(n_scalars(one) for one in request if not isinstance(one, Evaluate))
 
 
 def evaluation_in(request: Request) -> Evaluate | None:
-    """The evaluation among the operations, if there is one."""
+    """Returns the evaluation among the operations, if there is one."""
     return next((operation for operation in request if isinstance(operation, Evaluate)), None)
 
 
 def join_scalars(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -> Scalars:
-    """The scalars of a request, from those of every shard and from what the replicas counted.
+    """Returns the scalars of a request, from those of the shards and the replicas.
 
     Args:
-        request: what was asked.
+        request: its operations.
         answers: of each shard, in the order of the shards: the scalars of all operations but `Evaluate`.
         losses: those of `Evaluate`.
     """
@@ -205,7 +204,7 @@ def join_scalars(request: Request, answers: Sequence[Scalars], losses: Scalars =
 
 
 def exact_sum(scalars: Sequence[float]) -> float:
-    """The exact sum, rounded once; NaN and infinity go through, where `fsum` would raise."""
+    """Returns the exact sum, rounded once; NaN and infinity propagate, where `fsum` would raise."""
     return math.fsum(scalars) if all(map(math.isfinite, scalars)) else sum(scalars)
 
 
@@ -215,7 +214,7 @@ def _largest(scalars: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """Portions `[first, first + count)` that one replica computes in one go; their gradient is sent once."""
+    """Portions `[first, first + count)` that one replica computes together; their gradient is sent once."""
 
     segment: int
     first: int
@@ -223,9 +222,9 @@ class WorkUnit:
 
 
 def work_units_of(evaluate: Evaluate, length: int) -> tuple[WorkUnit, ...]:
-    """The work units of an evaluation: `length` portions each, fewer at the end of a segment.
+    """Returns the work units of an evaluation: `length` portions each, fewer at the end of a segment.
 
-    They follow from the request alone, never from who computes, and so does what is added to what.
+    They depend on the request alone, never on who computes, and so does the order of sums.
     """
     return tuple(
         WorkUnit(n, first, min(length, segment.first + segment.count - first))
@@ -236,15 +235,15 @@ def work_units_of(evaluate: Evaluate, length: int) -> tuple[WorkUnit, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Iterated:
-    """A method has done an iteration; only to be shown.
+    """The end of an iteration; only for display.
 
     Args:
-        iteration: how many are done.
-        loss: the function's value now.
+        iteration: the number of iterations done.
+        loss: the function's value.
         gradient_norm: the largest absolute value in its gradient.
         step: of the line search, as a multiple of the direction.
-        evaluations: in all so far.
-        note: anything out of the ordinary, in a few words ("" is nothing).
+        evaluations: their number so far.
+        note: anything unusual, in a few words.
     """
 
     iteration: int
@@ -257,8 +256,8 @@ class Iterated:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a method ended: "converged" to its tolerances, "stopped" at a limit or where nothing descends any
-    more, or "failed" before anything was gained. `reason` is one sentence.
+    """The end of a method: "converged" to its tolerances, "stopped" at a limit or where no step descends any
+    more, or "failed" before any gain. `reason` is one sentence.
     """
 
     kind: Literal["converged", "stopped", "failed"]
@@ -266,17 +265,17 @@ class Outcome:
 
 
 Steps: TypeAlias = Generator[Request | Iterated, Scalars, Outcome]
-"""A method at work: it yields requests and is sent their scalars; for an `Iterated` it is sent `()`.
+"""A running method: it yields requests and is sent their scalars; for an `Iterated` it is sent `()`.
 
-What it asks for must follow from the scalars alone: a run that was interrupted is repeated from its journal.
+Its requests must depend on the scalars alone: an interrupted run is repeated from its journal.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """How the data is cut: `size` examples in each portion, fewer in the last one of an epoch.
+    """The data in portions of `size` examples, fewer in the last one of an epoch.
 
-    Portions are numbered on through all epochs, `per_epoch` in each.
+    Portions are numbered through all epochs, `per_epoch` in each.
     """
 
     examples: int
@@ -284,16 +283,16 @@ class Portions:
 
     @property
     def per_epoch(self) -> int:
-        """Portions of the whole data."""
+        """The number of portions of the whole data."""
         return -(-self.examples // self.size)
 
     def place(self, portion: int) -> tuple[int, int, int]:
-        """(epoch, start, stop): examples `[start, stop)` in the order of that epoch."""
+        """Returns (epoch, start, stop): examples `[start, stop)` in the order of that epoch."""
         epoch, n = divmod(portion, self.per_epoch)
         return epoch, n * self.size, min((n + 1) * self.size, self.examples)
 
     def count(self, first: int, count: int) -> int:
-        """Examples in portions `[first, first + count)`."""
+        """Returns the number of examples in portions `[first, first + count)`."""
         return self._before(first + count) - self._before(first)
 
     def _before(self, portion: int) -> int:

@@ -1,4 +1,4 @@
-"""What the coordinators of all drivers have in common: checkpoints, shards that do not answer, and Ctrl-C.
+"""The coordinator of all drivers: checkpoints, shards that do not answer, and Ctrl-C.
 
 It holds no parameters and sees no gradient. `checkpointing.py` defines a checkpoint; `Save` is repeated until
 it is answered. The work, and who is needed for it, is known to a subclass: `downpour_coordinator.py`,
@@ -184,12 +184,12 @@ class Coordinator(HostLifecycle):
     def _shard_died(self, host: HostRecord) -> str:
         """Drops the round. Returns from what the shard starts again."""
         if self.phase is Phase.FINISHING:
-            self.phase = Phase.RUNNING  # parts must be told of the new shard, and finish with it
+            self.phase = Phase.RUNNING  # parts finish with the new shard
         self._checkpoints.shard_died(host.name)
         committed = self._checkpoints.committed
         return "the start" if committed is None else f"checkpoint {committed}"
 
-    # Shards that are heard and do not answer.
+    # Shards that are alive and do not answer.
 
     def _watch_answers(self, now: float) -> list[CoordinatorEffect]:
         """Looks for a shard that has left a part without an answer for too long."""
@@ -223,7 +223,7 @@ class Coordinator(HostLifecycle):
         shard.unresponsive += 1
         if shard.unresponsive >= self._timeouts.deaths and not self._is_dispensable(shard):
             return self._fail(
-                f"{shard.name} is heard and does not answer, also after {shard.unresponsive - 1} "
+                f"{shard.name} is alive and does not answer, also after {shard.unresponsive - 1} "
                 f"replacements: {why}; look at what it printed, and at the network between these hosts"
             )
         self._membership.revoke(shard.name)

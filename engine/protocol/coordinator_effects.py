@@ -1,7 +1,7 @@
-"""What the coordinator is told beyond messages, and everything it can ask its interpreter to do.
+"""Events of a coordinator beyond messages, its effects, and its settings.
 
 The interpreter (in the user's process) starts and ends processes, writes manifests and shows progress. It
-carries effects out in the order given, each finished before the next one starts.
+carries effects out in order, each finished before the next one starts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarted:
-    """Event: the process of this host runs. Of a host that a command starts, none comes."""
+    """Event: the process of this host runs. Not reported for a host that a command starts."""
 
     name: str
     incarnation: int
@@ -46,7 +46,7 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Event: the user wants the run to end soon and to keep what it has learnt (Ctrl-C)."""
+    """Event: the user wants the run to end soon and to keep its results (Ctrl-C)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class NotCommitted:
 class Restart:
     """Effect: end every older process of these hosts, revoke its key, and launch these incarnations.
 
-    The first launch of a run is one too. A shard starts from its file of `checkpoint`, with the watermarks in
-    it; None: from the parameters that the run itself started from (initial or resumed), without watermarks.
-    An old process that cannot be ended does no harm: a part's pushes count for its own incarnation, and a
-    shard is held back by its lease. But a shard's file must be named after its epoch as well.
+    The first launch of a run is one, too. A shard starts from its file of `checkpoint`, with the watermarks
+    in it; None: from the parameters that the run itself started from, without watermarks. An old process that
+    cannot be ended does no harm: a part's pushes count for its own incarnation, and a shard has no lease. The
+    name of a shard's file contains its incarnation.
     """
 
     hosts: tuple[Host, ...]
@@ -81,13 +81,13 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Effect: how far a run has come whose hosts are not ready yet. Only to be shown.
+    """Effect: display the progress of hosts that start.
 
     Args:
-        hosts: of the run.
+        hosts: their number.
         running: hosts whose process is known to run.
         ready: hosts that are ready to work.
-        compiled: functions that all of them have compiled so far.
+        compiled: functions compiled so far, by all of them.
     """
 
     hosts: int
@@ -98,7 +98,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Effect: a part has done `step` steps; sums over those since its last report. Only to be shown."""
+    """Effect: display a part's report: `step` steps done, and sums over those since its last report."""
 
     name: str
     step: int
@@ -111,7 +111,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A shard's file in a checkpoint."""
+    """A shard's file in a checkpoint. The manifest has these names; `epoch` is the shard's incarnation."""
 
     shard: str
     epoch: int
@@ -140,7 +140,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class AbortRun:
-    """Effect, the last one: the run cannot go on. End every process; raise this, with that traceback."""
+    """Effect, the last one: end every process, and raise this reason, with that traceback."""
 
     reason: str
     traceback: str = ""
@@ -148,12 +148,11 @@ class AbortRun:
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """Effect, the last one: every host has been told to stop; end those that do not.
+    """Effect, the last one: Stop was sent to every host; end those that do not stop.
 
-    `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`. It
-    is exact for every part that was heard to the end: what one took to its grave, nobody can count.
-    `complete` is False when the checkpoint does not hold all of the work (Ctrl-C). `outcome` is how a batch
-    method ended.
+    `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`,
+    exact for every part that could still report. `complete` is False if the checkpoint does not contain all
+    of the work (Ctrl-C). `outcome` is how a batch method ended.
     """
 
     steps: tuple[int, ...]
@@ -165,16 +164,16 @@ class EndRun:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Effect: one line for the user. The run goes on."""
+    """Effect: display a line. The run goes on."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AppendJournal:
-    """Effect: append this to the journal, before the next effect: what the request number `index` gave.
+    """Effect: append the scalars of request number `index` to the journal, before the next effect.
 
-    `digest` is the request's. One that cannot be written ends the run.
+    `digest` is the request's. An entry that cannot be written ends the run.
     """
 
     index: int
@@ -184,10 +183,10 @@ class AppendJournal:
 
 @dataclass(frozen=True, slots=True)
 class IterationDone:
-    """Effect: a batch method has done an iteration. Only to be shown.
+    """Effect: display an iteration of a batch method.
 
-    `redone` counts portions that were handed out more than once so far, `busy` the replicas that had a share
-    in the last evaluation, of all `replicas`.
+    `redone` counts portions assigned more than once so far, `busy` the replicas that computed for the last
+    evaluation, of all `replicas`.
     """
 
     iterated: Iterated
@@ -215,36 +214,34 @@ CoordinatorEffect: TypeAlias = (
 
 
 START_TIMEOUT_S: Final = 300.0
-"""Seconds that a host which starts may be silent, where nobody says otherwise. With many more processes than
-cores, importing takes a minute, and so does compiling one function.
+"""Default of the seconds that a starting host may be silent. With many more processes than cores, importing
+takes a minute, and so does compiling one function.
 """
 INSTRUCTION_TIMEOUT_S: Final = 60.0
-"""Seconds that one computation of a part may take, where nobody says otherwise."""
+"""Default of the seconds that one computation of a part may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long the coordinator waits, and how often it tries (seconds and counts).
+    """The coordinator's waits and limits (seconds and counts).
 
     Attributes:
-        pace: of heartbeats and of the verdict on silence.
-        checkpoint_every_s: from one checkpoint round to the next; None: only the last one.
-        start_s: the longest time without a sign of life of a host that starts: its process runs, its first
-            message comes, a function is compiled, it is ready.
-        save_s: for a checkpoint round, without progress; then it is given up, and the last one fails the run.
-            So long the last one is tried again where it cannot be written.
-        retry_s: an unanswered `Begin` or `Save` is said again.
-        stall_s: a replica that reports no new step for so long is restarted, as after a death; doubled each
-            time, so that steps which simply take long are reached in the end.
-        answer_s: a shard that has not answered a host for so long is replaced, although it is heard.
-        work_s: the same of one that says it is at work on a command.
+        heartbeats: interval of heartbeats, and limits of silence. checkpoint_every_s: from one checkpoint
+        round to the next; None: only the last one. start_s: for a starting host without a sign of life
+        (process, first message, function compiled, Ready). save_s: for a checkpoint round without progress,
+        which is then given up; the last one fails the run, also
+            after so long a time of failed attempts.
+        retry_s: before an unanswered `Begin` or `Save` is repeated. stall_s: for a replica without a new
+        step, which is then restarted, as after a death; doubled each time,
+            so that long steps are reached in the end.
+        answer_s: for a shard that does not answer a host, which is then replaced although it is alive.
+        work_s: for a shard that reports to be executing a command.
         stop_s: for the last checkpoint round after Ctrl-C, without progress.
-        restart_s: after a shard came back, until the next checkpoint round: what it has lost once is not to
-            be lost again.
-        longest_retry_s: the longest wait before a checkpoint round that could not be written is tried again.
-        failures: times in all that a host may raise (I13).
-        deaths: times in a row that a host may die without getting any further (a part by a reported step, a
-            shard by a committed checkpoint), and that a shard may be replaced because it does not answer.
+        restart_s: from a shard's return to the next checkpoint round: its losses are not to be repeated.
+        longest_retry_s: largest wait before a failed checkpoint round is tried again.
+        failures: errors that a host may raise in all (I13).
+        deaths: deaths in a row of a host without progress (a part: a reported step; a shard: a committed
+            checkpoint), and replacements of a shard that does not answer.
     """
 
     heartbeats: HeartbeatPolicy = field(default_factory=HeartbeatPolicy)

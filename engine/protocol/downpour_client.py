@@ -310,7 +310,7 @@ class DownpourClient(ShardClient[_Link]):
     def _replaced(self, event: Replaced, now: float) -> Iterator[DownpourEffect]:
         """Sends open requests to a restarted shard, and fetches its values.
 
-        A drained part fetches, too: the new process is thereby told of the pushes that it lacks, and the part
+        A drained part fetches, too: the new process learns thereby which pushes it lacks, and the part
         is drained again when the answer is here.
         """
         link = self._links.get(event.name)

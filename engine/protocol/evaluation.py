@@ -1,6 +1,6 @@
-"""What has come of an evaluation: for each segment and machine a tree of work units.
+"""The contributions to an evaluation on one shard: for each segment and machine a tree of work units.
 
-It must not know numbers, nor who computed what.
+It must not know numbers, nor who computed them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from partita.engine.protocol.sum_tree import SumTree
 
 
 class Evaluation:
-    """Of one shard. Work units are numbered through all segments, as `stretches_of` has them."""
+    """The evaluation under way. Units are numbered through all segments, as by `work_units_of`."""
 
     def __init__(self, evaluate: Evaluate, length: int, machines: Collection[int]) -> None:
-        """Nothing has come.
+        """Creates an evaluation without contributions.
 
         Args:
-            evaluate: what is asked.
+            evaluate: the operation.
             length: portions in a work unit.
             machines: those that have numbers on the shard.
         """
@@ -35,16 +35,16 @@ class Evaluation:
 
     @property
     def empty(self) -> list[str]:
-        """The vectors to which nobody contributes: segments of no portions, and all in a shard of nobody."""
+        """Vectors without contributors: of segments without portions, or all if no machine has numbers."""
         return [vector for vector, trees in zip(self._vectors, self._trees, strict=True) if not trees]
 
     def has(self, machine: int, unit: int) -> bool:
-        """Whether this work unit of the machine has come."""
+        """Returns whether the machine has contributed this work unit."""
         segment = bisect_right(self._starts, unit) - 1
         return self._trees[segment][machine].has(unit - self._starts[segment])
 
     def add(self, machine: int, unit: int) -> list[tuple[int, int]]:
-        """It comes; returns the sums to be taken now, (into, of) by the numbers of work units."""
+        """Adds a contribution. Returns the sums to compute now: (into, of), numbers of work units."""
         segment = bisect_right(self._starts, unit) - 1
         start = self._starts[segment]
         self.missing -= 1
@@ -52,12 +52,12 @@ class Evaluation:
         return [(start + into, start + of) for into, of in sums]
 
     def sums(self) -> list[tuple[int, int, str]]:
-        """Where all sums are, once everything has come: (machine, work unit, vector that it is for)."""
+        """Returns the place of each complete sum: (machine, work unit, vector that it is for)."""
         segments = zip(self._starts, self._vectors, self._trees, strict=False)
         return [(machine, start, vector) for start, vector, trees in segments for machine in trees]
 
     def missing_ranges(self) -> tuple[tuple[int, int], ...]:
-        """Work units that a machine has not contributed, as ascending ranges `[start, stop)`."""
+        """Returns the incomplete work units as ascending ranges `[start, stop)`."""
         ranges: list[tuple[int, int]] = []
         for unit in range(self.units):
             if all(self.has(machine, unit) for machine in self._machines):
@@ -67,7 +67,7 @@ class Evaluation:
         return tuple(ranges)
 
     def validate(self) -> None:
-        """One that is under way misses something, and its trees say what. Raises AssertionError."""
+        """Checks that the evaluation is incomplete as its trees are. Raises AssertionError."""
         trees = [tree for trees in self._trees for tree in trees.values()]
         for tree in trees:
             tree.validate()

@@ -1,4 +1,4 @@
-"""What every protocol machine is told and what it asks for: the words that all of them share.
+"""Events and effects that the state machines of all protocols share.
 
 A machine is `receive(event, now) -> list[Effect]`. Payloads pass through as opaque tokens: a machine never
 touches the bytes of an array. Events and effects that only one machine knows stand in that machine's module.
@@ -24,12 +24,12 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. Hosts send one about ten times a second."""
+    """The passing of time. Hosts make one about ten times a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process of this host has ended, or is taken to have ended."""
+    """The process of this host has ended, or is declared dead."""
 
     name: str
     incarnation: int
@@ -38,7 +38,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The host of this name is now of this incarnation; what the old one had not answered is open again."""
+    """A new process has this name; requests that the old one had not answered are open again."""
 
     name: str
     incarnation: int
@@ -46,7 +46,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A contiguous range `[start, stop)` of a named flat vector: how a machine speaks of numbers."""
+    """A contiguous range `[start, stop)` of a named flat vector."""
 
     vector: str
     start: int
@@ -55,7 +55,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this message to a host, with the numbers of a span (or an opaque payload) beside it."""
+    """Effect: send a message, with the numbers of a span (or an opaque payload) beside it."""
 
     to: str
     message: Message
@@ -64,8 +64,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write what a shard holds, as it is now, to its file of this checkpoint, with what must be remembered
-    beside it; then `Persisted`, or `NotPersisted`. The version counts what was applied, pushes or commands.
+    """Effect: write the shard's state, as it is now, to its file of this checkpoint, with these counts;
+    `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied.
     """
 
     checkpoint: int
@@ -97,14 +97,14 @@ class NotPersisted:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """What this host sent breaks the protocol; it had no effect. The interpreter says so and counts it."""
+    """Effect: report a message that breaks the protocol and had no effect, and count it."""
 
     sender: str
     reason: str
 
 
 def payload_bytes(payload: object) -> int:
-    """The size of an opaque payload in bytes, without looking at them; -1 where there is none."""
+    """Returns the size of an opaque payload in bytes, without reading it; -1 where there is none."""
     n_bytes = getattr(payload, "n_bytes", None)
     if isinstance(n_bytes, int):
         return n_bytes

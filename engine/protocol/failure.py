@@ -1,8 +1,8 @@
-"""Turns whatever was raised into a report that can always be sent and always be read.
+"""Turns any exception into a report that can be sent and read.
 
-The one place for this: hosts, sessions and coordinators call it. A user's error may have a text of megabytes,
-text that is not Unicode, or a `__str__` that raises; the report is at most a screen long, is UTF-8, and names
-the file and the line of the user's code.
+Hosts, sessions and coordinators call it. A user's error may have a text of megabytes, text that is not
+Unicode, or a `__str__` that raises; the report is at most a screen long, is UTF-8, and names the file and the
+line of the user's code.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import msgspec
 from partita.engine.protocol.messages import Failed
 
 MOST_REASON: Final = 2000
-"""Characters of the sentence."""
+"""Largest number of characters of the sentence."""
 
 MOST_LINES: Final = 40
 MOST_COLUMNS: Final = 160
 """A screen: lines of a traceback, and characters of each of them."""
 
 _MOST_SCREENS: Final = 4  # of another host: stacks of several threads
-_FIRST_LINES: Final = 4  # kept where a traceback is cut: how it begins; its end says most
+_FIRST_LINES: Final = 4  # kept where a traceback is cut: its beginning; its end matters most
 _MOST_FRAMES: Final = 10_000  # that are looked at: a recursion error has about a thousand
 _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen ", "<string>")
 
 
 def report_of(error: BaseException, *, final: bool = False, expected: bool = False) -> Failed:
-    """The report of an error. Never raises because of the error.
+    """Returns the report of an error. Never raises because of the error.
 
     Args:
-        error: what was raised.
-        final: trying again would end in the same way.
-        expected: the error's sentence is for the user as it stands, and a traceback would explain nothing.
+        error: the exception.
+        final: a repetition would end in the same way.
+        expected: the error's sentence is meant for the user, and a traceback would explain nothing.
     """
     kind = type(error).__name__
     text = _text_of(error)
@@ -52,7 +52,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def bounded(report: Failed) -> Failed:
-    """A report of another host, cut to the size that it should have had."""
+    """Returns another host's report, cut to the size that it should have had."""
     text = report.traceback
     most = _MOST_SCREENS * MOST_LINES * (MOST_COLUMNS + 1)
     text = _readable(text if len(text) <= most else f"{text[: most // 2]}\n  ...\n{text[-most // 2 :]}")
@@ -60,7 +60,7 @@ def bounded(report: Failed) -> Failed:
 
 
 def sentence(text: str) -> str:
-    """Any text as one that can be sent and shown: without what a terminal would obey, cut in its middle."""
+    """Returns a text that can be sent and shown: without control characters, and cut in its middle."""
     if len(text) <= MOST_REASON:
         return _readable(text)
     half = MOST_REASON // 2
@@ -69,7 +69,7 @@ def sentence(text: str) -> str:
 
 
 def _screen(error: BaseException) -> str:
-    """The traceback: its beginning and its end where it is longer than a screen, and the user's own line."""
+    """Returns the traceback; a long one is cut to its beginning, the user's own line, and its end."""
     lines = [line[:MOST_COLUMNS] for line in _formatted(error).rstrip("\n").split("\n")]
     if len(lines) <= MOST_LINES:
         return _readable("\n".join(lines)) + "\n"
@@ -91,7 +91,7 @@ def _formatted(error: BaseException) -> str:
 
 
 def _readable(text: str) -> str:
-    """UTF-8 without what a terminal would obey."""
+    """Returns UTF-8 without control characters."""
     sound = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if sound.isprintable():
         return sound
@@ -99,7 +99,7 @@ def _readable(text: str) -> str:
 
 
 def _place_of(error: BaseException) -> str | None:
-    """File and line of the innermost frame that is neither ours nor a library's, as a traceback has them."""
+    """Returns file and line of the innermost frame that is neither ours nor a library's."""
     for found in _with_causes(error):
         own = [frame for frame in _frames(found.__traceback__) if _is_of_user(frame)]
         if own:
@@ -109,7 +109,7 @@ def _place_of(error: BaseException) -> str | None:
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, those of a group, and what led to it; each once."""
+    """Yields the error, those of a group, and their causes; each once."""
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop(0)

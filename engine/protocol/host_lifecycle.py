@@ -1,4 +1,4 @@
-"""How a coordinator brings hosts to work, notices that they fail, and ends them.
+"""The lifecycle of hosts: a coordinator starts them, notices that they fail, and ends them.
 
 It must not know processes, sockets, files or time beyond `now`: `coordinator_effects.py` lists what it asks
 of its interpreter, and `membership.py` decides who is alive. Lost messages are repeated: Hello by a host
@@ -141,7 +141,7 @@ class HostLifecycle(ABC):
         effects: list[CoordinatorEffect] = []
         for sign in self._membership.receive(event, now):
             if isinstance(sign, Recovered):
-                effects.append(Warn(f"{sign.name} is heard again after {sign.silent_s:.1f} s"))
+                effects.append(Warn(f"{sign.name} sends again after {sign.silent_s:.1f} s"))
             elif isinstance(sign, Send):
                 effects.append(sign)
         reason = self._rejection_reason(host, event.message)

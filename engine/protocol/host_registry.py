@@ -1,4 +1,4 @@
-"""What the coordinator knows of each host and each replica: plain records, without decisions."""
+"""The coordinator's records of each host and each replica, without decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partita.engine.protocol.names import Topology
 
 
 class HostState(Enum):
-    """How far a process has come. Each is entered in this order; a restart goes back to the first."""
+    """The states of a process, in this order; a restart goes back to the first. Values: what is awaited."""
 
     LAUNCHED = "its first message"
     PREPARING = "Ready, after its task"
@@ -23,7 +23,7 @@ class HostState(Enum):
 
 @dataclass(slots=True, eq=False)
 class HostRecord:
-    """One host: the newest process of this name, and what is counted over all of its processes."""
+    """One host: the newest process of this name, and counts over all of its processes."""
 
     name: str
     incarnation: int
@@ -38,17 +38,17 @@ class HostRecord:
     step: int = 0  # done, as last reported (parts)
     furthest: int = 0  # the largest step that any of its processes has reported
     continues: int | None = None  # the shards have the gradients of its steps below this one
-    is_informed: bool = False  # it has said that
-    acknowledged: bool = False  # a report has come: it need not be told to begin again
-    finished: int = -1  # the directory under which it said Finished
+    is_informed: bool = False  # it has reported that
+    acknowledged: bool = False  # a report has come: Begin need not be repeated
+    finished: int = -1  # the directory under which it reported Finished
     informed: int = 0  # the directory that it has
     deaths: int = 0  # in a row, without getting further
-    unresponsive: int = 0  # times in a row that it was replaced because it did not answer (shards)
+    unresponsive: int = 0  # replacements in a row because it did not answer (shards)
     replaced: tuple[float, str] | None = None  # when, and why: its lease has to end before
-    failed: tuple[int, ...] = ()  # the incarnations that said so
+    failed: tuple[int, ...] = ()  # the incarnations that reported an error
 
     def relaunch(self, now: float) -> Host:
-        """The next incarnation, of which nothing is known yet."""
+        """Resets the record to the next incarnation, which is not known to run."""
         self.incarnation += 1
         self.state, self.since = HostState.LAUNCHED, now
         self.public_key = self.endpoint = self.machine = ""
@@ -60,21 +60,21 @@ class HostRecord:
 
     @property
     def doing(self) -> str:
-        """What a host that is not ready is at, as far as is known."""
+        """The activity of a host that is not ready, as far as is known."""
         if self.state is HostState.PREPARING:
             return f"setting up its task, with {self.compiled} functions compiled"
         return "connecting to the coordinator" if self.runs else "importing"
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it has said where its inbox is."""
+        """Whether its endpoint is known."""
         return self.state in (HostState.PREPARING, HostState.READY)
 
 
 @dataclass(slots=True, eq=False)
 class ReplicaRecord:
     """One replica. `first` is the step at which the run began, `step` where its present processes did, and
-    `begun` whether they were told to.
+    `begun` whether Begin was sent to them.
     """
 
     index: int
@@ -118,7 +118,7 @@ class HostRegistry:
         stall_s: float,
         incarnations: Mapping[str, int],
     ) -> HostRegistry:
-        """The hosts of a run. A replica without steps left gets none, and without any work nobody does."""
+        """Returns the hosts of a run. A replica without steps has none; nor have shards without replicas."""
         replicas = tuple(
             ReplicaRecord(r, min(step, steps), min(step, steps), stall_s) for r, step in enumerate(done)
         )
@@ -143,59 +143,59 @@ class HostRegistry:
         return registry
 
     def current(self, name: str, incarnation: int) -> HostRecord | None:
-        """The host, if this is its newest process and it has not ended."""
+        """Returns the host, if this is its newest process and it has not ended."""
         host = self.hosts.get(name)
         if host is None or host.incarnation != incarnation or host.state is HostState.GONE:
             return None
         return host
 
     def replica_of(self, host: HostRecord) -> ReplicaRecord | None:
-        """The replica that a part belongs to; None for a shard."""
+        """Returns the replica of a part; None for a shard."""
         return self.replicas[host.replica] if host.replica is not None else None
 
     def present(self) -> Iterator[HostRecord]:
-        """Every host that has not ended for good."""
+        """Returns every host that has not ended for good."""
         return (host for host in self.hosts.values() if host.state is not HostState.GONE)
 
     def reachable(self) -> Iterator[HostRecord]:
-        """Every host that messages can be sent to."""
+        """Returns every host whose endpoint is known."""
         return (host for host in self.hosts.values() if host.is_reachable)
 
     def all_in(self, *states: HostState) -> bool:
-        """Whether all hosts that have not ended are in one of these states."""
+        """Returns whether all hosts that have not ended are in one of these states."""
         return all(host.state in states for host in self.present())
 
     @property
     def shards_ready(self) -> bool:
-        """Whether every shard serves."""
+        """Whether every shard is ready."""
         return all(shard.state is HostState.READY for shard in self.shards)
 
     def publish(self, now: float) -> list[Send]:
-        """A new revision of the directory, to everybody."""
+        """Sends a new revision of the directory to every host."""
         self.revision += 1
         self.published_at = now
-        return [self.tell(host) for host in self.reachable()]
+        return [self._directory(host) for host in self.reachable()]
 
     def publish_again(self, now: float, retry_s: float) -> list[Send]:
-        """The same revision, to those who have not said that they have it."""
+        """Repeats the revision to hosts that have not acknowledged it."""
         if now - self.published_at < retry_s:
             return []
         behind = [host for host in self.reachable() if host.informed < self.revision]
         if behind:
             self.published_at = now
-        return [self.tell(host) for host in behind]
+        return [self._directory(host) for host in behind]
 
-    def tell(self, receiver: HostRecord) -> Send:
-        """Whom this host may talk to: a part its own replica and the shards, a shard every part."""
+    def _directory(self, receiver: HostRecord) -> Send:
+        """Returns the directory of a host: a part's own replica and the shards, or all parts for a shard."""
         peers = tuple(
             Peer(host.name, host.incarnation, host.endpoint, host.public_key, host.machine)
             for host in self.reachable()
-            if host is not receiver and self._may_talk(receiver, host)
+            if host is not receiver and self._are_connected(receiver, host)
         )
         return Send(receiver.name, Directory(peers, self.revision))
 
     @staticmethod
-    def _may_talk(receiver: HostRecord, other: HostRecord) -> bool:
+    def _are_connected(receiver: HostRecord, other: HostRecord) -> bool:
         if receiver.replica is None or other.replica is None:
             return receiver.replica is not other.replica
         return receiver.replica == other.replica

@@ -1,8 +1,8 @@
-"""A part plays its program: what is ready is computed, what others need is sent, what they sent is taken in.
+"""Schedules a part's program: starts what is ready, sends what others need, and places what they sent.
 
-The machine knows what each instruction waits for, and nothing of what it does. It must not know arrays,
-layers or how long anything takes. There is no barrier: a step is over when its last instruction is, and the
-messages of the next step may arrive before that; they wait until the rows that they fill are free.
+The scheduler knows what each instruction waits for, and not what it does. It must not know arrays, layers or
+durations. There is no barrier: a step is over when its last instruction is, and the messages of the next step
+may arrive before that; they wait until the rows that they fill are free.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from partita.engine.protocol.events import Received, Refuse, Send, payload_bytes
 from partita.engine.protocol.messages import Credit, Rows, Tensor
 
 AHEAD: Final = 2
-"""How many steps a part may begin before a part that only listens to it has finished the first of them."""
+"""Steps that a part may begin before a part that only receives from it has finished the first of them."""
 
 
 class Kind(Enum):
-    """What an instruction means to the machine."""
+    """The kinds of instructions."""
 
     COMPUTE = "compute"
     SEND = "send"
@@ -30,14 +30,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledInstruction:
-    """An instruction, as far as the machine must know it.
+    """An instruction, as far as the scheduler must know it.
 
     Args:
-        kind: what to do.
+        kind: of the instruction.
         after: positions of earlier instructions that must be done.
         peer: the host that a message goes to or comes from; "" for a computation.
-        buffer, rows: what the message carries.
-        n_bytes: of the numbers that a RECV takes.
+        buffer, rows: the contents of the message.
+        n_bytes: size of the payload that a RECV takes.
     """
 
     kind: Kind
@@ -50,14 +50,14 @@ class ScheduledInstruction:
 
 @dataclass(frozen=True, slots=True)
 class BeginStep:
-    """Event: play the program once more, as this step. Only when `may_begin` says so."""
+    """Event: run the program once more, as this step. Only if `may_begin()`."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Event: the computation at this position is done, or its message has been handed over."""
+    """Event: the computation at this position is done, or its message has left."""
 
     position: int
 
@@ -71,7 +71,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Effect: copy this payload into the rows of the RECV at this position, before anything else is done."""
+    """Effect: copy the payload into the rows of the RECV at this position, before the next effect."""
 
     position: int
     payload: object
@@ -101,15 +101,15 @@ SchedulerEffect: TypeAlias = Compute | Place | Transmit | StepOver | Send | Refu
 
 
 class InstructionScheduler:
-    """Plays one program, step after step. Effects are to be carried out in order."""
+    """Runs one program, step after step. Effects are to be carried out in order."""
 
     def __init__(self, works: Sequence[ScheduledInstruction], *, lanes: int = 1, first_step: int = 0) -> None:
-        """A part that has not begun.
+        """Creates a scheduler that has not begun.
 
         Args:
             works: the program.
-            lanes: how many computations may run at the same time.
-            first_step: the number of the step that will be played first.
+            lanes: largest number of computations at a time.
+            first_step: the number of the first step.
         """
         self._works: Final = tuple(works)
         self._lanes: Final = lanes
@@ -120,10 +120,10 @@ class InstructionScheduler:
         self._receives: Final = {
             (work.peer, work.buffer): n for n, work in enumerate(self._works) if work.kind is Kind.RECEIVE
         }
-        listened = {work.peer for work in self._works if work.kind is Kind.RECEIVE}
-        told = {work.peer for work in self._works if work.kind is Kind.SEND}
-        self._grants: Final = tuple(sorted(listened - told))
-        self._credit: Final = dict.fromkeys(sorted(told - listened), first_step - 1)
+        senders = {work.peer for work in self._works if work.kind is Kind.RECEIVE}
+        receivers = {work.peer for work in self._works if work.kind is Kind.SEND}
+        self._grants: Final = tuple(sorted(senders - receivers))
+        self._credit: Final = dict.fromkeys(sorted(receivers - senders), first_step - 1)
         self._missing: list[int] = []
         self._ready: list[int] = []
         self._computing: set[int] = set()
@@ -135,23 +135,23 @@ class InstructionScheduler:
         self.playing = False
 
     def may_begin(self) -> bool:
-        """Whether the next step can begin: the last one is over, and nobody is too far behind."""
+        """Returns whether the next step can begin: the last one is over, and receivers keep up."""
         return not self.playing and all(done >= self.step + 1 - AHEAD for done in self._credit.values())
 
     @property
     def waits_for(self) -> tuple[tuple[str, str], ...]:
-        """(host, buffer) of each message that is missing now, or (host, "credit")."""
+        """(host, buffer) of each missing message, or (host, "credit")."""
         if self.playing:
             return tuple((self._works[n].peer, self._works[n].buffer) for n in sorted(self._open))
         return tuple((peer, "credit") for peer, done in self._credit.items() if done < self.step + 1 - AHEAD)
 
     @property
     def stuck_on(self) -> tuple[tuple[str, str], ...]:
-        """What it waits for, if there is nothing else to do."""
+        """The same, if there is nothing else to do."""
         return () if self._computing or self._ready or self._sending else self.waits_for
 
     def receive(self, event: SchedulerEvent, now: float) -> list[SchedulerEffect]:
-        """What follows from an event, to be done in order."""
+        """Returns the effects of an event, to be carried out in order."""
         effects: list[SchedulerEffect] = []
         match event:
             case Completed(position=position):
@@ -172,7 +172,7 @@ class InstructionScheduler:
                 elif sender in self._credit:
                     effects.append(Refuse(sender, f"it has finished step {step}, and this is {self.step}"))
                 else:
-                    effects.append(Refuse(sender, "nobody waits for its credit"))
+                    effects.append(Refuse(sender, "its credit is not expected"))
             case Received(sender=sender, message=message):
                 effects.append(Refuse(sender, f"a part does not take a {type(message).__name__}"))
         self._fill_lanes(effects)
@@ -240,7 +240,7 @@ class InstructionScheduler:
             effects.append(Compute(n))
 
     def validate(self) -> None:
-        """What must hold between two events. Raises AssertionError."""
+        """Checks what must hold between two events. Raises AssertionError."""
         assert len(self._computing) <= self._lanes
         assert self.playing or not (
             self._ready or self._computing or self._sending or self._open or self._left

@@ -1,12 +1,12 @@
-"""Who is alive. Any traffic is a sign of life; silence is first suspected and then taken for death.
+"""Failure detection: any message is a sign of life; a silent host is first suspected, then declared dead.
 
 A verdict may be wrong (a stopped process, a split network): it costs time, never correctness, because a host
 that was declared dead is replaced by one of a newer incarnation, and works under a lease that has run out by
-then (`shard.py`). Only the coordinator judges. This module must not know what a host does.
+then (`lease.py`). Only the coordinator decides. This module must not know what a host does.
 
-The coordinator's heartbeat gives a host its own newest clock reading back. A lease counts from that reading,
-and death from when it *arrived*, which is later: so `dead_s` beyond the lease is enough however long messages
-lie in queues, and even where only one direction of the network works.
+The coordinator's heartbeat returns a host's own newest clock reading. A lease counts from that reading, and
+death from when it *arrived*, which is later: so `dead_s` beyond the lease is enough however long messages lie
+in queues, and even if only one direction of the network works.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.messages import Heartbeat
 
 LEASE: Final = 0.75
-"""Of the time after which a silent host is dead: so long a lease lasts."""
+"""Duration of a lease, as a part of the time after which a silent host is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatPolicy:
-    """How often hosts speak, and how long their silence is borne (seconds). Source: our reliability notes.
+    """The interval of heartbeats, and the limits of silence (seconds). Source: our reliability notes.
 
-    A shard's lease follows from these: it ends before anybody takes the shard for dead. A part of `dead_s` is
-    left between the two, for what lies between looking at the lease and acting.
+    A shard's lease follows from these: it ends before the shard is declared dead. A part of `dead_s` is left
+    between the two, for the time between a look at the lease and an action.
     """
 
     heartbeat_s: float = 0.5
@@ -37,7 +37,7 @@ class HeartbeatPolicy:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s < self.suspect_s < self.dead_s:
             raise ValueError(
-                f"{self}: a host is heard, then suspected, then dead; "
+                f"{self}: a host is alive, then suspected, then dead; "
                 "choose 0 < heartbeat_s < suspect_s < dead_s"
             )
         if 2 * self.heartbeat_s > self.lease_s:
@@ -49,17 +49,17 @@ class HeartbeatPolicy:
 
     @property
     def lease_s(self) -> float:
-        """How long a shard may work after it has asked for a lease that it was given."""
+        """Duration of a lease, from the clock reading with which it was asked for."""
         return LEASE * self.dead_s
 
 
 DEFAULT_HEARTBEATS: Final = HeartbeatPolicy()
-"""What a run has that says nothing else."""
+"""The policy of a run without settings of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Effect: this host has been silent for `suspect_s`. Nothing is done about it yet."""
+    """Effect: this host has been silent for `suspect_s`. Nothing follows yet."""
 
     name: str
     silent_s: float
@@ -67,7 +67,7 @@ class Suspected:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Effect: a suspected host has spoken."""
+    """Effect: a suspected host has sent a message."""
 
     name: str
     silent_s: float
@@ -80,18 +80,18 @@ MembershipEffect: TypeAlias = Send | Suspected | Recovered | Died
 @dataclass(slots=True)
 class _Member:
     incarnation: int
-    heard_at: float
+    received_at: float
     clock: float | None = None
     suspected: bool = False
     leased: bool = True
 
 
 class Membership:
-    """The hosts that are expected to speak.
+    """The hosts that are expected to send messages.
 
     A host is `watch`ed from when it is ready: before that it may compile for long, and a deadline of the
-    coordinator's covers it. `Died` is both the verdict given here and what a supervisor says of a process
-    that has ended; either way the coordinator `forget`s the host.
+    coordinator covers it. `Died` is both the verdict given here and a supervisor's report of a process that
+    has ended; either way the coordinator `forget`s the host.
     """
 
     def __init__(self, heartbeats: HeartbeatPolicy | None = None) -> None:
@@ -101,47 +101,45 @@ class Membership:
         self._last_tick: float | None = None
 
     def watch(self, name: str, incarnation: int, now: float) -> None:
-        """From now on the silence of this incarnation counts, and it is sent heartbeats."""
+        """Expects messages of this incarnation from now on, and sends it heartbeats."""
         self._members[name] = _Member(incarnation, now)
 
     def forget(self, name: str) -> None:
-        """Nothing is expected of this host any more."""
+        """Expects no messages of this host any more."""
         self._members.pop(name, None)
 
     def revoke(self, name: str) -> None:
-        """This host gets no lease any more: `lease_s` from now it does nothing that matters."""
+        """Gives this host no lease any more: `lease_s` from now it does nothing that matters."""
         self._members[name].leased = False
 
     @property
     def watched(self) -> KeysView[str]:
-        """The hosts whose silence counts, in the order in which they were first watched."""
+        """The watched hosts, in the order in which they were first watched."""
         return self._members.keys()
 
     @property
     def suspected(self) -> tuple[str, ...]:
-        """The hosts that are silent, but not yet for long enough to be dead."""
+        """The hosts that are silent, but not yet declared dead."""
         return tuple(name for name, member in self._members.items() if member.suspected)
 
     def receive(self, event: MembershipEvent, now: float) -> list[MembershipEffect]:
-        """What follows from an event at `now` (seconds, monotonic)."""
+        """Returns the effects of an event at `now` (seconds, monotonic)."""
         if isinstance(event, Tick):
             return self._tick(now)
-        return self._heard(event, now)
+        return self._received(event, now)
 
-    def _heard(self, event: Received, now: float) -> list[MembershipEffect]:
+    def _received(self, event: Received, now: float) -> list[MembershipEffect]:
         member = self._members.get(event.sender)
         if member is None or event.incarnation != member.incarnation:
             return []
-        silent_s, member.heard_at = now - member.heard_at, now
+        silent_s, member.received_at = now - member.received_at, now
         effects: list[MembershipEffect] = []
         if isinstance(event.message, Heartbeat) and event.message.clock is not None:
             first = member.clock is None
             # Heartbeats may overtake one another: an older reading would only shorten the lease.
             clock = event.message.clock
             member.clock = clock if member.clock is None else max(clock, member.clock)
-            if (
-                first and member.leased
-            ):  # a shard cannot work before its first lease: it does not wait for the next round
+            if first and member.leased:  # a shard cannot work before its first lease, so it comes at once
                 effects.append(Send(event.sender, Heartbeat(member.incarnation, clock=member.clock)))
         if member.suspected:
             member.suspected = False
@@ -149,13 +147,13 @@ class Membership:
         return effects
 
     def _tick(self, now: float) -> list[MembershipEffect]:
-        self._forgive_own_pause(now)
+        self._leave_out_own_pause(now)
         effects: list[MembershipEffect] = []
         beats = now >= self._next_heartbeat
         if beats:
             self._next_heartbeat = now + self.heartbeats.heartbeat_s
         for name, member in list(self._members.items()):
-            silent_s = now - member.heard_at
+            silent_s = now - member.received_at
             if silent_s >= self.heartbeats.dead_s:
                 self.forget(name)
                 effects.append(Died(name, member.incarnation, f"silent for {silent_s:.1f} s"))
@@ -168,19 +166,21 @@ class Membership:
                 effects.append(Send(name, Heartbeat(member.incarnation, clock=clock)))
         return effects
 
-    def _forgive_own_pause(self, now: float) -> None:
-        """A judge who slept heard nobody: what the pause took is nobody's silence.
+    def _leave_out_own_pause(self, now: float) -> None:
+        """Leaves out a pause of the coordinator itself, in which it received nothing.
 
-        A later verdict is always a safe one, and what waited in the inbox is read before the next tick.
+        A later verdict is always safe, and messages in the inbox are read before the next tick.
         """
         pause = now - self._last_tick if self._last_tick is not None else 0.0
         self._last_tick = now
         if pause > self.heartbeats.suspect_s / 2:
             for member in self._members.values():
-                member.heard_at = min(now, member.heard_at + pause)
+                member.received_at = min(now, member.received_at + pause)
 
     def validate(self) -> None:
-        """Its invariants. Raises AssertionError."""
+        """Checks the invariants. Raises AssertionError."""
         for name, member in self._members.items():
             assert member.incarnation >= 0, name
-            assert self._last_tick is None or not member.suspected or member.heard_at <= self._last_tick, name
+            assert self._last_tick is None or not member.suspected or member.received_at <= self._last_tick, (
+                name
+            )

@@ -1,4 +1,4 @@
-"""What hosts send to one another: one frozen struct for each kind of message, in a closed union.
+"""Messages of hosts to one another: one frozen struct for each kind, in a closed union.
 
 A message is small. The numbers of a tensor travel beside it as raw bytes, so that this module never sees an
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
@@ -70,7 +70,7 @@ class Fetch(_Message, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
     `acknowledged` counts the sender's pushes that the shard has acknowledged, and `earlier` those of the
-    processes before it: they tell a shard that came back from a checkpoint what it lacks.
+    processes before it: a shard that came back from a checkpoint learns from them what it lacks.
     """
 
     request: Count
@@ -122,7 +122,7 @@ class PushAck(_Message, frozen=True, tag=True):
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """The address of a host: its endpoint, its CURVE public key (Z85) and its incarnation.
 
-    `machine` is a label from its launcher: hosts with the same one may share memory ("": with nobody).
+    `machine` is a label from its launcher: hosts with the same one may share memory ("": none).
     """
 
     name: str

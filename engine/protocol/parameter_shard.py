@@ -184,7 +184,7 @@ class ParameterShard(LeasedShard):
         reason = self._rejection_reason(event, "a push")
         if reason is None and (push.incarnation != event.incarnation or push.sequence < 0):
             reason = (
-                f"the push says incarnation {push.incarnation}, sequence {push.sequence}; "
+                f"the push has incarnation {push.incarnation}, sequence {push.sequence}; "
                 f"its sender is incarnation {event.incarnation}, and sequences count from 0"
             )
         if reason is not None:
@@ -253,7 +253,7 @@ class ParameterShard(LeasedShard):
         sender = event.sender
         reason = self._rejection_reason(event)
         if any(not 0 <= one.incarnation < event.incarnation or one.pushes < 0 for one in fetch.earlier):
-            reason = f"incarnation {event.incarnation} says {fetch.earlier} of earlier ones"
+            reason = f"incarnation {event.incarnation} reports {fetch.earlier} of earlier ones"
         if reason is not None:
             return [Refuse(sender, reason)]
         part = self._parts.setdefault(sender, _Part())

@@ -1,4 +1,4 @@
-"""Who may send what to whom: one table, consulted before anything else is done with a message.
+"""Permissions of senders: one table, consulted before anything else is done with a message.
 
 The sender is known from its authenticated key. A message outside the sender's permissions is refused: it has
 no effect, is counted, and is reported to the user once.
@@ -58,7 +58,7 @@ def rejection_reason(
         return message.reason
     kind = type(message).__name__
     if type(message) not in PERMISSIONS.get((host_kind(sender), host_kind(receiver)), frozenset()):
-        return f"a {kind}, which is not for '{sender}' to say"
+        return f"a {kind}, which '{sender}' may not send"
     ours, theirs = part_indices(receiver), part_indices(sender)
     if ours is not None and theirs is not None and ours[0] != theirs[0]:
         return f"a {kind} of another replica"

@@ -1,8 +1,8 @@
-"""What must be done again when shards go back to a checkpoint: less than was done since.
+"""Finds the operations to repeat when shards go back to a checkpoint: fewer than were executed since.
 
 The scalars of every request are known from the journal, so an operation is needed only if a vector that it
-writes is read later, or is there in the end. In the middle of a line search that leaves no evaluation at all:
-the next trial writes over what the last one found.
+writes is read later, or exists in the end. In the middle of a line search no evaluation is needed: the next
+trial overwrites the results of the last one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from partita.engine.protocol.commands import Operation, Request, Swap, reads, wr
 
 
 def still_needed(done: Sequence[Request], following: Request | None) -> list[Request]:
-    """What of some requests brings the vectors to where they were after all of them.
+    """Returns the operations that bring the vectors to their state after all requests.
 
     Args:
         done: since the checkpoint, in order.
-        following: the one that will be done next; None: nothing follows, and every vector counts.
+        following: the next request; None: nothing follows, and every vector counts.
 
     Returns:
-        Those of their operations that matter, in order; requests without any are left out.
+        The needed operations of each request, in order; requests without any are left out.
     """
-    overwritten: set[str] = set()  # before anybody reads them
+    overwritten: set[str] = set()  # before they are read
     for operation in reversed(following or ()):
         overwritten = _before(operation, overwritten)
     needed: list[Request] = []
@@ -39,7 +39,7 @@ def still_needed(done: Sequence[Request], following: Request | None) -> list[Req
 
 
 def _before(operation: Operation, overwritten: set[str]) -> set[str]:
-    """What is overwritten from before an operation on, if this is from after it on."""
+    """Returns the vectors overwritten before they are read, from before the operation on."""
     if isinstance(operation, Swap):
         names = {operation.one: operation.other, operation.other: operation.one}
         return {names.get(name, name) for name in overwritten}

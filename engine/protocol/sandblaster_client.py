@@ -30,7 +30,7 @@ REMEMBERED: Final = 8
 """Assignments whose results are kept for repeats: more than a coordinator leaves open."""
 
 AHEAD: Final = 64
-"""How far an assignment may be from the next one; more is a protocol error."""
+"""Largest distance of an assignment from the next one; more is a protocol error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class AssignmentDone:
 class RunAssignment:
     """Effect: compute portions `[first, first + count)` and accumulate their gradient, from zero.
 
-    `AssignmentDone` reports the end. `discarded`: nobody wants the numbers; the assignment is computed only
+    `AssignmentDone` reports the end. `discarded`: the numbers are not wanted; the assignment is computed only
     for the other parts of the replica, which may wait for this part's messages.
     """
 
@@ -204,7 +204,7 @@ class SandblasterClient(ShardClient[_Link]):
         yield self._report(event)
 
     def _report(self, event: AssignmentDone) -> Send:
-        """Reports the next assignment's end to the coordinator, with NaN where nobody wants its numbers."""
+        """Reports the next assignment's end to the coordinator, with NaN for discarded numbers."""
         given = self._assigned.pop(self._next)
         assert given.sequence == event.sequence, (given, event)
         result = AssignmentResult(given.sequence, given.evaluation, given.unit, event.loss, event.correct)

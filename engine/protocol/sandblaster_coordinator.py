@@ -124,7 +124,7 @@ class SandblasterCoordinator(Coordinator):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the method ended; None while it has not."""
+        """The end of the method; None while it runs."""
         return self._method.outcome
 
     @property

@@ -1,7 +1,7 @@
-"""Notices a host that waits for others for long, so that the user reads who waits for whom.
+"""Detects a host that waits long for others, so that the user learns who waits for whom.
 
-A wait that ends by itself was no fault, however long it took: the next one is reported later. This module
-must not know what is waited for.
+A wait that ends by itself was no fault: after it, only longer ones are reported. This module must not know
+what is waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ AFTER_S: Final = 5.0
 """A wait of so many seconds is reported, unless longer ones have ended by themselves."""
 
 MOST_NAMED: Final = 4
-"""Reports of one wait: who waits for more waits for all of them."""
+"""Largest number of hosts in the report of one wait."""
 
 
 class StallDetector:
@@ -31,8 +31,8 @@ class StallDetector:
         """Reports a wait when it has become long, and again each time that it has doubled.
 
         Args:
-            at: where the host is; the same while it gets no further.
-            waits: (host, what) of everything that is missing; empty where the host does not wait.
+            at: the host's position; the same while it makes no progress.
+            waits: (host, what) of everything that is missing; empty if the host does not wait.
             now: seconds.
         """
         present = at, tuple(waits)

@@ -342,7 +342,7 @@ class VectorShard(LeasedShard):
         effects += (AddGradient(machine, into, of) for into, of in evaluation.add(machine, unit))
         if evaluation.missing:
             return [*effects, ack]
-        self._delayed_acks.append(ack)  # everybody waits for the result, and nobody for this
+        self._delayed_acks.append(ack)  # the result is urgent, and this is not
         self._evaluation = None
         effects += (
             MoveGradient(machine, unit, Span(vector, *self._ranges[machine]))

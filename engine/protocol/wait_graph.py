@@ -1,6 +1,6 @@
-"""Parts that wait for other hosts, as they have said, until they say that they get on.
+"""The waits of hosts for one another, from their reports, until they report progress.
 
-It must not know how long that is borne, nor what follows.
+It must not know how long a wait may take, nor what follows.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 from partita.engine.protocol.messages import AssignmentResult, Finished, Report, ResumeStep
 
 PROGRESS_MESSAGES: Final = (AssignmentResult, ResumeStep, Finished, Report)
-"""What a part says when it has got on."""
+"""Messages by which a part reports progress."""
 
 _SAME_S: Final = 1.0
-"""Waits that began at about the same time are one wait, for several hosts."""
+"""Waits that began within this time are one wait, for several hosts."""
 
 
 class WaitGraph:
-    """Who waits for whom, and since when. Iterates over (who, whom, since in seconds)."""
+    """The open waits. Iterates over (waiting host, other host, since when in seconds)."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
@@ -27,14 +27,14 @@ class WaitGraph:
         return iter([(who, whom, since) for (who, whom), since in self._since.items()])
 
     def note(self, who: str, whom: str, since: float) -> None:
-        """A host waits for another one. A wait that it had before is over."""
+        """Notes a wait for another host, which ends an earlier wait."""
         for (waiting, other), began in list(self._since.items()):
             if waiting == who and abs(began - since) > _SAME_S:
                 del self._since[waiting, other]
         self._since[who, whom] = since
 
     def clear(self, who: str) -> None:
-        """This host waits for nobody any more."""
+        """Ends all waits of a host."""
         for waiting, other in list(self._since):
             if waiting == who:
                 del self._since[waiting, other]

@@ -239,7 +239,7 @@ class WorkScheduler:
         return dispatched
 
     def _open_units(self, worker: _Worker) -> list[int]:
-        """Units of the evaluation that a replica is to compute, and nobody has."""
+        """Open units of a replica that are of this evaluation and not computed."""
         assignments = (given.assignment for given in worker.open.values())
         return [
             a.unit for a in assignments if a.evaluation == self._evaluation and not self._is_computed(a.unit)

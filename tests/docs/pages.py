@@ -37,7 +37,7 @@ _RULE = re.compile(r"^products: fixed rule .*\)$", re.MULTILINE)
 
 _PASSING = re.compile(
     r"starting \d+ (process|thread)|planning |(evaluating|predicting|compiling): |"
-    r"\w+ [\d.]+ (has been silent for|is heard again after) "
+    r"\w+ [\d.]+ (has been silent for|sends again after) "
 )
 """Lines that say what is being waited for. How many come depends on what else the machine does, and on what
 was compiled before, so none is compared.

@@ -89,7 +89,7 @@ compiling: 20 functions so far
 step 9/440  loss 1.50  staleness 0.2
 part 1.0 has been silent for 2.0 s
 step 11/440  loss 1.2e-05  staleness 0.30
-part 1.0 is heard again after 3.1 s
+part 1.0 sends again after 3.1 s
 step 440/440  loss 0.2  staleness 12,345
 done in 1,004.6 s
 """

@@ -132,5 +132,5 @@ def test_a_stopped_part_that_wakes_in_time_is_heard_again(witness: Witness) -> N
     witness.when(lambda progress: progress.step > 100, stop)
     witness.when_said("part 0.0 has been silent", lambda: stopped[0].resume())
     assert_complete(train_toy())
-    assert witness.index("part 0.0 is heard again") > witness.index("part 0.0 has been silent")
+    assert witness.index("part 0.0 sends again") > witness.index("part 0.0 has been silent")
     assert not any("begins again" in text for text in witness.texts)

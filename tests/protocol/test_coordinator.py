@@ -299,7 +299,7 @@ def test_silence_is_death(run: Run) -> None:
 def test_a_suspect_that_speaks_is_left_alone(run: Run) -> None:
     run.wait(3.0, hearing=[name for name in HOSTS if name != "shard 0"])
     [warning] = of(Warn, run.hear("shard 0", Heartbeat(0)))
-    assert "shard 0 is heard again" in warning.text
+    assert "shard 0 sends again" in warning.text
     assert not of(Restart, run.wait(10.0))
 
 

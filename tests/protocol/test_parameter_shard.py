@@ -249,7 +249,7 @@ def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint
         ("part 0.2", Push(0, 0, 0, 0), bytes(20), "holds no parameters of 'part 0.2'"),
         ("shard 1", Fetch(0), None, "holds no parameters of 'shard 1'"),
         ("part 0.1\n", Fetch(0), None, "holds no parameters"),
-        ("part 0.0", Fetch(0, 0, (PushRecord(0, 1),)), None, "incarnation 0 says"),
+        ("part 0.0", Fetch(0, 0, (PushRecord(0, 1),)), None, "incarnation 0 reports"),
         ("part 0.0", Save(0), None, "does not take a Save from it"),
         ("part 0.0", Finished(0), None, "does not take a Finished"),
     ],

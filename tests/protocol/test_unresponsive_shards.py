@@ -1,4 +1,4 @@
-"""A shard that is heard and does not answer: it is named and replaced, replicas are not, and not for ever."""
+"""A shard that is alive and does not answer: it is named and replaced, replicas are not, and not for ever."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_shard_that_stays_mute_ends_the_run_with_a_sentence(run: Run) -> None:
         run.restarted("shard 0")
     [failure] = of(AbortRun, wait(run, 60.0, PARTS, "shard 0"))
     assert failure.reason.startswith(
-        "shard 0 is heard and does not answer, also after 4 replacements: part 0.0 has no answer of shard 0"
+        "shard 0 is alive and does not answer, also after 4 replacements: part 0.0 has no answer of shard 0"
     )
 
 
