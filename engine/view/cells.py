@@ -1,4 +1,4 @@
-"""A layer's grid as cells, one for each node: where they lie, and which of an input's cells a node hears.
+"""A layer's grid as cells, one for each node: their places, and which of an input's cells a node uses.
 
 Axis 0 runs down the page, axis 1 across it; the rest of the grid (the channels of a picture) lies side by
 side as sheets. A place is `(row, column, sheet)`; in the padding, rows and columns lie outside the grid.
@@ -8,127 +8,168 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
 from partita.engine.view import svg
-from partita.layers.box import Box, Shape
+from partita.layers.box import NOTHING, Box, BoxSet, Shape, Span
 from partita.layers.connectivity import PADDING, Connectivity, Patch
 from partita.layers.graph import Grid
 
 Place: TypeAlias = tuple[int, int, int]
 """Row, column and sheet."""
-Around: TypeAlias = tuple[tuple[int, int], ...]
-"""Nodes of padding before and behind each axis of a grid."""
 
 CELL, STEP, SHEET_GAP = 12.0, 14.0, 16.0
 """Side of a cell, from one to the next, and between two sheets, in pixels."""
+WORDS = 11.0
+"""Size of a caption."""
 
 
 @dataclass(frozen=True)
-class Sheets:
-    """The rows `[start, stop)` of a grid as cells from a left upper corner on.
+class Cells:
+    """A machine's rows of one grid, from a left upper corner on.
 
     Args:
-        shape: of the whole grid.
-        rows: which are shown.
+        grid: all of its nodes.
+        own: the rows that belong to the machine.
+        received: those that it needs and does not own.
         vertical: rows of padding above and below.
         horizontal: columns of padding to the left and to the right of each sheet.
         left, top: the corner, in pixels.
     """
 
-    shape: Shape
-    rows: tuple[int, int]
-    vertical: tuple[int, int]
-    horizontal: tuple[int, int]
-    left: float
-    top: float
+    grid: Grid
+    own: BoxSet
+    received: BoxSet = NOTHING
+    vertical: Span = (0, 0)
+    horizontal: Span = (0, 0)
+    left: float = 0.0
+    top: float = 0.0
 
-    @property
+    @cached_property
+    def shown(self) -> BoxSet:
+        """Nodes that are drawn; every row between the first and the last has its place."""
+        return self.own | self.received
+
+    @cached_property
+    def rows(self) -> Span:
+        """First row, and the row behind the last."""
+        return self.shown.hull[0]
+
+    @cached_property
     def columns(self) -> int:
-        """Of a sheet."""
-        return self.shape[1] if len(self.shape) > 1 else 1
+        """Columns of a sheet."""
+        return self.grid.shape[1] if len(self.grid.shape) > 1 else 1
 
-    @property
+    @cached_property
     def n_sheets(self) -> int:
-        """How many lie side by side."""
-        return math.prod(self.shape[2:])
-
-    @property
-    def sheet_width(self) -> float:
-        """Of one, in pixels."""
-        return (sum(self.horizontal) + self.columns) * STEP
+        """Number of sheets side by side."""
+        return math.prod(self.grid.shape[2:])
 
     @property
     def width(self) -> float:
-        """Of all, in pixels."""
-        return self.n_sheets * (self.sheet_width + SHEET_GAP) - SHEET_GAP
+        """Width of all sheets, in pixels."""
+        return self.n_sheets * (self._sheet_width + SHEET_GAP) - SHEET_GAP
+
+    @cached_property
+    def _sheet_width(self) -> float:
+        return (sum(self.horizontal) + self.columns) * STEP
 
     @property
     def height(self) -> float:
-        """In pixels."""
+        """Height with padding, in pixels."""
         return (sum(self.vertical) + self.rows[1] - self.rows[0]) * STEP
 
     def corner(self, place: Place) -> tuple[float, float]:
-        """The left upper corner of a cell."""
+        """Returns the left upper corner of a cell."""
         row, column, sheet = place
-        x = self.left + sheet * (self.sheet_width + SHEET_GAP) + (self.horizontal[0] + column) * STEP
+        x = self.left + sheet * (self._sheet_width + SHEET_GAP) + (self.horizontal[0] + column) * STEP
         return x, self.top + (self.vertical[0] + row - self.rows[0]) * STEP
 
-    def places(self, box: Box) -> list[Place]:
-        """Positions of all nodes of a box."""
-        rows, columns = range(*box[0]), range(*box.columns or (self.columns,))
-        return [(row, column, n) for n in range(self.n_sheets) for row in rows for column in columns]
+    def middle(self, box: Box) -> float:
+        """Returns the y of the middle of the box's rows."""
+        top, bottom = (self.corner((row, 0, 0))[1] for row in box[0])
+        return (top + bottom) / 2 - 1
 
-    def padding(self) -> list[Place]:
-        """Of all cells around the nodes."""
+    def filled(self, nodes: BoxSet, **look: object) -> str:
+        """Draws the cells of some nodes."""
+        boxes = ((range(*box[0]), range(*box.columns or (0, self.columns))) for box in nodes)
+        places = [
+            (row, column, sheet)
+            for rows, columns in boxes
+            for sheet in range(self.n_sheets)
+            for row in rows
+            for column in columns
+        ]
+        return svg.element("path", d=squares(map(self.corner, places)), **look) if places else ""
+
+    def padding(self) -> str:
+        """Draws the cells around the nodes."""
         rows = range(self.rows[0] - self.vertical[0], self.rows[1] + self.vertical[1])
         columns = range(-self.horizontal[0], self.columns + self.horizontal[1])
-        every = [(row, column, n) for n in range(self.n_sheets) for row in rows for column in columns]
-        return [place for place in every if not self.holds(place)]
+        every = itertools.product(range(self.n_sheets), rows, columns)
+        places = [(row, column, n) for n, row, column in every if not self.holds((row, column, n))]
+        look = {"fill": "none", "stroke": "#c3ccd4", "stroke_dasharray": "2 2"}
+        return svg.element("path", d=squares(map(self.corner, places)), **look) if places else ""
 
     def holds(self, place: Place) -> bool:
-        """Whether a place is that of a node of these rows."""
+        """Whether a place is that of a node between the first and the last row."""
         return self.rows[0] <= place[0] < self.rows[1] and 0 <= place[1] < self.columns
 
     def shows(self, place: Place) -> bool:
-        """Whether a place lies in these rows or their padding."""
+        """Whether a place is drawn: a node, or padding beside the rows."""
+        if self.holds(place):
+            boxes = (zip(place, box, strict=False) for box in self.shown)
+            return any(all(start <= n < stop for n, (start, stop) in axes) for axes in boxes)
         return self.rows[0] - self.vertical[0] <= place[0] < self.rows[1] + self.vertical[1]
 
+    def words(self, *, alone: bool) -> str:
+        """Returns the caption: the name, and the shape or the rows that the machine holds."""
+        if alone:
+            return f"{self._name} {'×'.join(map(str, self.grid.shape))}"
+        return f"{self._name}, rows {self.shown}"
 
-def is_in(place: Place, box: Box) -> bool:
-    """Whether a box holds a place."""
-    return all(start <= n < stop for n, (start, stop) in zip(place, box, strict=False))
+    @property
+    def _name(self) -> str:
+        return svg.shortened(self.grid.name, most=40)
+
+    def caption(self, *, alone: bool) -> str:
+        """Writes the caption above the cells."""
+        written = svg.text(self.left, self.top - 7, self.words(alone=alone), size=WORDS)
+        told = svg.title(self.grid.name)
+        return written if self._name == self.grid.name else svg.element("g", told, written)
+
+    def right(self, *, alone: bool) -> float:
+        """Returns where the cells and their caption end."""
+        words = svg.text_width(self.words(alone=alone), size=WORDS) * 0.9
+        return self.left + max(self.width, words)
 
 
 def place_of(node: int, shape: Shape) -> Place:
-    """Of a node, by its flat position in a grid of this shape."""
-    return _place(np.unravel_index(node, shape), shape)
-
-
-def _place(position: Sequence[Any], shape: Shape) -> Place:
-    row, column, *rest = (*map(int, position), 0) if len(shape) == 1 else map(int, position)
+    """Returns the place of a node by its flat position in a grid."""
+    row, column, *rest = (*map(int, np.unravel_index(node, shape)), *([0] if len(shape) == 1 else []))
     sheet = 0
     for n, extent in zip(rest, shape[2:], strict=True):
         sheet = sheet * extent + n
     return row, column, sheet
 
 
-def padding_around(wiring: Connectivity, source: Shape) -> Around:
-    """What patches need around an input; nothing for other wirings, and for channels."""
+def padding_around(wiring: Connectivity, source: Shape) -> list[Span]:
+    """Returns the padding of patches before and behind each axis; none for other wirings and for channels."""
     around = [(0, 0)] * len(source)
     if isinstance(wiring, Patch):
         for n, axis in enumerate(wiring.axes(source)):
             reach = (axis.out - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1
             around[n] = (axis.before, max(reach - axis.before - source[n], 0))
-    return tuple(around)
+    return around
 
 
 def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
-    """The cells of an input that a node listens to, and those of its patch that lie in the padding.
+    """Returns the cells of an input that a node uses, and those of its patch that lie in the padding.
 
     Args:
         grid: the layer.
@@ -138,13 +179,13 @@ def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
     row, rest = divmod(node, grid.nodes_per_row)
     wiring = grid.layer.connectivity
     offsets, indices = wiring.edges((row, row + 1), grid.shape, source)
-    heard = indices[offsets[rest] : offsets[rest + 1]]
-    found = [place_of(int(index), source) for index in heard if index != PADDING]
+    used = indices[offsets[rest] : offsets[rest + 1]]
+    found = [place_of(int(index), source) for index in used if index != PADDING]
     if not isinstance(wiring, Patch):
         return found
-    place, extents = np.unravel_index(node, grid.shape), [*source, 1]
+    position, extents = np.unravel_index(node, grid.shape), [*source, 1]
     rows, *columns = (
-        [int(place[n]) * axis.stride - axis.before + k * axis.dilation for k in range(axis.size)]
+        [int(position[n]) * axis.stride - axis.before + k * axis.dilation for k in range(axis.size)]
         for n, axis in enumerate(wiring.axes(source)[:2])
     )
     patch = itertools.product(rows, columns[0] if columns else sorted({place[1] for place in found}))
@@ -153,6 +194,6 @@ def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
 
 
 def squares(corners: Iterable[tuple[float, float]], *, width: float = CELL, height: float = CELL) -> str:
-    """Cells, or parts of them, as one SVG path."""
-    side, size, back = svg.number(width), svg.number(height), svg.number(-width)
-    return "".join(f"M{svg.number(x)} {svg.number(y)}h{side}v{size}h{back}z" for x, y in corners)
+    """Writes cells, or parts of them, as one SVG path."""
+    around = svg.path("h", width, "v", height, "h", -width, "z")
+    return "".join(f"M{svg.number(x)} {svg.number(y)}{around}" for x, y in corners)

@@ -1,5 +1,5 @@
-"""What travels between the panels of a layer's picture: rows of its inputs and their errors on the left, what
-the layer's own machines tell one another on the right.
+"""Messages between the panels of a layer's picture: rows of inputs and their gradients on the left, what the
+layer's own machines exchange on the right.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partita.engine.view import svg
+from partita.engine.view.cells import Cells
 from partita.engine.view.palette import Palette
-from partita.engine.view.panels import Held, Panel, edges_into, right_of
+from partita.engine.view.panels import Panel, edges_into
 from partita.layers.box import BoxSet
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.lower.messages import Message
@@ -27,18 +28,24 @@ class Travel:
     """A message between two panels.
 
     Args:
-        message: what is sent.
+        message: between two machines.
         rows: those of the input that this layer needs.
-        number: which input; None for what the layer's machines tell one another.
+        number: which input; None for what the layer's machines exchange.
     """
 
     message: Message
     rows: BoxSet
     number: int | None
 
+    def heights(self, cells: Cells) -> list[float]:
+        """Returns where on the page each box of the rows lies."""
+        if self.number is None:
+            return [cells.top + cells.height / 2]
+        return [cells.middle(box) for box in self.rows]
+
 
 def travels(plan: Plan, layer: str) -> list[Travel]:
-    """Every message that this layer needs or causes."""
+    """Finds every message that this layer needs or causes."""
     owned, found = plan.ownership, []
     for message in plan.undivided_messages:
         if message.layer == layer and not message.buffer.travels_along_edges:
@@ -46,7 +53,7 @@ def travels(plan: Plan, layer: str) -> list[Travel]:
         for edge in edges_into(owned, layer):
             if message.buffer == edge.buffer:
                 found.append(Travel(message, message.rows, edge.number))
-            if message.buffer == activations(edge.layer):
+            elif message.buffer == activations(edge.layer):
                 rows = message.rows & owned.needed(edge, message.destination)
                 if rows:
                     found.append(Travel(message, rows, edge.number))
@@ -54,53 +61,47 @@ def travels(plan: Plan, layer: str) -> list[Travel]:
 
 
 def lanes(found: Sequence[Travel]) -> tuple[float, float]:
-    """How much room lines take on the left and on the right of the panels."""
-    beside = [travel for travel in found if travel.number is None]
-    n_left = len(found) - len(beside)
-    words = max((svg.text_width(_label(travel), size=10) for travel in beside), default=0.0)
+    """Returns the room that lines take on the left and on the right of the panels."""
+    words = [travel.message.buffer.contents for travel in found if travel.number is None]
+    n_left = len(found) - len(words)
+    width = max((svg.text_width(word, size=10) for word in words), default=0.0)
     return (
         (NEAREST + LANE * n_left) * 0.75 + 2 * svg.ARROW if n_left else 0.0,
-        (NEAREST + LANE * len(beside)) * 0.75 + words + 3 * svg.ARROW if beside else 0.0,
+        (NEAREST + LANE * len(words)) * 0.75 + width + 3 * svg.ARROW if words else 0.0,
     )
 
 
 def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel], palette: Palette) -> Iterator[str]:
-    """A line for each run of rows, in the colour of who sends; what goes up in one stroke, what comes down
-    dashed.
-    """
+    """Draws a line for each box of rows, in the colour of the sender: solid forward, dashed backward."""
     by_machine = {panel.machine: panel for panel in panels}
-    layers = [panel.layer for panel in panels if panel.layer is not None]
-    edge = max(right_of(held, alone=False) for held in layers) + svg.ARROW
+    edge = max(panel.layer.right(alone=False) for panel in panels if panel.layer is not None) + svg.ARROW
     swings = {True: NEAREST, False: NEAREST}
-    beside = [travel for travel in found if travel.number is None]
     for travel in found:
         ends = [by_machine[m] for m in (travel.message.source, travel.message.destination)]
-        to_the_right = travel.number is None
-        held = [panel.layer if travel.number is None else panel.inputs[travel.number] for panel in ends]
-        one, other = held
+        inside = travel.number is None
+        one, other = (end.layer if travel.number is None else end.inputs[travel.number] for end in ends)
         assert one is not None and other is not None, f"{travel.message} begins or ends beside the picture"
-        swing = swings[to_the_right]
-        swings[to_the_right] += LANE
-        x = edge if to_the_right else min(one.cells.left, other.cells.left) - 3 - svg.ARROW
-        colour = palette.line(travel.message.source)
-        yield _line(travel, (one, other), x=x, swing=swing if to_the_right else -swing, colour=colour)
-    top, bottom = panels[0].top, panels[-1].bottom
-    for n, travel in enumerate(beside):
-        x, y = edge + swings[True] * 0.75, (top + bottom) / 2 + 13 * (n + 1 - len(beside) / 2)
-        yield svg.text(x, y, _label(travel), size=10, fill=palette.line(travel.message.source))
+        x = edge if inside else min(one.left, other.left) - 3 - svg.ARROW
+        swing = swings[inside] if inside else -swings[inside]
+        swings[inside] += LANE
+        yield _line(travel, one, other, x=x, swing=swing, palette=palette)
+    beside = [travel.message for travel in found if travel.number is None]
+    middle = (panels[0].top + panels[-1].bottom) / 2
+    for n, message in enumerate(beside):
+        x, y = edge + swings[True] * 0.75, middle + 13 * (n + 1 - len(beside) / 2)
+        yield svg.text(x, y, message.buffer.contents, size=10, fill=palette.line(message.source))
 
 
-def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float, colour: str) -> str:
-    message, down = travel.message, travel.message.direction == "backward"
-    back = down if travel.number is not None else message.source > message.destination
-    shift = 3.0 if back else -3.0
-    beside = [held.cells.left + held.cells.width if swing > 0 else held.cells.left - 3 for held in ends]
-    stop = beside[1] + (svg.ARROW if swing > 0 else -svg.ARROW)
-    lines = []
-    for start, end in zip(*(_heights(held, travel) for held in ends), strict=True):
+def _line(travel: Travel, one: Cells, other: Cells, *, x: float, swing: float, palette: Palette) -> str:
+    message, backward = travel.message, travel.message.direction == "backward"
+    returns = backward if travel.number is not None else message.source > message.destination
+    shift = 3.0 if returns else -3.0
+    start_x, stop_x = (cells.left + cells.width if swing > 0 else cells.left - 3 for cells in (one, other))
+    stop_x += svg.ARROW if swing > 0 else -svg.ARROW
+    lines, out = [], x + swing
+    for start, end in zip(travel.heights(one), travel.heights(other), strict=True):
         y, to_y = start + shift, end + shift
-        curve = " ".join(map(svg.number, (x + swing, y, x + swing, to_y, x, to_y)))
-        d = f"M{svg.number(beside[0])} {svg.number(y)}H{svg.number(x)}C{curve}H{svg.number(stop)}"
+        d = svg.path("M", start_x, y, "H", x, "C", out, y, out, to_y, x, to_y, "H", stop_x)
         lines.append(svg.element("path", d=d, marker_end=f"url(#to{message.source})"))
     told = f"{message.buffer}[{travel.rows}]: #{message.source} to #{message.destination}"
     return svg.element(
@@ -108,18 +109,7 @@ def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float, co
         svg.title(f"{told}, {readable_bytes(message.n_bytes)}"),
         *lines,
         fill="none",
-        stroke=colour,
+        stroke=palette.line(message.source),
         stroke_width=1.6,
-        stroke_dasharray="5 3" if down else None,
+        stroke_dasharray="5 3" if backward else None,
     )
-
-
-def _heights(held: Held, travel: Travel) -> list[float]:
-    """Where on the page each run of the rows lies."""
-    if travel.number is None:
-        return [held.cells.top + held.cells.height / 2]
-    return [held.middle(run) for run in travel.rows]
-
-
-def _label(travel: Travel) -> str:
-    return travel.message.buffer.contents
