@@ -101,12 +101,9 @@ def two_loop(
 ) -> tuple[tuple[float, str], ...]:
     """Computes the terms (factor, vector) of the direction `-H g` from scalars alone.
 
-    Args:
-        products: of two vectors, by their names: every `s` with every `y`, every `y` with every `y`, the
-            gradient with all.
-        pairs: names of (move, change of the gradient), oldest first, each with a product above 0. `H` starts
-            as `s'y / y'y` of the newest; without pairs it is 1.
-        gradient: its name.
+    `products` of two vectors, by their names: every `s` with every `y`, every `y` with every `y`, the
+    gradient with all. `pairs` are names of (move, change of the gradient), oldest first, each with a product
+    above 0. `H` starts as `s'y / y'y` of the newest; without pairs it is 1.
     """
     factors = {gradient: 1.0}
 

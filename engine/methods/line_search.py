@@ -35,17 +35,8 @@ class Trial(NamedTuple):
 class LineSearch:
     """Finds a step where the loss is below `loss + c1 * step * slope` and the slope at most `c2` of `slope`.
 
-    Attributes:
-        step: next step to try.
-        best: lowest trial with sufficient decrease so far; None if there is none.
-
-    Args:
-        loss: at step 0.
-        slope: at step 0, below 0.
-        step: first step to try.
-        c1: sufficient decrease.
-        c2: curvature condition, above `c1`, below 1.
-        max_trials: at least 1.
+    `loss` and `slope` (below 0) are those at step 0; `0 < c1 < c2 < 1`; at least one trial. `step` is the
+    next step to try, `best` the lowest trial with sufficient decrease so far; None if there is none.
     """
 
     def __init__(

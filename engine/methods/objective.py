@@ -30,13 +30,10 @@ _TAIL: Final = "tail"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Result of an evaluation.
+    """Result of an evaluation: losses, and the largest absolute value in the gradient.
 
-    Args:
-        loss: of the batch.
-        head: loss of the examples shared with the previous batch.
-        tail: loss of the examples shared with the next batch. A full batch shares everything.
-        largest: largest absolute value in the gradient.
+    `head` and `tail` are the losses of the examples shared with the previous and the next batch; a full batch
+    shares everything.
     """
 
     loss: float

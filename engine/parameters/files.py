@@ -40,14 +40,8 @@ def write_atomically(
 ) -> str:
     """Replaces a file's content atomically and durably; after a crash, the old content is there.
 
-    Args:
-        path: of the file.
-        data: its bytes, whole or in pieces.
-        mode: the file's permissions; by default only its owner reads it.
-        written: called with the number of bytes that have just been synced, every 16 MiB.
-
-    Returns:
-        The SHA-256 of the data, in hexadecimal.
+    The file's `mode` lets only its owner read it by default. `written` is called with the number of bytes
+    that have just been synced, every 16 MiB. Returns the SHA-256 of the data, in hexadecimal.
 
     Raises:
         OSError: a step failed. Before the rename the old file remains; the temporary one is removed.

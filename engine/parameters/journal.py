@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
@@ -42,36 +43,30 @@ def is_journal(path: Path) -> bool:
         return False
 
 
+@dataclass(eq=False)
 class Journal:
     """Journal of one run, read once and appended to by one thread of the run that holds the folder's lock.
 
     Attributes:
         path: of the file.
         header: identity of the run.
+        end: end of the complete entries (bytes).
         entries: those in the file when it was opened.
         cut: sentence about bytes behind the last complete entry, which will be cut off; "" if there are none.
+        durability: of appended entries.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        header: JournalHeader,
-        *,
-        entries: tuple[JournalEntry, ...] = (),
-        end: int,
-        cut: str = "",
-        durability: Durability = "process",
-    ) -> None:
-        """Initialises for `create` and `read`; `end` is the end of the complete entries, in bytes."""
-        self.path: Final = path
-        self.header: Final = header
-        self.entries: Final = entries
-        self.cut: Final = cut
-        self._durability: Final = durability
-        self._next = len(entries)
-        self._end: Final = end
-        self._descriptor: int | None = None
-        self._failed = False
+    path: Final[Path]
+    header: Final[JournalHeader]
+    end: Final[int]
+    entries: Final[tuple[JournalEntry, ...]] = ()
+    cut: Final[str] = ""
+    durability: Final[Durability] = "process"
+    _descriptor: int | None = field(default=None, init=False)
+    _failed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._next = len(self.entries)
 
     @classmethod
     def create(cls, path: Path, header: JournalHeader, *, durability: Durability = "process") -> Self:
@@ -82,7 +77,7 @@ class Journal:
         """
         data = encode_header(header)
         write_atomically(path, data)
-        return cls(path, header, end=len(data), durability=durability)
+        return cls(path, header, len(data), durability=durability)
 
     @classmethod
     def read(cls, path: Path, *, durability: Durability = "process") -> Self | None:
@@ -109,7 +104,7 @@ class Journal:
             f"the journal {path} is damaged or cut short behind request {len(entries)}; its last {rest} "
             f"bytes do not count"
         )
-        return cls(path, header, entries=entries, end=end, cut=cut if rest else "", durability=durability)
+        return cls(path, header, end, entries, cut if rest else "", durability)
 
     def check(self, expected: JournalHeader) -> None:
         """Raises CheckpointError where a run like this cannot continue the journal: says what differs."""
@@ -138,7 +133,7 @@ class Journal:
             view = memoryview(encode_entry(JournalEntry(index, digest, scalars)))
             while view:
                 view = view[os.write(descriptor, view) :]
-            if self._durability == "disk":
+            if self.durability == "disk":
                 os.fdatasync(descriptor)
         self._next += 1
 
@@ -161,7 +156,7 @@ class Journal:
         if self._descriptor is None:
             with self._no_retry():
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                os.ftruncate(descriptor, self._end)
+                os.ftruncate(descriptor, self.end)
                 os.lseek(descriptor, 0, os.SEEK_END)
             self._descriptor = descriptor
         return self._descriptor

@@ -65,8 +65,7 @@ class Checkpoint:
 
     Attributes:
         path: its folder.
-        manifest: its manifest.
-        records: of the shards, by name.
+        manifest, records: its manifest, and the shards' records by name.
         state_names: names of its state vectors.
         skipped: sentences about newer checkpoints that could not be used.
     """

@@ -16,13 +16,10 @@ from partita.engine.parameters.vector import Vector
 
 
 class Slot(NamedTuple):
-    """Numbers of a parameter, in the C order of its whole array.
+    """Numbers of a parameter, in the C order of its whole array: the flat range `[start, stop)`.
 
-    Args:
-        parameter: its name.
-        start, stop: flat range `[start, stop)` from the first number to the last.
-        run, stride: for columns of a matrix, the length of a contiguous run and the distance between the
-            starts of two, which is the length of a row; 0 where the range is contiguous.
+    For columns of a matrix, `run` is the length of a contiguous run, and `stride` the distance between the
+    starts of two, which is the length of a row; both are 0 where the range is contiguous.
     """
 
     parameter: str

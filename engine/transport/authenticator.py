@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import zmq
 from zmq.utils import z85
@@ -23,35 +24,30 @@ _MAX_SERVED = 64  # per call, so that many unknown clients cannot starve the mai
 _MAX_HELD = 256  # the oldest is dropped, and tries again
 
 
+@dataclass(eq=False)
 class Authenticator:
-    """Admits authorised keys, and tags each connection with its key.
+    """Admits authorised keys (Z85 text), and tags each connection with its key.
 
-    Args:
-        socket: from `SocketFactory.authenticator`.
-        is_listed: whether a public key (Z85 text) is authorised.
-        on_stranger: called for every handshake with another key.
+    `on_stranger` is called for every handshake with another key.
     """
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], *, is_listed: Callable[[str], bool], on_stranger: Callable[[], None]
-    ) -> None:
-        self._socket = socket
-        self._is_listed = is_listed
-        self._on_stranger = on_stranger
-        self._held: deque[tuple[bytes, bytes, str]] = deque(maxlen=_MAX_HELD)
+    socket: zmq.Socket[bytes]
+    is_listed: Callable[[str], bool]
+    on_stranger: Callable[[], None]
+    _held: deque[tuple[bytes, bytes, str]] = field(default_factory=lambda: deque(maxlen=_MAX_HELD))
 
     def serve(self) -> None:
         """Answers the waiting handshakes without blocking."""
         for _ in range(_MAX_SERVED):
             try:
-                route, *request = self._socket.recv_multipart(zmq.NOBLOCK)
+                route, *request = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             asked = asked_for(request)
-            if asked is not None and self._is_listed(asked[1]):
+            if asked is not None and self.is_listed(asked[1]):
                 self._admit(route, *asked)
                 continue
-            self._on_stranger()
+            self.on_stranger()
             if asked is not None:
                 self._held.append((route, *asked))
 
@@ -59,14 +55,14 @@ class Authenticator:
         """Admits the held handshakes whose keys are authorised by now."""
         held, self._held = self._held, deque(maxlen=_MAX_HELD)
         for route, request_id, key in held:
-            if self._is_listed(key):
+            if self.is_listed(key):
                 self._admit(route, request_id, key)
             else:
                 self._held.append((route, request_id, key))
 
     def _admit(self, route: bytes, request_id: bytes, key: str) -> None:
         # A ROUTER drops replies to connections that have ended meanwhile; those clients ask again.
-        self._socket.send_multipart([route, *admission(request_id, key)], zmq.NOBLOCK)
+        self.socket.send_multipart([route, *admission(request_id, key)], zmq.NOBLOCK)
 
 
 def asked_for(request: Sequence[bytes]) -> tuple[bytes, str] | None:

@@ -40,19 +40,19 @@ class _Connection:
     is_delivering: bool = False  # since it is suspect
 
 
+@dataclass(eq=False)
 class ConnectionGuard:
     """Accepted connections of one inbox, by descriptor. Used by the mailbox's thread only.
 
-    Attributes:
-        suspects: descriptors; while there are any, `delivered` must be called for every message.
+    `events` is from `SocketFactory.events`; `on_cut` is called for each connection that is closed. While
+    there are `suspects` (descriptors), `delivered` must be called for every message.
     """
 
-    def __init__(self, events: zmq.Socket[bytes], *, port: int, on_cut: Callable[[], None]) -> None:
-        """Starts without connections.
+    events: zmq.Socket[bytes]
+    port: int
+    on_cut: Callable[[], None]
 
-        `events` is from `SocketFactory.events`; `on_cut` is called for each connection that is closed.
-        """
-        self._events, self._port, self._on_cut = events, port, on_cut
+    def __post_init__(self) -> None:
         self._open: dict[int, _Connection] = {}
         self.suspects: set[int] = set()
         self._next_check = self._next_examination = float("-inf")
@@ -80,7 +80,7 @@ class ConnectionGuard:
     def _read_events(self, now: float) -> None:
         while True:
             try:
-                frames = self._events.recv_multipart(zmq.NOBLOCK)
+                frames = self.events.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             kind, descriptor = _EVENT.unpack(frames[0])
@@ -128,6 +128,6 @@ class ConnectionGuard:
         """Shuts a connection down as its peer could; libzmq then closes the descriptor."""
         self._forget(descriptor)
         with contextlib.suppress(OSError, IndexError), tcp_view(descriptor) as view:
-            if view.getsockname()[1] == self._port:  # it was not closed and reused meanwhile
+            if view.getsockname()[1] == self.port:  # it was not closed and reused meanwhile
                 view.shutdown(socket.SHUT_RDWR)
-                self._on_cut()
+                self.on_cut()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from partita.engine.protocol.events import Received
@@ -26,19 +27,22 @@ from partita.engine.transport.payload import PayloadLike, views
 from partita.engine.transport.wire import STREAM_BITS, frames
 
 
+@dataclass(eq=False)
 class _Queue:
     """Frames that one mailbox has sent to another and that one has not taken. Used by both threads."""
 
-    def __init__(self, sender_key: str, peer: Peer, stream: int, arrivals: _Arrivals) -> None:
-        self.sender_key = sender_key
-        self.peer = peer
-        self.arrivals = arrivals
-        self.admitted = False  # the handshake: set by the receiver once the key was authorised
+    sender_key: str
+    peer: Peer
+    stream: int
+    arrivals: _Arrivals
+    admitted: bool = False  # the handshake: set by the receiver once the key was authorised
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._groups: deque[list[memoryview]] = deque()
         self._waiting_bytes = 0
         self._since = time.monotonic()
-        self._number = stream << STREAM_BITS
+        self._number = self.stream << STREAM_BITS
 
     def put(
         self, message: Message, payload: list[memoryview] | None, n_bytes: int, *, max_backlog: int

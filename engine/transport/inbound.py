@@ -6,6 +6,7 @@ A sender's identity is the authenticated key that the transport passes in, never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -19,32 +20,23 @@ from partita.engine.transport.wire import Ack, LinkOffer
 _MAX_REMOVED: Final = 256
 
 
+@dataclass(eq=False)
 class InboundConnections:
     """Authorised keys and what arrives from each; no key is authorised at first.
 
-    Args:
-        counters: of the mailbox.
-        max_payload: largest accepted payload (bytes).
-        machine: label of this host's machine (see `Peer`); senders on the same one may use shared memory.
-        accept: opens the shared-memory link that a sender, given by key, offers.
-        send_ack: acknowledges messages to a sender, given by name and incarnation; False if not connected.
-        on_ack: processes an acknowledgement from a sender.
+    Senders on the same `machine` (see `Peer`) may use shared memory: `accept_link` opens the link that a
+    sender, given by key, offers. `send_ack` and `on_ack` exchange acknowledgements with a sender, given by
+    name and incarnation; `send_ack` returns False if it is not connected.
     """
 
-    def __init__(
-        self,
-        counters: Counters,
-        *,
-        max_payload: int,
-        machine: str = "",
-        accept: Callable[[str, LinkOffer], SharedLinkReceiver | None] = lambda key, offer: None,
-        send_ack: Callable[[str, int, Ack], bool] = lambda name, incarnation, ack: False,
-        on_ack: Callable[[str, int, Ack], None] = lambda name, incarnation, ack: None,
-    ) -> None:
-        self._counters = counters
-        self._max_payload = max_payload
-        self._machine = machine
-        self._accept, self._send_ack, self._on_ack = accept, send_ack, on_ack
+    counters: Counters
+    max_payload: int = field(kw_only=True)
+    machine: str = field(default="", kw_only=True)
+    accept_link: Callable[[str, LinkOffer], SharedLinkReceiver | None] = lambda key, offer: None
+    send_ack: Callable[[str, int, Ack], bool] = lambda name, incarnation, ack: False
+    on_ack: Callable[[str, int, Ack], None] = lambda name, incarnation, ack: None
+
+    def __post_init__(self) -> None:
         self._by_key: dict[str, tuple[Peer, Reassembly]] = {}
         self._removed: dict[str, int] = {}  # next message numbers of recently removed senders, by key
 
@@ -80,13 +72,13 @@ class InboundConnections:
             del self._removed[next(iter(self._removed))]
 
     def _new(self, peer: Peer, following: int) -> Reassembly:
-        shares_memory = self._machine and peer.machine == self._machine
+        shares_memory = self.machine and peer.machine == self.machine
         return Reassembly(
-            max_payload=self._max_payload,
+            max_payload=self.max_payload,
             following=following,
-            accept=partial(self._accept, peer.public_key) if shares_memory else lambda offer: None,
-            send_ack=partial(self._send_ack, peer.name, peer.incarnation),
-            on_ack=partial(self._on_ack, peer.name, peer.incarnation),
+            accept=partial(self.accept_link, peer.public_key) if shares_memory else lambda offer: None,
+            send_ack=partial(self.send_ack, peer.name, peer.incarnation),
+            on_ack=partial(self.on_ack, peer.name, peer.incarnation),
         )
 
     def __contains__(self, key: str) -> bool:
@@ -99,7 +91,7 @@ class InboundConnections:
         """
         sender = None if key is None else self._by_key.get(key)
         if sender is None:
-            self._counters.refused_messages += 1
+            self.counters.refused_messages += 1
             return []
         peer, reassembly = sender
         return self._count(peer, reassembly, lambda: reassembly.add(frames))
@@ -116,9 +108,9 @@ class InboundConnections:
         received = []
         for message, payload in reassemble():
             n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
-            self._counters.count_received(peer.name, message, n_bytes, is_shared=is_shared)
+            self.counters.count_received(peer.name, message, n_bytes, is_shared=is_shared)
             received.append(Received(peer.name, peer.incarnation, message, payload))
-        self._counters.malformed += reassembly.malformed - malformed
+        self.counters.malformed += reassembly.malformed - malformed
         return received
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import zmq
@@ -31,36 +32,28 @@ Group: TypeAlias = tuple[bytes, zmq.Frame | None]
 _RESEND_S: Final = 0.25  # minimum interval of retransmissions, unless something was acknowledged in between
 
 
+@dataclass(eq=False)
 class OutboundConnection:
     """Sends to one peer, in order, without blocking. One thread at a time.
 
-    Invariant: the socket gets nothing while the queue holds something.
+    `socket` is from `SocketFactory.outgoing`, and closed by `close`. `max_backlog` bounds the queue (bytes),
+    unless the first queued message alone is larger. `stream` is the number of the connection in its mailbox;
+    `link` is the shared-memory link to a peer on this machine.
 
-    Args:
-        peer: at the other end.
-        socket: from `SocketFactory.outgoing`; closed by `close`.
-        max_backlog: bound of the queue (bytes), unless the first queued message alone is larger.
-        stream: number of the connection in its mailbox; higher for a later one to the same peer.
-        link: shared-memory link to the peer, where it is on this machine.
+    Invariant: the socket gets nothing while the queue holds something.
     """
 
-    def __init__(
-        self,
-        peer: Peer,
-        socket: zmq.Socket[bytes],
-        *,
-        max_backlog: int,
-        stream: int = 0,
-        link: SharedLinkSender | None = None,
-    ) -> None:
-        self.peer = peer
-        self.socket = socket
-        self._link = link
-        self._max_backlog = max_backlog
+    peer: Peer
+    socket: zmq.Socket[bytes]
+    max_backlog: int = field(kw_only=True)
+    stream: int = field(default=0, kw_only=True)
+    link: SharedLinkSender | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
         self._queue: deque[Group] = deque()
         self._waiting_bytes = 0
         self._since = 0.0
-        self._number = stream << STREAM_BITS
+        self._number = self.stream << STREAM_BITS
         self._unacked: deque[tuple[int, list[Group], int]] = (
             deque()
         )  # number, frames and size of each message
@@ -83,16 +76,16 @@ class OutboundConnection:
             PeerStalled: the message would take the backlog beyond its bound; nothing of it is sent.
             ValueError: the encoded message is too large; nothing is sent.
         """
-        if self._queue and self._waiting_bytes + n_bytes > self._max_backlog:
+        if self._queue and self._waiting_bytes + n_bytes > self.max_backlog:
             raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
         groups: list[Group] = []
-        if self._link is not None:
-            offer = self._link.offer(n_bytes, number=self._number)
+        if self.link is not None:
+            offer = self.link.offer(n_bytes, number=self._number)
             if offer is not None:
                 groups.append((encode_control(offer), None))
-            header = self._link.place(self._number, message, payload, n_bytes)
+            header = self.link.place(self._number, message, payload, n_bytes)
             if header is not None:
-                if self._link.send(header):
+                if self.link.send(header):
                     self._number += 1
                 else:
                     self._send([*groups, (header, None)])
@@ -145,8 +138,8 @@ class OutboundConnection:
 
     def close(self) -> None:
         """Closes socket and shared-memory link at once, and drops what waits."""
-        if self._link is not None:
-            self._link.close()
+        if self.link is not None:
+            self.link.close()
         self._clear_queue()
         self._unacked.clear()
         self._unacked_bytes = 0

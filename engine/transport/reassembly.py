@@ -56,33 +56,24 @@ class _Unfinished:
     taken: int
 
 
+@dataclass(eq=False, kw_only=True)
 class Reassembly:
     """State of the messages of one sender.
 
-    Attributes:
-        following: number of the next message.
-        malformed: count of dropped frame groups and of messages that broke off.
+    Payloads up to `max_payload` (bytes) are accepted. `following` is the number of the next message; `on_ack`
+    processes the sender's acknowledgements of messages to it. `malformed` counts dropped frame groups, and
+    messages that broke off.
     """
 
-    def __init__(
-        self,
-        *,
-        max_payload: int,
-        following: int = 0,
-        accept: AcceptLink = lambda offer: None,
-        send_ack: SendAck = lambda ack: False,
-        on_ack: Callable[[Ack], None] = lambda ack: None,
-    ) -> None:
-        """Starts with `following` as the number of the next message, and accepts payloads up to `max_payload`
-        (bytes).
+    max_payload: int
+    following: int = 0
+    accept: AcceptLink = lambda offer: None
+    send_ack: SendAck = lambda ack: False
+    on_ack: Callable[[Ack], None] = lambda ack: None
 
-        `on_ack` processes the sender's acknowledgements of messages to it.
-        """
-        self._max_payload = max_payload
-        self._accept, self._send_ack, self._on_ack = accept, send_ack, on_ack
+    def __post_init__(self) -> None:
         self._link: SharedLinkReceiver | None = None
         self._early: deque[tuple[MessageStart, RingReader]] = deque()  # from the link, possibly out of order
-        self.following = following
         self._requested = -1  # last number whose retransmission was requested
         self._unacknowledged = [0, 0]  # messages and bytes received through the socket
         self._unfinished: _Unfinished | None = None
@@ -139,7 +130,7 @@ class Reassembly:
                 if self._is_next(number, complete):
                     self._open_link(envelope)
             case Ack():
-                self._on_ack(envelope)
+                self.on_ack(envelope)
             case SendWindow():
                 self._advance(envelope, complete)
 
@@ -157,7 +148,7 @@ class Reassembly:
     def _request_missing(self) -> bool:
         """Requests, once, retransmission from the next number on; False where the sender is unreachable."""
         if self._requested != self.following:
-            if not self._send_ack(Ack(self.following, resend=True)):
+            if not self.send_ack(Ack(self.following, resend=True)):
                 return False
             self._requested = self.following
         return True
@@ -175,7 +166,7 @@ class Reassembly:
         self._skip_to(window.first, complete)
         if window.next is not None:
             self._unacknowledged = [0, 0]
-            self._send_ack(Ack(self.following, resend=self.following < window.next))
+            self.send_ack(Ack(self.following, resend=self.following < window.next))
 
     def _finish(self, number: int, found: Delivered | None, complete: list[Delivered]) -> None:
         """Delivers a complete message from the socket, and the early ones that follow it."""
@@ -188,7 +179,7 @@ class Reassembly:
         waiting[1] += 0 if found[1] is None else found[1].n_bytes
         if waiting[0] >= ACK_MESSAGES or waiting[1] >= ACK_BYTES:
             self._unacknowledged = [0, 0]
-            self._send_ack(Ack(self.following))
+            self.send_ack(Ack(self.following))
         self._take_early(complete)
 
     def _open_link(self, offer: LinkOffer) -> None:
@@ -196,7 +187,7 @@ class Reassembly:
         if self._link is not None:
             self._link.close()
         self._link = None  # where accepting raises
-        self._link = self._accept(offer)
+        self._link = self.accept(offer)
 
     def _read_link(self) -> None:
         """Reads the headers on the link, whose positions refer to its own ring."""
@@ -231,8 +222,8 @@ class Reassembly:
     ) -> Delivered | None:
         """Returns the message if it is complete; else stores it as unfinished."""
         n_bytes = start.n_bytes or 0
-        if n_bytes > self._max_payload:
-            raise MalformedFrames(f"a payload of {n_bytes} bytes; {self._max_payload} are accepted at most")
+        if n_bytes > self.max_payload:
+            raise MalformedFrames(f"a payload of {n_bytes} bytes; {self.max_payload} are accepted at most")
         shared = None
         if start.place is None:
             _check_chunk(chunk, n_bytes, 0)

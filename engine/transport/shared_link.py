@@ -92,11 +92,7 @@ class SharedLinkSender:
 
 
 class SharedLinkReceiver:
-    """Receiving end of a link.
-
-    Attributes:
-        ring: memory that the headers of link and socket refer to.
-    """
+    """Receiving end of a link; the headers of link and socket refer to positions in its `ring`."""
 
     def __init__(self, connection: LocalConnection, n_bytes: int, *, on_close: Callable[[int], None]) -> None:
         """Takes over a connection from the rendezvous, also where this raises.

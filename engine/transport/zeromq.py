@@ -91,7 +91,7 @@ class ZmqMailbox(Mailbox):
             self.counters,
             max_payload=self._max_payload,
             machine=self._machine,
-            accept=self._accept_link,
+            accept_link=self._accept_link,
             send_ack=self._send_ack,
             on_ack=self._on_ack,
         )
