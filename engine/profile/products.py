@@ -188,11 +188,6 @@ class _Nothing(Feed):
         """See `Feed`."""
         raise AssertionError(f"{name} is wanted, but nothing is played")
 
-    @property
-    def count(self) -> int:
-        """See `Feed`."""
-        return 0
-
 
 def _choices(shape: ProductShape, usual: Choice) -> tuple[Choice, ...]:
     """All choices, the usual one first."""

@@ -8,10 +8,9 @@ step of the player.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -26,40 +25,7 @@ Finish = Callable[[AssignmentDone], None]
 """Handles the end of an assignment, and may begin the next one."""
 
 
-class AssignmentRunner(ABC):
-    """Runs one assignment at a time."""
-
-    @abstractmethod
-    def begin(self, assignment: RunAssignment) -> None:
-        """Begins an assignment."""
-
-    @abstractmethod
-    def poll(self) -> None:
-        """Goes on; to be called by the thread that owns the mailbox.
-
-        Raises:
-            Exception: the one that a kernel raised.
-        """
-
-    @abstractmethod
-    def receive(self, event: Received) -> None:
-        """Handles a message of another part."""
-
-    @property
-    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        """See `Player.stuck_on`; a part alone waits for nobody."""
-        return 0, ()
-
-    @abstractmethod
-    def refused(self) -> list[Refuse]:
-        """The messages since the last call that did not fit the program."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the kernel threads."""
-
-
-class SinglePartRunner(AssignmentRunner):
+class SinglePartRunner:
     """One thread that makes all calls of an assignment in their order."""
 
     def __init__(
@@ -90,20 +56,23 @@ class SinglePartRunner(AssignmentRunner):
         self._thread.start()
 
     def begin(self, assignment: RunAssignment) -> None:
-        """See `AssignmentRunner`."""
+        """Begins an assignment; one at a time."""
         self._assignments.put(assignment)
 
     def poll(self) -> None:
-        """See `AssignmentRunner`."""
+        """Goes on, on the thread that owns the mailbox; raises the error of a kernel."""
         if self._error is not None:
             raise self._error
 
+    stuck_on: Final[tuple[int, tuple[tuple[str, str], ...]]] = (0, ())
+    """A part alone waits for nobody, see `Player.stuck_on`."""
+
     def receive(self, event: Received) -> None:
-        """See `AssignmentRunner`."""
+        """Refuses a message of another part."""
         self._refused.append(Refuse(event.sender, "this part's program has no messages"))
 
     def refused(self) -> list[Refuse]:
-        """See `AssignmentRunner`."""
+        """The messages since the last call that did not fit the program."""
         refused, self._refused = self._refused, []
         return refused
 
@@ -137,7 +106,7 @@ class SinglePartRunner(AssignmentRunner):
         return AssignmentDone(assignment.sequence, metrics.loss, metrics.correct)
 
 
-class MultiPartRunner(AssignmentRunner):
+class MultiPartRunner:
     """A player's steps, one for each portion, numbered through all assignments: every part plays all."""
 
     def __init__(
@@ -159,14 +128,14 @@ class MultiPartRunner(AssignmentRunner):
         self._playing = False
 
     def begin(self, assignment: RunAssignment) -> None:
-        """See `AssignmentRunner`."""
+        """Begins an assignment; one at a time."""
         assert self._assignment is None, f"{assignment} begins inside {self._assignment}"
         self._assignment, self._done = assignment, 0
         self._computations.metrics.clear()
         self._begin_portion()
 
     def receive(self, event: Received) -> None:
-        """See `AssignmentRunner`."""
+        """Handles a message of another part."""
         self._player.receive(event)
 
     @property
@@ -175,11 +144,11 @@ class MultiPartRunner(AssignmentRunner):
         return self._player.stuck_on if self._playing else (self._step, ())
 
     def refused(self) -> list[Refuse]:
-        """See `AssignmentRunner`."""
+        """The messages since the last call that did not fit the program."""
         return self._player.refused()
 
     def poll(self) -> None:
-        """See `AssignmentRunner`."""
+        """Goes on, on the thread that owns the mailbox; raises the error of a kernel."""
         for over in self._player.poll():
             assert over.step == self._step, (over, self._step)
             self._playing = False
@@ -203,5 +172,9 @@ class MultiPartRunner(AssignmentRunner):
             self._player.begin(self._step)
 
     def close(self) -> None:
-        """See `AssignmentRunner`."""
+        """Ends the kernel threads."""
         self._player.close()
+
+
+AssignmentRunner: TypeAlias = SinglePartRunner | MultiPartRunner
+"""Runs one assignment at a time."""

@@ -1,8 +1,8 @@
-"""Every array that instructions name, allocated once for each program and used again in every step.
+"""The arrays of a program's instructions, allocated once and used again in every step.
 
-States, errors and partial errors are windows of rows, `[rows, other node axes ..., example]`. Parameters and
-gradients are flat vectors, one for the machine, of which each layer's arrays are views. Weights that are lent
-to other machines are sent from there, and lie in windows where they arrive.
+Activations and their gradients are windows of rows, `[rows, other node axes ..., example]`. Parameters and
+their gradients are flat vectors, one for the machine, of which each layer's arrays are views. Weights that
+are shared with other machines are sent from there, and lie in windows where they arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def layout_of(plan: Plan, *, shards: int) -> Layout:
-    """Where every parameter lies: on the machines in the order of the layers, and on the shards."""
+    """The places of all parameters: on the machines in the order of the layers, and on the shards."""
     machines = tuple(
         tuple(
             Slot(held.parameter.name, *held.runs)
@@ -45,7 +45,7 @@ class Vectors:
     """A machine's parameters and their gradient: flat vectors, and each layer's arrays as views of them.
 
     Attributes:
-        device: where they lie, that of the machine.
+        device: the machine's.
         dtype: of the masters and the gradient.
         parameters: the masters, `[n]`, float32 or float64.
         copy: the same in bfloat16 (its bits, `[n]` of uint16) where the plan computes in it, else None.
@@ -53,15 +53,10 @@ class Vectors:
     """
 
     def __init__(self, plan: Plan, machine: int, *, gradient: bool = True) -> None:
-        """Allocates.
-
-        Args:
-            plan: whose parameters.
-            machine: as whom.
-            gradient: whether the gradient is kept whole.
+        """Allocates the vectors; the whole `gradient` only if asked for.
 
         Raises:
-            NoSuchDevice: this host does not have the machine's.
+            NoSuchDevice: this host does not have the machine's device.
         """
         size = layout_of(plan, shards=1).machine_size(machine)
         self.dtype, read = master(plan.precision), storage(plan.precision)
@@ -90,12 +85,12 @@ class Vectors:
         return self.parameters if self.copy is None else self.copy
 
     def arriving(self, span: slice = slice(None)) -> Array:
-        """The host's array for the masters of a range, to be filled from elsewhere; then call `changed`."""
+        """The host's array for new masters of a range; call `changed` when it is filled."""
         (run,) = self._window.arriving(self._range(span))
         return run
 
     def changed(self, span: slice = slice(None)) -> None:
-        """The masters of a range came from elsewhere, so its copy is made anew."""
+        """Takes over new masters of a range, and makes their bfloat16 copy."""
         self._window.upload(self._range(span))
         if self.copy is not None:
             self.device.copy(self.copy[span], self.parameters[span])
@@ -114,10 +109,11 @@ class Vectors:
 
 
 class Buffers:
-    """The windows of a program, by the names that its instructions use, in one piece of memory.
+    """The windows of a program, by the buffers of its instructions, in one piece of memory.
 
     Attributes:
-        device: where they lie, that of the vectors.
+        plan, machine, program, vectors: those of the constructor.
+        device: the machine's.
         windows: by the name of their place (see `place_of`); also those parts of the vectors that are sent,
             or that a sum is added to.
         tiles: arrays of the machine's own tiles, by the names of the windows in which they do not lie in one
@@ -134,14 +130,14 @@ class Buffers:
         *,
         keep: Collection[Buffer] | None = None,
     ) -> None:
-        """Allocates what the plan says, and fills it with zeros.
+        """Allocates the planned windows, and fills them with zeros.
 
         Args:
-            plan: whose windows.
-            machine: as whom.
-            program: what the machine plays.
+            plan: of the network.
+            machine: its index in the plan.
+            program: the machine's instructions.
             vectors: the machine's parameters and gradient.
-            keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
+            keep: the buffers that are read after a step, see `Plan.windows`; None: any.
         """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
         self.plan, self.machine, self.program, self.vectors = plan, machine, program, vectors
@@ -161,19 +157,19 @@ class Buffers:
             if window.own is not None:
                 offset = window.offset + window.own_offset
                 self.tiles[name] = self.device.placed(memory, offset, window.own, _dtype(window.dtype))
-        for layer in lent_layers(plan, machine):
+        for layer in shared_layers(plan, machine):
             span = vectors.span(layer)
-            lent = {BufferKind.PARAMETERS: vectors.read[span]}
+            shared = {BufferKind.PARAMETERS: vectors.read[span]}
             if program.kind.gradients == "whole":
-                lent[BufferKind.GRADIENT] = vectors.gradient[span]
-            for kind, array in lent.items():
+                shared[BufferKind.GRADIENT] = vectors.gradient[span]
+            for kind, array in shared.items():
                 self.windows[Buffer(kind, layer)] = self.device.window(0, array.reshape(1, -1))
 
     def __getitem__(self, buffer: Buffer) -> Window:
         return self.windows[buffer.place(self._slots)]
 
     def overlap(self, one: Buffer, other: Buffer) -> bool:
-        """Whether two windows, by the names of their places, take turns in the same memory."""
+        """Whether two windows, by their places, use the same memory one after the other."""
         if one == other or one not in self._planned or other not in self._planned:
             return False
         (low, n_low), (high, n_high) = sorted(
@@ -182,24 +178,20 @@ class Buffers:
         return low + n_low > high and n_high > 0
 
     def collected(self, name: Buffer, rows: BoxSet) -> list[Array]:
-        """The machine's own rows of a buffer as the host has them, portion after portion."""
+        """The machine's own rows of a buffer, copied to the host, micro-batch after micro-batch."""
         return [
             self.windows[one].download(rows)[0]
             if one not in self.tiles
             else self.device.given(self.tiles[one])
-            for one in self._portions(name)
+            for one in self._places(name)
         ]
 
-    def portions_of(self, name: Buffer) -> list[Window]:
-        """What there is of a buffer, portion after portion; one window where the step is of one portion."""
-        return [self.windows[one] for one in self._portions(name)]
-
-    def _portions(self, name: Buffer) -> list[Buffer]:
+    def _places(self, name: Buffer) -> list[Buffer]:
         names = [name, *(name.numbered(slot) for slot in range(self._slots))]
         return [one for one in names if one in self.windows]
 
     def own(self, buffer: Buffer, rows: BoxSet) -> Array:
-        """The machine's own rows of a buffer, as its kernels have them: in one piece."""
+        """The machine's own rows of a buffer in one piece, as its kernels have them."""
         tile = self.tiles.get(buffer)
         return self.windows[buffer].of(rows)[0] if tile is None else tile
 
@@ -220,8 +212,8 @@ class Buffers:
         ]
 
 
-def lent_layers(plan: Plan, machine: int) -> list[str]:
-    """The layers whose shared weights are this machine's, and which others borrow."""
+def shared_layers(plan: Plan, machine: int) -> list[str]:
+    """The layers whose weights this machine shares with others."""
     owned = plan.ownership
     return [
         grid.name
@@ -231,5 +223,5 @@ def lent_layers(plan: Plan, machine: int) -> list[str]:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """Of a window: labels are int64, all else is stored as its precision."""
+    """The dtype of a window: int64 for labels, else the storage type of its precision."""
     return np.dtype(np.int64) if name == "int64" else storage(name)

@@ -1,4 +1,4 @@
-"""Where the arrays of a machine lie, and what is done there to whole arrays.
+"""Devices: where the arrays of a machine lie, and operations on whole arrays there.
 
 A CPU works in the host's own memory, and nothing is ever copied for it. A GPU (`torch_device`) has memory of
 its own, in which an array is a tensor of torch: it is sliced, reshaped and assigned to like one of NumPy,
@@ -23,31 +23,31 @@ from partita.partitioner.lower.windows import ALIGNMENT
 
 
 class NoSuchDevice(CannotGoOn):
-    """A machine wants a device that its host does not have."""
+    """A machine of the plan needs a device that its host does not have."""
 
 
 class Device:
     """The host's own memory. Another device overrides every method."""
 
     blocks_fit_caches = True
-    """Whether a layer had better learn in blocks that fit the caches of the machine's threads."""
+    """Whether updates are faster in blocks that fit the caches of the machine's threads."""
 
     works_in_calls = True
-    """Whether what a call does is done when it returns. Otherwise, who sends it has to wait for it."""
+    """Whether a call's work is done when it returns. Otherwise a sender has to wait for the numbers."""
 
     def memory(self, n_bytes: int) -> Array:
-        """Zeros, uint8 `[n_bytes]`, that begin where windows may."""
+        """Zeros, uint8 `[n_bytes]`, aligned for windows."""
         memory = np.zeros(n_bytes + ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
         return memory[start : start + n_bytes]
 
     def placed(self, memory: Array, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """An array at a place of such memory, in bytes. bfloat16 is `uint16` to a caller, on any device."""
+        """An array at an offset (bytes) of such memory. bfloat16 is `uint16` to a caller, on any device."""
         n_bytes = math.prod(shape) * dtype.itemsize
         return memory[offset : offset + n_bytes].view(dtype).reshape(shape)
 
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """An array of its own."""
+        """An array of zeros in memory of its own."""
         return self.placed(self.memory(math.prod(shape) * dtype.itemsize), 0, shape, dtype)
 
     def window(self, start: int, array: Array, left: int = 0) -> Window:
@@ -55,26 +55,26 @@ class Device:
         return Window(start, array, left)
 
     def taken(self, array: Array) -> Array:
-        """An array of the host's, which nobody else uses any more, as one of this device."""
+        """Moves an array of the host, which nobody else uses any more, to this device."""
         return array
 
     def given(self, array: Array) -> Array:
-        """An array of this device as one of the host's, with what has been written there by now."""
+        """An array of this device as one of the host, with the numbers written so far."""
         return array
 
     def copy(self, target: Array, source: Array) -> None:
-        """Writes numbers into an array of the same shape, whose precision may be another."""
+        """Copies an array into one of the same shape, whose precision may be another."""
         if target.dtype == np.uint16:
             downcast_array(source, target)
         else:
             upcast_array(source, target)
 
     def add(self, target: Array, other: Array) -> None:
-        """Adds numbers to others of the same shape and type, or bfloat16 to float32."""
+        """Adds an array to one of the same shape and dtype, or bfloat16 to float32."""
         add_array(target, other)
 
     def sum_of_squares(self, vector: Vector) -> Any:
-        """In float64; a number that an array of this device can be assigned."""
+        """The sum of squares in float64, as a number that can be assigned to an array of this device."""
         return sum_of_squares(vector)
 
     def bind(
@@ -87,14 +87,12 @@ class Device:
         accumulated: Vector | None,
         copy: Array | None,
     ) -> Update:
-        """Prepares an update, as `Optimizer.bind`; one that cannot say at once whether all was finite says
-        yes.
-        """
+        """Prepares an update, as `Optimizer.bind`; it returns True if it cannot tell yet."""
         return optimizer.bind(values, gradient, state, accumulated=accumulated, copy=copy)
 
     def updates_were_finite(self) -> bool:
-        """Whether all were that could not say so themselves, since it was last asked."""
+        """Whether all updates since the last call were finite that could not report it themselves."""
         return True
 
     def finish(self) -> None:
-        """Returns when everything that was begun is done."""
+        """Waits until everything that was begun is done."""

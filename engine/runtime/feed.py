@@ -1,6 +1,6 @@
-"""Feeds: where the inputs and targets of a step come from.
+"""Feeds: the sources of the inputs and targets of a step.
 
-Users hand over batch-first arrays; a feed turns the rows that its machine needs to node-major, once.
+Users give batch-first arrays; a feed turns the rows that its machine needs to node-major, once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from partita.layers.box import Box
 
 
 class Feed(ABC):
-    """The inputs and targets of the step that is played, node-major."""
+    """The inputs and targets of the step that is played, node-major.
+
+    Attributes:
+        count: the real examples in the step; the others are padding that counts for nothing.
+        pads_portions: whether a gradient is the mean over a whole minibatch even where that is not full,
+            because
+            its portions are added to others; else the mean is over the real examples.
+    """
+
+    count: int = 0
+    pads_portions: bool = False
 
     @abstractmethod
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
@@ -27,32 +37,18 @@ class Feed(ABC):
 
         Args:
             name: of the input or target.
-            box: rows of its grid, or a box.
+            box: rows, or rows and columns.
             out: `[rows, ..., example]`.
             first: the number of its first example in the step.
         """
 
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """The number of real examples in the step; the others are padding that counts for nothing."""
-
-    @property
-    def pads_portions(self) -> bool:
-        """Whether a gradient is the mean over a whole minibatch even where that is not full, because its
-        portions are added to others; else the mean is over the real examples.
-        """
-        return False
-
 
 class Sampler:
-    """Which examples a replica sees in which step: its own share of the data, in a new seeded order each
-    epoch.
+    """The examples of each step of a replica: its own share of the data, in a new seeded order each epoch.
 
     Every example is in one share, and comes once in an epoch: the last step of one may have fewer than the
     others, or none where the shares of other replicas are larger. The share and the orders follow from the
-    seed alone, so that every machine of a replica, also one that was started again, knows them without being
-    told.
+    seed alone, so that every machine of a replica knows them, also one that was started again.
 
     Attributes:
         per_step: examples in a full step.
@@ -71,7 +67,7 @@ class Sampler:
         self._order = self._share
 
     def count(self, step: int) -> int:
-        """How many examples a step has."""
+        """The number of examples in a step."""
         first = step % self.steps_per_epoch * self.per_step
         return min(max(len(self._share) - first, 0), self.per_step)
 
@@ -79,10 +75,8 @@ class Sampler:
         """The examples of a step, `[count]`."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, 1, self._replica, epoch]).permutation(
-                self._share
-            )
-            self._epoch = epoch
+            random = np.random.default_rng([self._seed, 1, self._replica, epoch])
+            self._order, self._epoch = random.permutation(self._share), epoch
         return self._order[position * self.per_step : (position + 1) * self.per_step]
 
 
@@ -95,7 +89,7 @@ class ArrayFile:
     shape: tuple[int, ...]
 
     def write(self, array: Array) -> None:
-        """Makes the file."""
+        """Writes the array to the file."""
         assert (array.dtype, array.shape) == (np.dtype(self.dtype), self.shape), (array.dtype, array.shape)
         array.tofile(self.path)
 
@@ -105,12 +99,11 @@ class ArrayFile:
 
 
 class Examples:
-    """Arrays that lie in memory or in mapped files, of which some examples are taken, in any order."""
+    """Arrays in memory or in mapped files, `[example, *shape]` for each input and target."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """`arrays` hold, for each input and target, `[example, *shape]`; labels are `[example]`."""
         self._arrays = arrays
-        self._taken: dict[tuple[str, int], Array] = {}
+        self._gathered: dict[tuple[str, int], Array] = {}
 
     def put(self, name: str, box: Box, out: Array, chosen: Array | slice) -> None:
         """Writes rows of an input or target into `out`, node-major, see `Feed.fill`. From any thread.
@@ -119,26 +112,26 @@ class Examples:
             name: of the input or target.
             box: rows, or rows and columns.
             out: `[rows, ..., example]`.
-            chosen: which examples, as many as `out` has: their numbers, or a range.
+            chosen: the numbers of as many examples as `out` has, or their range.
         """
         array = self._arrays[name]
         if isinstance(chosen, slice):
             taken = array[chosen]
         else:
-            taken = self._place(name, array, len(chosen))
+            taken = self._scratch(name, array, len(chosen))
             np.take(array, chosen, axis=0, out=taken, mode="clip")
-        turned = node_major(taken, box, out.shape)
+        transposed = node_major(taken, box, out.shape)
         if out.dtype == np.uint16:
-            out[...] = stored(turned, out.dtype)
+            out[...] = stored(transposed, out.dtype)
         else:
-            np.copyto(out, turned)
+            np.copyto(out, transposed)
 
-    def _place(self, name: str, array: Array, count: int) -> Array:
-        """Where a thread gathers examples: made at the first time, from then on its place is used again."""
+    def _scratch(self, name: str, array: Array, count: int) -> Array:
+        """The array in which this thread gathers examples; reused."""
         key = (name, threading.get_ident())
-        found = self._taken.get(key)
+        found = self._gathered.get(key)
         if found is None or len(found) != count:
-            found = self._taken[key] = np.empty((count, *array.shape[1:]), array.dtype)
+            found = self._gathered[key] = np.empty((count, *array.shape[1:]), array.dtype)
         return found
 
 
@@ -147,36 +140,28 @@ class DatasetFeed(Feed):
 
     def __init__(self, arrays: Mapping[str, Array], sampler: Sampler) -> None:
         """`arrays` hold, for each input and target, `[example, *shape]`; labels are `[example]`."""
-        self._examples = Examples(arrays)
-        self._sampler = sampler
+        self._examples, self._sampler = Examples(arrays), sampler
         self._chosen: Array = np.zeros(0, np.int64)
-        self._count = 0
 
     def choose(self, step: int) -> None:
-        """The step that follows, which has examples. Padding is its own examples, once more."""
+        """Chooses the next step, which has examples. Padding is its own examples, once more."""
         self._chosen = self._sampler.indices(step)
-        self._count = len(self._chosen)
-        if self._count < self._sampler.per_step:
+        self.count = len(self._chosen)
+        if self.count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)
 
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
         self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
 
-    @property
-    def count(self) -> int:
-        """Those of the step."""
-        return self._count
-
 
 class MessageFeed(Feed):
-    """The rows came with the message that started the step.
+    """Rows that come with the message that starts the step.
 
     They are in place already; or, where a place is filled several times in a step, in arrays beside it.
     """
 
     def __init__(self) -> None:
-        self.real = 0
         self._beside: dict[tuple[str, Box, int], Array] = {}
 
     def beside(self, name: str, box: Box, like: Array, *, first: int) -> Array:
@@ -185,15 +170,10 @@ class MessageFeed(Feed):
         return found
 
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        """Copies what is not in place."""
+        """Copies rows that are not in place."""
         found = self._beside.get((name, box, first))
         if found is not None:
             np.copyto(out, found)
-
-    @property
-    def count(self) -> int:
-        """As the message said."""
-        return self.real
 
 
 def node_major(examples: Array, box: Box, shape: tuple[int, ...]) -> Array:
@@ -204,5 +184,5 @@ def node_major(examples: Array, box: Box, shape: tuple[int, ...]) -> Array:
         box: rows, or rows and columns.
         shape: of an array of some rows `[rows, ..., example]`; its first axis counts for nothing.
     """
-    turned = examples if len(box) > 1 else examples.reshape(len(examples), -1, *shape[1:-1])
-    return np.moveaxis(turned, 0, -1)[box.slices]
+    rows_first = examples if len(box) > 1 else examples.reshape(len(examples), -1, *shape[1:-1])
+    return np.moveaxis(rows_first, 0, -1)[box.slices]

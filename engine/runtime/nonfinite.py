@@ -1,7 +1,7 @@
-"""Finds where numbers ceased to be finite: the first array, in the order in which the step computed them.
+"""Finds the first array of a step that is not finite, in the order in which the step computed them.
 
-A watch keeps which instructions of the step are done. It looks when something is known to be wrong, at once:
-arrays take each other's memory within a step, so only those that still hold what was written count.
+A watch notes the instructions of the step that are done. It looks as soon as something is known to be wrong:
+arrays reuse memory within a step, so only those that still hold their numbers count.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class NonfiniteArray:
 
     Attributes:
         what: the array and its verb: "the states of 'hidden' are".
-        received: whether another machine computed it; that machine may know of an earlier one.
-        hint: what to look at besides the usual, or nothing.
+        received: whether another machine computed the array; that machine may know of an earlier one.
+        hint: a further place to look at, or nothing.
     """
 
     what: str
@@ -37,7 +37,11 @@ class NonfiniteArray:
 
 
 class NonfiniteWatch:
-    """What a machine has done in a step, and where it first went wrong. Any thread may call it."""
+    """The instructions that a machine has done in a step. Any thread may call the watch.
+
+    Attributes:
+        suspect: the first array of the step that is not finite.
+    """
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers, self._plan, self._vectors = buffers, buffers.plan, buffers.vectors
@@ -47,15 +51,15 @@ class NonfiniteWatch:
         self.suspect: NonfiniteArray | None = None
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begins a step."""
         self._done, self.suspect = [], None
 
     def done(self, position: int) -> None:
-        """An instruction of the step is done."""
+        """Notes an instruction of the step that is done."""
         self._done.append(position)
 
     def look(self, gradient_of: str | None = None) -> None:
-        """Something is wrong: finds the first array that is not finite, once in a step.
+        """Finds the first array that is not finite, once in a step.
 
         Args:
             gradient_of: a layer whose gradient is known not to be finite.
@@ -76,7 +80,7 @@ class NonfiniteWatch:
                 yield self._suspect(instruction, done, names)
 
     def _written(self, done: list[int]) -> list[tuple[Instruction, Operand]]:
-        """What was written in the step and is still there, in its order."""
+        """The operands that were written in the step and are still there, in their order."""
         found: list[tuple[Instruction, Operand]] = []
         for position in done:
             instruction = self._program.instructions[position]
@@ -101,28 +105,28 @@ class NonfiniteWatch:
             )
         if buffer.edge is not None:
             by = buffer.edge.consumer
-            above = "" if self._had_errors(by, done, names) else ", or a layer behind it,"
+            above = "" if self._had_gradients(by, done, names) else ", or a layer behind it,"
             what = f"the errors that '{by}'{above} computes for '{layer}' are"
             return NonfiniteArray(what, received, self._hint(by))
         if buffer.holds_grad:
             return NonfiniteArray(f"the errors of '{layer}' are", received, self._hint(layer))
-        if not received and not self._has_learnt(layer, done):
+        if not received and not self._was_updated(layer, done):
             values = self._vectors.views(layer, self._vectors.parameters)
             for parameter, array in zip(self._plan.graph[layer].parameters, values, strict=False):
                 if _bad(self._vectors.device.given(array)):
                     return NonfiniteArray(f"the parameter '{parameter.name}' is")
         return NonfiniteArray(f"the states of '{layer}' are", received, self._hint(layer))
 
-    def _had_errors(self, layer: str, done: list[int], names: set[Buffer]) -> bool:
-        """Whether the errors that came to a layer are known to be finite: they are still there to be seen, or
-        all that sent them have learnt from errors of their own, or are losses.
+    def _had_gradients(self, layer: str, done: list[int], names: set[Buffer]) -> bool:
+        """Whether the gradients that reached a layer are known to be finite: they are still there, or all
+        consumers that sent them are losses or were updated by gradients of their own.
         """
         if any(name.layer == layer and name.holds_grad for name in names):
             return True
         graph, senders = self._plan.graph, [edge.consumer for edge in self._access.owned.edges(layer)]
-        return all(isinstance(graph[one].layer, Loss) or self._has_learnt(one, done) for one in senders)
+        return all(isinstance(graph[one].layer, Loss) or self._was_updated(one, done) for one in senders)
 
-    def _has_learnt(self, layer: str, done: list[int]) -> bool:
+    def _was_updated(self, layer: str, done: list[int]) -> bool:
         learnt = (self._program.instructions[position] for position in done)
         return any(
             one.op in (Op.FUSED_UPDATE, Op.UPDATE) and one.target.buffer.layer == layer for one in learnt

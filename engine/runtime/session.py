@@ -1,4 +1,4 @@
-"""A part in a session: it plays a step when it is told to, over the batch that comes with the order.
+"""A part in a session: each order brings a batch, and the part plays one step over it.
 
 For predictions, evaluations, tests and measurements. There are no shards; parameters come from the session.
 """
@@ -37,12 +37,12 @@ from partita.partitioner.plan import Plan
 
 @dataclass(frozen=True)
 class SessionTask:
-    """Plays one machine's part of a plan.
+    """One machine's part of a plan.
 
     Args:
-        plan, machine: whose part.
-        train: play whole steps, down as well as up.
-        optimizer: what follows each gradient on the spot; None leaves the parameters alone.
+        plan, machine: identify the part.
+        train: whether a step has a backward pass.
+        optimizer: updates the parameters after each gradient; None leaves them alone.
         overlap: minibatches in a step, see `StepKind`.
     """
 
@@ -52,9 +52,9 @@ class SessionTask:
     optimizer: Optimizer | None = None
     overlap: int = 1
 
-    def role(self, link: HostContext) -> SessionRole:
+    def role(self, host: HostContext) -> SessionRole:
         """See `HostTask`."""
-        return SessionRole(self, link)
+        return SessionRole(self, host)
 
     @property
     def threads(self) -> int:
@@ -68,26 +68,22 @@ class SessionTask:
 
     @property
     def title(self) -> str:
-        """Of the network."""
+        """The name of the network."""
         return self.plan.graph.name
 
     @property
     def keeps_gradient(self) -> bool:
-        """Whether the whole gradient is there after a step. An optimizer that needs no norm takes it in
-        blocks.
-        """
+        """Whether a step writes the whole gradient; an optimizer without norms takes it in blocks."""
         return self.train and (self.optimizer is None or self.optimizer.needs_norms)
 
     @property
     def keep(self) -> tuple[Buffer, ...] | None:
-        """The buffers that may be asked for after a step; None: all. With an optimizer, errors share
-        memory.
-        """
+        """The buffers that can be collected after a step; None: all. With an optimizer, some share memory."""
         return self.plan.kept if self.train and self.optimizer is not None else None
 
     @property
     def program(self) -> Program:
-        """What the machine plays."""
+        """The instructions of a step."""
         if not self.train:
             return self.plan.forward_programs[self.machine]
         norms = self.optimizer is not None and self.optimizer.needs_norms
@@ -97,15 +93,15 @@ class SessionTask:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """What the machine is fed, in the order in which `Play` brings it."""
+        """The rows of inputs that `Play` brings, in their order."""
         return tuple(i.target for i in self.program.instructions if i.op is Op.FEED)
 
 
 class SessionPart:
-    """One machine's part with everything that a step needs in place, but nobody yet who plays it.
+    """One machine's arrays and computations, without a player.
 
     Attributes:
-        inputs: the arrays that a step is fed, in the order of `SessionTask.inputs`.
+        inputs: the arrays for the rows of `SessionTask.inputs`.
     """
 
     def __init__(self, task: SessionTask) -> None:
@@ -124,7 +120,7 @@ class SessionPart:
         self.inputs = [array for operand in task.inputs for array in self._places_of(operand)]
 
     def _places_of(self, operand: Operand) -> Iterator[Array]:
-        """Where rows of an input come: at once where they are read, unless others take turns there."""
+        """The arrays for rows of an input: those that are read, or others if micro-batches share them."""
         for box, place in zip(operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True):
             if self._overlaps:
                 first = (operand.buffer.micro_batch or 0) * place.shape[-1]
@@ -134,22 +130,22 @@ class SessionPart:
 
     @property
     def parameters(self) -> Vector:
-        """Where the machine's parameters are put; `changed` is to be called then."""
+        """The array for the machine's parameters; call `changed` when it is filled."""
         return self._vectors.arriving()
 
     def changed(self) -> None:
-        """The parameters were replaced."""
+        """Takes over replaced parameters."""
         self._vectors.changed()
 
     def begin(self, real: int) -> None:
-        """A step begins, of which so many examples are real."""
-        self._feed.real = real
+        """Begins a step with so many real examples."""
+        self._feed.count = real
         self.computations.metrics.clear()
         if self._updates is not None:
             self._updates.advance()
 
     def collected(self, name: str) -> Array | None:
-        """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
+        """The machine's own rows of a buffer (`h1`, or `h1<h2`: a gradient), "gradient" or "parameters"."""
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
         buffer = parse_buffer(name)
@@ -159,7 +155,7 @@ class SessionPart:
         portions = self.buffers.collected(buffer, rows)
         if portions:
             return np.concatenate(portions, axis=-1)
-        sizes = self._plan.sizes  # nobody here listens along this edge
+        sizes = self._plan.sizes  # no gradient returns here along this edge
         return np.zeros((*sizes.shape(buffer, rows.hull)[:-1], sizes.batch), storage(sizes.row(buffer)[1]))
 
 
@@ -167,23 +163,23 @@ class SessionRole(Role):
     """Plays one step for each `Play`."""
 
     def __init__(
-        self, task: SessionTask, link: HostContext, *, after_each: Callable[[], None] | None = None
+        self, task: SessionTask, host: HostContext, *, after_each: Callable[[], None] | None = None
     ) -> None:
         """Builds the part.
 
         Args:
-            task: what to play.
-            link: to the others.
+            task: the part's.
+            host: the context of the host.
             after_each: called after each computation, as a part of it.
         """
-        self._link, self._part = link, SessionPart(task)
+        self._host, self._part = host, SessionPart(task)
         host_of = partial(part_name, 0)
         self._recorder = Recorder(task.program, host_of)
         self._player = Player(
             self._part.computations,
             host_of=host_of,
-            send=link.send,
-            wake=link.wake,
+            send=host.send,
+            wake=host.wake,
             lanes=task.threads,
             recorder=self._recorder,
             after_each=after_each,
@@ -195,7 +191,7 @@ class SessionRole(Role):
         self._sent = Count()
 
     def receive(self, event: Received, now: float) -> None:
-        """Tensors and credit go to the player; orders wait for their turn."""
+        """Gives tensors and credit to the player, and queues orders."""
         match event.message:
             case Tensor() | Credit():
                 self._player.receive(event)
@@ -206,18 +202,18 @@ class SessionRole(Role):
                 event.payload.copy_into(self._part.parameters)
                 event.payload.release()
                 self._part.changed()
-                self._link.send(COORDINATOR, Ready(), None)
+                self._host.send(COORDINATOR, Ready(), None)
             case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
                 received_s = time.perf_counter()
-                self._link.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
+                self._host.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
             case Heartbeat():
                 return
             case _:
                 kind = type(event.message).__name__
-                self._link.refuse(event.sender, f"a {kind}, which is not for a part in a session")
+                self._host.refuse(event.sender, f"a {kind}, which is not for a part in a session")
 
     def poll(self, now: float) -> None:
-        """Answers what is over and begins what may begin."""
+        """Answers a step that is over, and begins the next one."""
         for over in self._player.poll():
             self._answer(over)
         if self._playing is None and self._orders and self._player.may_begin():
@@ -230,7 +226,7 @@ class SessionRole(Role):
         self._playing = play
         self._part.begin(play.examples)
         self._recorder.on = play.trace
-        self._sent = self._link.counters.sent_of("Tensor")
+        self._sent = self._host.counters.sent_of("Tensor")
         self._began = time.perf_counter()
         self._player.begin(play.step)
 
@@ -240,7 +236,7 @@ class SessionRole(Role):
         assert play is not None and play.step == over.step, f"step {over.step} was not asked for"
         took = time.perf_counter() - self._began
         metrics = self._part.computations.metrics
-        sent = self._link.counters.sent_of("Tensor")
+        sent = self._host.counters.sent_of("Tensor")
         answer = Played(
             over.step,
             metrics.loss,
@@ -253,7 +249,7 @@ class SessionRole(Role):
         found = [self._part.collected(name) for name in play.collect]
         if play.trace:
             found.append(self._recorder.table())
-        self._link.send(COORDINATOR, answer, [array for array in found if array is not None])
+        self._host.send(COORDINATOR, answer, [array for array in found if array is not None])
 
     def close(self) -> None:
         """Ends the kernel threads."""

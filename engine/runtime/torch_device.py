@@ -1,11 +1,11 @@
-"""A GPU: arrays are tensors of torch, and numbers come and go through memory that the host shares with it.
+"""A GPU: arrays are tensors of torch, copied from and to the host through pinned memory.
 
-Everything is put on one stream, so that it happens in the order in which the calls of a program were made. A
-call returns when its work has been put there; only who needs numbers on the host waits. To import this
-imports torch.
+All work is put on one stream, so that it happens in the order in which the calls of a program were made. A
+call returns when its work is on the stream; only a reader of numbers on the host waits. The import imports
+torch.
 
 Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) makes any host seem to have one: tensors then lie in the
-host's memory, apart from the arrays that messages use. It is slow, and there to test what a GPU would do.
+host's memory, apart from the arrays that messages use. The simulator is slow, and there for tests.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from partita.partitioner.cluster.cluster import Machine
 
 
 def open_gpu(machine: Machine) -> TorchDevice:
-    """The GPU of a machine, or what stands for it in the simulator.
+    """The GPU of a machine, or its stand-in in the simulator.
 
     Sums are made reproducible and exact for the whole process: torch may otherwise choose TF32, and
     convolutions whose sums change from run to run.
 
     Raises:
-        NoSuchDevice: this host does not have it.
+        NoSuchDevice: this host does not have that GPU.
     """
     if SIMULATED:
         return TorchDevice(torch.device("cpu"))
@@ -121,7 +121,7 @@ class TorchDevice(Device):
         accumulated: Vector | None,
         copy: Array | None,
     ) -> Update:
-        """See `Device`; what is not finite is marked on the device, and waits there to be asked for."""
+        """See `Device`; a gradient that is not finite is flagged on the device, see `updates_were_finite`."""
         if self._nonfinite is None:
             self._nonfinite = torch.zeros(1, dtype=torch.int32, device=self.device)
         return bind_on_cuda(
@@ -150,7 +150,7 @@ class TorchDevice(Device):
 
 
 class StagedWindow(Window):
-    """Rows of a buffer on a device, and memory of the host's through which they come and go."""
+    """Rows of a buffer on a device, and pinned memory of the host through which they are copied."""
 
     def __init__(self, start: int, array: Array, left: int = 0) -> None:
         super().__init__(start, array, left)
@@ -176,7 +176,7 @@ class StagedWindow(Window):
         self._begun()
 
     def download(self, rows: BoxSet) -> list[Array]:
-        """See `Window`; waits until the numbers are there."""
+        """See `Window`; waits until the numbers are on the host."""
         for run, source in zip(self._runs(self._host, rows), self._runs(self._tensor, rows), strict=True):
             run.copy_(source, non_blocking=True)
         self._begun()
@@ -194,7 +194,7 @@ class StagedWindow(Window):
         return [self.view(tensor, run) for run in rows]
 
     def _begun(self) -> None:
-        """Remembers the copies that were put on the stream; what follows there is done no sooner."""
+        """Records the copies that were put on the stream; later work there is done after them."""
         if self._tensor.is_cuda:
             with self._lock:
                 event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""What a part did in a step, and when: each instruction, and each message from end to end.
+"""Traces: the times of each instruction of a step, and of each message from end to end.
 
-A recorder is written by the part's threads while it plays; a trace is what it comes to. When an instruction
-became ready is not recorded, because it follows: when the last one that it waits for was done.
+A part's threads record while the part plays; a trace is read from the record. The time at which an
+instruction became ready is not recorded, because it follows: the last one that it waits for was done.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ _NEVER: Final = float("nan")
 
 
 class Recorder:
-    """What the threads of one part write down of the step that is played: a microsecond or two for each
-    instruction.
+    """The times of the instructions of one part's step: a microsecond or two to record each.
 
     `begin` and `arrived` are for the thread that owns the mailbox; `played` is for any thread.
 
     Attributes:
-        on: whether instructions are written down; to be set before a step begins. Messages always are,
-            because they may be there before that.
+        on: whether instructions are recorded; to be set before a step begins. Arrivals always are, because
+            messages may be there before that.
     """
 
     def __init__(self, program: Program, host_of: Callable[[int], str]) -> None:
@@ -54,27 +53,27 @@ class Recorder:
         self.on = False
 
     def begin(self, step: int, now: float) -> None:
-        """A step begins, of which everything is written down if `on` says so."""
+        """Notes the beginning of a step."""
         self._communication = threading.get_ident()
         self._step, self._began = step, now
 
     def arrived(self, sender: str, tensor: Tensor, now: float) -> None:
-        """A message is here, whether or not anything can be done with it."""
+        """Notes a message that has arrived, whether or not it can be placed."""
         position = self._receives.get((sender, tensor.buffer))
         if position is not None:
             self._arrived[tensor.step % len(self._arrived)][position] = now
 
     def played(self, position: int, started: float, stopped: float) -> None:
-        """The calling thread has carried out the instruction at this position."""
+        """Notes an instruction that the calling thread has carried out."""
         if self.on:
             self._played[position] = started, stopped, threading.get_ident()
 
     def end(self, now: float) -> None:
-        """The step is over."""
+        """Notes the end of the step."""
         self._over = now
 
     def table(self) -> Times:
-        """The step that is over, as `table_shape` says; a new array."""
+        """The step that is over, in the shape of `table_shape`; a new array."""
         numbers = {self._communication: COMMUNICATION}
         threads = [numbers.setdefault(ident, len(numbers)) for _, _, ident in self._played]
         arrived = self._arrived[self._step % len(self._arrived)]
@@ -96,16 +95,16 @@ def table_shape(program: Program) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class PartTrace:
-    """A part's step, on the clock of who asked for it.
+    """A part's step, on the clock of the process that asked for it.
 
     Args:
-        program: what was played.
-        began_s, over_s: when the step began and ended.
-        arrived_s: when a message was here.
-        started_s, stopped_s: when an instruction was begun and done. Of a SEND: from when it is copied out
-            until the transport has it; of a RECV: while it is put into its place.
-        thread: 0 for the one that takes messages in, kernel threads from 1.
-        uncertainty_s: by how much all of these may be shifted against other parts.
+        program: its instructions.
+        began_s, over_s: the begin and the end of the step.
+        arrived_s: the arrival of each message.
+        started_s, stopped_s: the begin and the end of each instruction. A SEND: from when it is copied out
+            until the transport has it; a RECV: while it is put into its place.
+        thread: 0 for the thread that receives messages, kernel threads from 1.
+        uncertainty_s: the largest shift of all these times against other parts.
     """
 
     program: Program
@@ -119,7 +118,7 @@ class PartTrace:
 
     @classmethod
     def of(cls, program: Program, table: npt.NDArray[Any], clock: Offset) -> PartTrace:
-        """What a recorder's table says, its times moved by the offset of its clock."""
+        """The trace in a recorder's table, its times moved by the offset of its clock."""
         arrived, started, stopped = table[:3] + clock.offset_s
         thread = table[3, :-1].astype(np.int64)
         return cls(
@@ -135,7 +134,7 @@ class PartTrace:
 
     @cached_property
     def ready_s(self) -> Times:
-        """When each instruction had all that it waits for: others before it, not messages."""
+        """When the instructions that each one waits for were done; messages do not count."""
         return np.array(
             [
                 max((self.stopped_s[k] for k in instruction.after), default=self.began_s)
@@ -151,10 +150,10 @@ class Delivery:
     Args:
         source, destination: the machines.
         send, receive: positions in their programs.
-        handed_over_s: when the sender's transport had it.
-        arrived_s: when it was at its destination.
-        wanted_s: from when the destination could have used it.
-        placed_s: when it was in its place.
+        handed_over_s: when the sender's transport had the message.
+        arrived_s: when the message was at its destination.
+        wanted_s: from when on the destination could have used the message.
+        placed_s: when the message was in its place.
     """
 
     source: int
@@ -175,12 +174,12 @@ class StepTrace:
 
     @property
     def began_s(self) -> float:
-        """When the first part began."""
+        """The begin of the first part's step."""
         return min(part.began_s for part in self.parts)
 
     @property
     def over_s(self) -> float:
-        """When the last part was done."""
+        """The end of the last part's step."""
         return max(part.over_s for part in self.parts)
 
     def deliveries(self) -> Iterator[Delivery]:

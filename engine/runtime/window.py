@@ -1,4 +1,4 @@
-"""Rows of a buffer, as kernels see them and as messages and feeds do."""
+"""Windows: rows of a buffer, for kernels on the device, and for messages and feeds on the host."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Sliced = TypeVar("Sliced")
 
 
 class Window:
-    """Rows `[start, stop)` of a buffer, and the array that holds them: one for kernels and messages alike.
+    """Rows `[start, stop)` of a buffer, in one array for kernels and messages alike.
 
-    Of a picture that is cut into tiles, the array may begin in column `left`.
+    The array of a picture that is cut into tiles may begin in column `left`.
     """
 
     def __init__(self, start: int, array: Array, left: int = 0) -> None:
@@ -45,25 +45,25 @@ class Window:
         return array[rows, columns[0] - self.left : columns[1] - self.left]  # type: ignore[index, no-any-return]
 
     def arriving(self, rows: BoxSet) -> list[Array]:
-        """The host's arrays for these runs, to be filled now; kernels see what is there after `upload`."""
+        """The host's arrays for these boxes, to be filled; kernels see their numbers after `upload`."""
         return self.of(rows)
 
     def wait(self) -> None:
-        """Returns when the host's arrays may be filled: what was put there before has been taken."""
+        """Waits until the host's arrays may be filled again."""
 
     def upload(self, rows: BoxSet) -> None:
-        """What the host has put into these rows goes to where kernels read it."""
+        """Moves the host's arrays of these rows to where kernels read them."""
 
     def download(self, rows: BoxSet) -> list[Array]:
-        """The host's arrays of these runs, with what kernels have written there by now."""
+        """The host's arrays of these boxes, with the numbers that kernels have written."""
         return self.of(rows)
 
 
 class PackedWindow(Window):
-    """A window of a picture of which boxes come and go: those that do not lie in one piece are packed.
+    """A window of a picture that packs boxes which do not lie in one piece.
 
     Args:
-        window: in which they lie.
+        window: the window that holds the picture.
     """
 
     def __init__(self, window: Window) -> None:

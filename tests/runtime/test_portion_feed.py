@@ -75,7 +75,7 @@ def test_what_is_fed_does_not_depend_on_what_came_before(
                     feed.fill(name, box, found, first=first)
                     examples.put(name, box, expected, order.chosen(portion, first, shape[-1]))
                     np.testing.assert_array_equal(found, expected)
-            assert len(feed._made) <= (6 if kept else 3), "memory is bounded"
+            assert len(feed._portions) <= (6 if kept else 3), "memory is bounded"
         finally:
             feed.close()
 

@@ -98,7 +98,7 @@ class Player:
             None if optimizer is None else LocalOptimizer(optimizer, self.vectors, per_step=overlap)
         )
         self.given = MessageFeed()
-        self.given.real = plan.batch * overlap
+        self.given.count = plan.batch * overlap
         self.computations = Computations(self.buffers, self.given, self.updates)
         self.machine = InstructionScheduler([work(i, self.buffers) for i in program.instructions], lanes=3)
 
@@ -166,7 +166,7 @@ class Orchestra:
             player.computations.metrics.clear()
             player.computations.watch.begin()
             if examples is not None:
-                player.given.real = examples
+                player.given.count = examples
             if player.updates is not None:
                 player.updates.advance()
         for player in self.players:

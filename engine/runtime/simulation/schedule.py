@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -51,23 +52,6 @@ Launch: TypeAlias = Callable[[Any, Any, ProcessId, int | None], Process]
 Part = TypeVar("Part", bound=Process)
 
 
-class Machine(Protocol):
-    """The common face of all coordinators' machines."""
-
-    @property
-    def waits_for(self) -> tuple[tuple[str, str, float], ...]:
-        """Host, missing answer and start of each wait."""
-        ...
-
-    def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
-        """The effects of an event."""
-        ...
-
-    def validate(self) -> None:
-        """Checks the machine's invariants."""
-        ...
-
-
 class CoordinatorHost(Process):
     """A coordinator's process, with a run of its own.
 
@@ -76,7 +60,7 @@ class CoordinatorHost(Process):
         current: the newest incarnation of each host.
     """
 
-    machine: Machine
+    machine: Coordinator
     schedule: Schedule
 
     def __init__(self, schedule: Schedule, *, incarnation: int = 0) -> None:
