@@ -60,16 +60,16 @@ def test_a_window_has_one_array_for_kernels_and_one_for_messages(
     memory = device.memory(64 + 5 * 2 * kind.itemsize)
     window = device.window(3, device.placed(memory, 64, (5, 2), kind))
     assert window.rows == (3, 8)
-    rows = ((3, 4), (5, 7))
+    rows = BoxSet.of_rows((3, 4), (5, 7))
     for n, run in enumerate(window.arriving(rows), start=1):
         run[...] = n
     before = device.given(window.array)
     assert not before.any(), "what was not uploaded has arrived"
     window.upload(rows)
     assert device.given(window.array)[:, 0].tolist() == [1, 0, 2, 2, 0]
-    (here,) = window.arriving(((5, 6),))
+    (here,) = window.arriving(BoxSet.of_rows((5, 6)))
     here[...] = 9
-    (found,) = window.download(((5, 6),))
+    (found,) = window.download(BoxSet.of_rows((5, 6)))
     assert found.tolist() == [[2, 2]]
     (there,) = window.of(BoxSet.of_rows((7, 8)))
     assert there.shape == (1, 2)
@@ -102,6 +102,7 @@ def test_who_has_no_gpu_imports_nothing_for_one() -> None:
 def test_a_cpu_copies_nothing() -> None:
     device, array = Device(), np.zeros((4, 2))
     window = device.window(1, array)
-    for runs in (window.of(((2, 4),)), window.arriving(((2, 4),)), window.download(((2, 4),))):
+    rows = BoxSet.of_rows((2, 4))
+    for runs in (window.of(rows), window.arriving(rows), window.download(rows)):
         assert np.shares_memory(runs[0], array)
     assert device.taken(array) is device.given(array) is array
