@@ -16,7 +16,7 @@ from partita.engine.drivers.arrays import Array
 from partita.engine.drivers.caller import CALL, Caller
 from partita.engine.drivers.identity import identity
 from partita.engine.numerics import master
-from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
+from partita.engine.parameters.files import load_parameters, make_folder, save_parameters, shape_difference
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
@@ -120,7 +120,7 @@ class Job:
             parameters = {
                 name: np.ascontiguousarray(values, self.precision) for name, values in initial.items()
             }
-            why = difference({name: values.shape for name, values in parameters.items()}, self.shapes)
+            why = shape_difference({name: values.shape for name, values in parameters.items()}, self.shapes)
             if why is not None:
                 raise ValueError(f"the initial parameters do not fit the network: {why}")
         self.begin_with(parameters)

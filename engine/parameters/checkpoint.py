@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Final
 
 from partita.engine.parameters.files import (
-    difference,
+    layer_difference,
     make_folder,
-    other_layers,
     read_plain,
+    shape_difference,
     sync_folder,
     write_atomically,
 )
@@ -43,7 +43,7 @@ from partita.engine.parameters.manifest import (
     encode_record,
 )
 from partita.engine.parameters.reader import Checkpoint, tensor_key
-from partita.engine.parameters.slots import Slot, cut
+from partita.engine.parameters.slots import Slot, split
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.tensors import pieces_of
 from partita.engine.parameters.vector import Vector
@@ -107,7 +107,7 @@ class Checkpoints:
         vectors.update((f"state.{name}", vector) for name, vector in snapshot.state.items())
         tensors: dict[str, Vector] = {}
         for kind, vector in vectors.items():
-            tensors |= {tensor_key(kind, slot): piece for slot, piece in cut(slots, vector)}
+            tensors |= {tensor_key(kind, slot): piece for slot, piece in split(slots, vector)}
         pieces = pieces_of(tensors, encode_record(record))
         sha256 = write_atomically(folder / record.file, pieces, written=written)
         return record.file, sha256
@@ -206,7 +206,9 @@ class Checkpoints:
                 raise CheckpointError(f"its manifest cannot be read ({error})") from error
             if manifest.checkpoint != number:
                 raise CheckpointError(f"its manifest is of checkpoint {manifest.checkpoint}")
-            why = difference(manifest.shapes, shapes) or other_layers(manifest.network, network or {})
+            why = shape_difference(manifest.shapes, shapes) or layer_difference(
+                manifest.network, network or {}
+            )
             if why is not None:
                 raise CheckpointError(f"it is of another network: {why}")
             return Checkpoint(folder, manifest, slots=slots, skipped=tuple(skipped))

@@ -171,7 +171,7 @@ def load_parameters(
         with safetensors.safe_open(path, framework="numpy") as file:
             names = file.keys()
             found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-            why = difference(found, shapes)
+            why = shape_difference(found, shapes)
             if why is not None:
                 raise ValueError(f"{path} holds another network's parameters: {why}")
             wanted = [name for name in shapes if only is None or name in only]
@@ -186,7 +186,7 @@ def load_parameters(
     return values
 
 
-def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str | None:
+def shape_difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str | None:
     """Describes the first difference between the parameters of a file and of this network; None if equal."""
     for name, shape in expected.items():
         if name not in found:
@@ -197,7 +197,7 @@ def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str
     return f"this network has no {extra[0]!r}" if extra else None
 
 
-def other_layers(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
+def layer_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
     """Describes the first difference between the layers' texts of a file and of this network; None if equal.
 
     Nothing is compared where either is empty, as in files written before there were texts.

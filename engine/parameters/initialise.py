@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot, cut
+from partita.engine.parameters.slots import Slot, split
 from partita.engine.parameters.vector import Vector
 from partita.layers import Parameter
 
@@ -59,7 +59,7 @@ def initial_vector(
     given = list(slots)
     vector = np.empty(sum(slot.size for slot in given), dtype) if out is None else out
     stream = _Stream(seed)
-    for slot, piece in cut(given, vector):
+    for slot, piece in split(given, vector):
         position = 0
         for start, stop in slot.runs.tolist():
             stream.fill(specs[slot.parameter], start, stop, piece[position : position + stop - start])

@@ -25,7 +25,7 @@ from partita.engine.parameters.journal_format import (
     decode_header,
     encode_entry,
     encode_header,
-    other_run,
+    run_difference,
 )
 from partita.engine.parameters.manifest import CheckpointError
 
@@ -108,7 +108,7 @@ class Journal:
 
     def check(self, expected: JournalHeader) -> None:
         """Raises CheckpointError where a run like this cannot continue the journal: says what differs."""
-        why = other_run(self.header, expected)
+        why = run_difference(self.header, expected)
         if why is not None:
             raise CheckpointError(f"the journal {self.path} {why}")
 

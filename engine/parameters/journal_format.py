@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from partita.engine.parameters.files import difference, other_layers
+from partita.engine.parameters.files import layer_difference, shape_difference
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import CheckpointError
 
@@ -75,9 +75,9 @@ _WORDS: Final[Mapping[str, str]] = {
 """Descriptions of the fields, in the order in which they are compared."""
 
 
-def other_run(found: JournalHeader, expected: JournalHeader) -> str | None:
+def run_difference(found: JournalHeader, expected: JournalHeader) -> str | None:
     """Describes why a run like the second cannot continue a journal of the first; None: it can."""
-    why = difference(found.shapes, expected.shapes) or other_layers(found.network, expected.network)
+    why = shape_difference(found.shapes, expected.shapes) or layer_difference(found.network, expected.network)
     if why is not None:
         return f"is of another network: {why}"
     for name, words in _WORDS.items():

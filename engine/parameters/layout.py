@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot, cut
+from partita.engine.parameters.slots import Slot, split
 from partita.engine.parameters.vector import Vector
 
 Shape: TypeAlias = tuple[int, ...]
@@ -171,7 +171,7 @@ def gather(
     Fills `out`, `[n]`, if it is given; else a new vector of `dtype`.
     """
     vector = np.empty(sum(slot.size for slot in slots), dtype) if out is None else out
-    for slot, piece in cut(slots, vector):
+    for slot, piece in split(slots, vector):
         numbers = slot.of(parameters[slot.parameter].reshape(-1))
         piece.reshape(numbers.shape)[...] = numbers
     return vector
@@ -179,7 +179,7 @@ def gather(
 
 def scatter(slots: Sequence[Slot], vector: Vector, parameters: Mapping[str, Vector]) -> None:
     """Writes a vector into the slots of whole parameters (C-contiguous)."""
-    for slot, piece in cut(slots, vector):
+    for slot, piece in split(slots, vector):
         whole = parameters[slot.parameter]
         assert whole.flags.c_contiguous, (
             f"{slot.parameter!r} is not C-contiguous: its flat view would be a copy"

@@ -14,7 +14,7 @@ import safetensors
 from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
-from partita.engine.parameters.slots import CommonRun, Slot, common, cut
+from partita.engine.parameters.slots import CommonRun, Slot, common, split
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
 
@@ -44,7 +44,7 @@ def parse_key(key: str) -> tuple[str, Slot]:
     return kind, Slot(parameter, int(start), int(stop), int(run or 0), int(stride or 0))
 
 
-def _together(runs: Iterable[CommonRun]) -> Iterator[list[CommonRun]]:
+def _batched(runs: Iterable[CommonRun]) -> Iterator[list[CommonRun]]:
     """Groups runs that are read at once, as there may be thousands, and cuts long ones: reading needs memory
     for all numbers in between, and holds the interpreter's lock.
     """
@@ -130,7 +130,7 @@ class Checkpoint:
         Fills `out`, `[n]` of any dtype, if it is given.
         """
         vector = np.empty(sum(slot.size for slot in slots), self.dtype) if out is None else out
-        self._fill(kind, cut(slots, vector))
+        self._fill(kind, split(slots, vector))
         return vector
 
     @property
@@ -209,7 +209,7 @@ class Checkpoint:
                     if found != kind:
                         continue
                     for slot, vector in wanted.get(stored.parameter, ()):
-                        for runs in _together(common(slot, stored)):
+                        for runs in _batched(common(slot, stored)):
                             first, last = runs[0].there, runs[-1].there + runs[-1].size
                             numbers = file.get_slice(key)[first:last]
                             for here, there, n in runs:

@@ -82,7 +82,7 @@ class Slot(NamedTuple):
                 low += n
 
 
-def cut(slots: Iterable[Slot], vector: Vector) -> Iterator[tuple[Slot, Vector]]:
+def split(slots: Iterable[Slot], vector: Vector) -> Iterator[tuple[Slot, Vector]]:
     """Yields each slot with its view of the vector that all of them make."""
     position = 0
     for slot in slots:

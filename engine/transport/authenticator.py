@@ -28,12 +28,12 @@ _MAX_HELD = 256  # the oldest is dropped, and tries again
 class Authenticator:
     """Admits authorised keys (Z85 text), and tags each connection with its key.
 
-    `on_stranger` is called for every handshake with another key.
+    `on_unknown_key` is called for every handshake with another key.
     """
 
     socket: zmq.Socket[bytes]
-    is_listed: Callable[[str], bool]
-    on_stranger: Callable[[], None]
+    is_authorised: Callable[[str], bool]
+    on_unknown_key: Callable[[], None]
     _held: deque[tuple[bytes, bytes, str]] = field(default_factory=lambda: deque(maxlen=_MAX_HELD))
 
     def serve(self) -> None:
@@ -43,19 +43,19 @@ class Authenticator:
                 route, *request = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            asked = asked_for(request)
-            if asked is not None and self.is_listed(asked[1]):
+            asked = parse_request(request)
+            if asked is not None and self.is_authorised(asked[1]):
                 self._admit(route, *asked)
                 continue
-            self.on_stranger()
+            self.on_unknown_key()
             if asked is not None:
                 self._held.append((route, *asked))
 
-    def list_changed(self) -> None:
+    def admit_held(self) -> None:
         """Admits the held handshakes whose keys are authorised by now."""
         held, self._held = self._held, deque(maxlen=_MAX_HELD)
         for route, request_id, key in held:
-            if self.is_listed(key):
+            if self.is_authorised(key):
                 self._admit(route, request_id, key)
             else:
                 self._held.append((route, request_id, key))
@@ -65,7 +65,7 @@ class Authenticator:
         self.socket.send_multipart([route, *admission(request_id, key)], zmq.NOBLOCK)
 
 
-def asked_for(request: Sequence[bytes]) -> tuple[bytes, str] | None:
+def parse_request(request: Sequence[bytes]) -> tuple[bytes, str] | None:
     """Returns the id and the public key (Z85 text) of a ZAP request; None if it is not CURVE in our domain.
 
     A request has an empty frame, version, request id, domain, address, identity, mechanism and credentials.

@@ -128,7 +128,7 @@ class InProcessMailbox(Mailbox):
         self._inbound = InboundConnections(self.counters, max_payload=max_payload)
         self._streams = 0  # connections so far
         self._sending = threading.Lock()
-        self._strangers: dict[_Queue, None] = {}  # of keys that are not authorised yet, in order
+        self._unauthorised: dict[_Queue, None] = {}  # of keys that are not authorised yet, in order
         self._arrivals = network.arrivals(self.endpoint)
 
     def _open(self, peer: Peer) -> _Queue:
@@ -150,7 +150,7 @@ class InProcessMailbox(Mailbox):
         """See `Mailbox.allow`."""
         self._check_open()
         self._inbound.replace(peers)
-        waiting, self._strangers = self._strangers, {}
+        waiting, self._unauthorised = self._unauthorised, {}
         for stranger in waiting:
             self._arrivals.put(stranger)
 
@@ -200,9 +200,9 @@ class InProcessMailbox(Mailbox):
     def _deliver(self, inbound: _Queue, arrived: list[Received]) -> None:
         if not inbound.admitted:
             if inbound.peer.public_key != self.public_key or inbound.sender_key not in self._inbound:
-                if inbound not in self._strangers:
+                if inbound not in self._unauthorised:
                     self.counters.refused_handshakes += 1
-                    self._strangers[inbound] = None
+                    self._unauthorised[inbound] = None
                 return
             inbound.admitted = True
         for group in inbound.take():

@@ -101,7 +101,7 @@ class ZmqMailbox(Mailbox):
             on_cut=self._count_cut,
         )
         self._authenticator = Authenticator(
-            self._zap, is_listed=self._inbound.__contains__, on_stranger=self._count_stranger
+            self._zap, is_authorised=self._inbound.__contains__, on_unknown_key=self._count_refused
         )
         self._poller = zmq.Poller()
         for source in (self._inbox, self._zap, self._wake_fd):
@@ -128,7 +128,7 @@ class ZmqMailbox(Mailbox):
         """See `Mailbox.allow`."""
         self._check_open()
         self._inbound.replace(peers)
-        self._authenticator.list_changed()
+        self._authenticator.admit_held()
 
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
         """See `Mailbox.send`."""
@@ -289,7 +289,7 @@ class ZmqMailbox(Mailbox):
         del self._channels[channel]
         self._poller.unregister(channel)
 
-    def _count_stranger(self) -> None:
+    def _count_refused(self) -> None:
         self.counters.refused_handshakes += 1
 
     def _count_cut(self) -> None:

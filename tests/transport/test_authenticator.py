@@ -39,17 +39,17 @@ def test_a_handshake_is_held_until_its_key_is_listed() -> None:
     strangers: list[None] = []
     authenticator = Authenticator(
         cast("zmq.Socket[bytes]", socket),
-        is_listed=listed.__contains__,
-        on_stranger=lambda: strangers.append(None),
+        is_authorised=listed.__contains__,
+        on_unknown_key=lambda: strangers.append(None),
     )
     authenticator.serve()
     assert [reply[0] for reply in socket.replies] == [b"b"]
     assert len(strangers) == 2
-    authenticator.list_changed()
+    authenticator.admit_held()
     assert len(socket.replies) == 1
     listed.add(text(ONE))
-    authenticator.list_changed()
-    authenticator.list_changed()
+    authenticator.admit_held()
+    authenticator.admit_held()
     assert socket.replies[1:] == [[b"a", b"", b"1.0", b"id of a", b"200", b"OK", text(ONE).encode(), b""]]
 
 
@@ -57,7 +57,7 @@ def test_unknown_handshakes_are_bounded() -> None:
     crowd = [request(str(at).encode(), ONE) for at in range(2000)]
     socket = FakeSocket(*crowd)
     authenticator = Authenticator(
-        cast("zmq.Socket[bytes]", socket), is_listed=lambda key: False, on_stranger=lambda: None
+        cast("zmq.Socket[bytes]", socket), is_authorised=lambda key: False, on_unknown_key=lambda: None
     )
     while socket.requests:
         before = len(socket.requests)

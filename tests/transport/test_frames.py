@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.messages import Fetch, Peer, Tensor, encode
 from partita.engine.transport import Counters, Payload
-from partita.engine.transport.authenticator import admission, asked_for
+from partita.engine.transport.authenticator import admission, parse_request
 from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.payload import chunks
 from partita.engine.transport.reassembly import Reassembly
@@ -110,19 +110,19 @@ zap_frames = st.sampled_from(
 
 @given(st.lists(zap_frames | st.binary(max_size=40), max_size=10))
 def test_an_authenticator_never_raises(request_frames: list[bytes]) -> None:
-    asked = asked_for(request_frames)
+    asked = parse_request(request_frames)
     assert asked is None or request_frames[6:] == [b"CURVE", request_frames[7]]
 
 
 def test_only_curve_in_our_domain_asks_for_a_key() -> None:
     request = [b"", b"1.0", b"id", ZAP_DOMAIN, b"127.0.0.1", b"", b"CURVE", bytes(32)]
-    assert asked_for(request) == (b"id", "0" * 40)
+    assert parse_request(request) == (b"id", "0" * 40)
     assert admission(b"id", "0" * 40) == [b"", b"1.0", b"id", b"200", b"OK", b"0" * 40, b""]
     wrong = {0: [b"x"], 1: [b"1.1"], 3: [b"", b"*", b"global"], 6: [b"NULL", b"PLAIN"], 7: [b"", bytes(31)]}
     for at, frames_there in wrong.items():
         for frame in frames_there:
-            assert asked_for([*request[:at], frame, *request[at + 1 :]]) is None
-    assert asked_for([*request, b"more"]) is None
+            assert parse_request([*request[:at], frame, *request[at + 1 :]]) is None
+    assert parse_request([*request, b"more"]) is None
 
 
 @given(st.integers(0, 3), st.integers(0, 2), st.integers(-1, 1))
