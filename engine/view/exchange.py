@@ -54,7 +54,7 @@ class Exchange:
     def words(self) -> str:
         """Number of messages, and what they carry."""
         total = readable_bytes(sum(route.message.n_bytes for route in self.routes))
-        way = "up" if self.up else "down"
+        way = "forward" if self.up else "backward"
         if self.inside:
             of_machines = f"of its {self.routes[0].message.buffer.contents}"
             way = of_machines if self.routes[0].is_inside else "between its machines"

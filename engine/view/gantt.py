@@ -20,9 +20,9 @@ from partita.engine.view.canvas import MARGIN, Canvas, canvas
 from partita.partitioner.text import readable_seconds
 
 KINDS: Final = {
-    "up": ("#0072b2", "activations"),
-    "errors": ("#e69f00", "gradients"),
-    "learn": ("#009e73", "weights and updates"),
+    "forward": ("#0072b2", "forward"),
+    "backward": ("#e69f00", "backward"),
+    "update": ("#009e73", "weight gradients and updates"),
     "other": ("#9aa5b1", "copies and sums"),
     "send": ("#b04a90", "sending"),
     "receive": ("#dca3cb", "receiving"),

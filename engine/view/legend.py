@@ -69,11 +69,11 @@ class Legend:
         else:
             x += self.width - WIDTH
         sums = any(piece.inputs is not None for piece in self.plan.pieces)
-        forward = "states and partial sums go up" if sums else "states go up"
+        forward = "forward: states and partial sums" if sums else "forward: states"
         notes = ["in the colour of who sends, wider for more bytes"]
         if self.plan.micro_batches > 1:
             notes.append(f"a line is for all {self.plan.micro_batches} micro-batches")
-        for n, words in enumerate((forward, "errors come down", *notes)):
+        for n, words in enumerate((forward, "backward: errors", *notes)):
             at = y + LINE * n
             if n < 2:
                 ends = (at - 13, at - 3) if n else (at + 5, at - 5)

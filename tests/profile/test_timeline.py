@@ -18,7 +18,7 @@ STEP = 20
 
 
 def bar(machine: int, thread: int, start: float, stop: float) -> Bar:
-    kind = "up" if thread else "send"
+    kind = "forward" if thread else "send"
     return Bar(machine, thread, start, stop, kind, f"{kind} h", f"{kind} h[0:1]")
 
 
@@ -98,10 +98,10 @@ def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
         ("", True),
     ]
     assert [(b.lane, b.start_s, b.stop_s, b.kind) for b in drawn.bars] == [
-        (0, 0, 4, "up"),
-        (1, 1, 5, "up"),
+        (0, 0, 4, "forward"),
+        (1, 1, 5, "forward"),
         (2, 5, 6, "send"),
-        (3, 7, 9, "up"),
+        (3, 7, 9, "forward"),
         (3, 0, 7, "wait"),
     ]
     assert [(f.source, f.destination, f.start_s, f.stop_s) for f in drawn.arrows] == [(2, 4, 6, 7)]

@@ -28,7 +28,7 @@ def bars(*spans: tuple[int, float, float, str]) -> Gantt:
 @settings(max_examples=examples(24))
 @given(st.floats(1e-7, 1e5))
 def test_ticks_are_round_and_neither_few_nor_many(stop_s: float) -> None:
-    root = ElementTree.fromstring(draw_gantt(bars((0, 0.0, stop_s, "up"))))
+    root = ElementTree.fromstring(draw_gantt(bars((0, 0.0, stop_s, "forward"))))
     written = [
         words.split() for words in texts(root) if words.endswith(("s", " ms", " µs")) and words[0].isdigit()
     ]
@@ -41,19 +41,22 @@ def test_ticks_are_round_and_neither_few_nor_many(stop_s: float) -> None:
 
 
 def test_bars_lie_where_their_time_is() -> None:
-    root = ElementTree.fromstring(draw_gantt(bars((0, 0.0, 0.5, "up"), (2, 0.25, 1.0, "errors"))))
+    root = ElementTree.fromstring(draw_gantt(bars((0, 0.0, 0.5, "forward"), (2, 0.25, 1.0, "backward"))))
     found = shapes(root)
-    first, second = found["a: up0: 500 ms, from 0 µs on"], found["b: errors0.25: 750 ms, from 250 ms on"]
+    first, second = (
+        found["a: forward0: 500 ms, from 0 µs on"],
+        found["b: backward0.25: 750 ms, from 250 ms on"],
+    )
     (left, top, right, bottom), (x, y, to_x, _) = box(first), box(second)
-    assert right - left == pytest.approx(PLOT / 2) and style(first)["fill"] == KINDS["up"][0]
-    assert to_x - x == pytest.approx(PLOT * 3 / 4) and style(second)["fill"] == KINDS["errors"][0]
+    assert right - left == pytest.approx(PLOT / 2) and style(first)["fill"] == KINDS["forward"][0]
+    assert to_x - x == pytest.approx(PLOT * 3 / 4) and style(second)["fill"] == KINDS["backward"][0]
     assert x - left == pytest.approx(PLOT / 4) and y > bottom > top
     words = set(texts(root))
-    assert {KINDS["up"][1], KINDS["errors"][1], "a", "b", "0 s", "1 s", "up0"} <= words
-    assert KINDS["learn"][1] not in words  # the legend names what there is
+    assert {KINDS["forward"][1], KINDS["backward"][1], "a", "b", "0 s", "1 s", "forward0"} <= words
+    assert KINDS["update"][1] not in words  # the legend names what there is
 
 
-@given(st.lists(st.tuples(st.floats(0.001, 2), st.sampled_from(["up", "errors"])), max_size=30))
+@given(st.lists(st.tuples(st.floats(0.001, 2), st.sampled_from(["forward", "backward"])), max_size=30))
 def test_narrow_bars_that_follow_one_another_are_one(lengths: list[tuple[float, str]]) -> None:
     found, now = [], 0.0
     for length, kind in lengths:
@@ -61,17 +64,17 @@ def test_narrow_bars_that_follow_one_another_are_one(lengths: list[tuple[float, 
         now += length
     shown = merged(found, narrow_s=1.0, gap_s=1e-6)
     assert sum(b.stop_s - b.start_s for b in shown) == pytest.approx(now)
-    for kind in ("up", "errors"):  # no kind's time is given to another
+    for kind in ("forward", "backward"):  # no kind's time is given to another
         of_kind = [b.stop_s - b.start_s for b in found if b.kind == kind]
         assert sum(b.stop_s - b.start_s for b in shown if b.kind == kind) == pytest.approx(sum(of_kind))
     assert merged(found, narrow_s=0.0, gap_s=1e-6) == found
 
 
 def test_a_bar_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"is of no known kind or lane; kinds are up, errors, learn"):
+    with pytest.raises(ValueError, match=r"is of no known kind or lane; kinds are forward, backward, update"):
         draw_gantt(bars((0, 0.0, 1.0, "sleep")))
     with pytest.raises(ValueError, match="is of no known kind or lane"):
-        draw_gantt(bars((4, 0.0, 1.0, "up")))
+        draw_gantt(bars((4, 0.0, 1.0, "forward")))
 
 
 @settings(max_examples=examples(16))

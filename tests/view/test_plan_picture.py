@@ -70,7 +70,7 @@ def test_the_head_says_what_the_plan_is_and_the_legend_who_is_who() -> None:
     assert "digits" in written
     (head,) = [words for words in written if "predicted step" in words]
     assert head.startswith("2 machines · batch 32 · float32 · 5,770 parameters · predicted step ")
-    assert {"m0", "m1", "2,885", "states go up", "errors come down"} <= set(written)
+    assert {"m0", "m1", "2,885", "forward: states", "backward: errors"} <= set(written)
     assert {"image 8×8×1", "digit 1", "0:3", "3:6", "0:5", "5:10"} <= set(written)
 
 
@@ -101,8 +101,8 @@ def test_many_messages_share_a_rail() -> None:
     written = texts(drawn(plan))
     between = [message for message in plan.messages if str(message.buffer) in ("hidden", "hidden<scores")]
     expected = [
-        f"{sum(m.direction == direction for m in between)} messages {way}"
-        for direction, way in (("forward", "up"), ("backward", "down"))
+        f"{sum(m.direction == direction for m in between)} messages {direction}"
+        for direction in ("forward", "backward")
     ]
     shared = [words.partition(",")[0] for words in written if " messages " in words]
     assert sorted(shared) == sorted([*expected, "30 messages of its sums over scores"])
@@ -118,7 +118,7 @@ def test_what_machines_by_inputs_tell_one_another_has_its_name_and_its_place(mac
     plan = partition(net, Cluster.local(machines), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
     root = drawn(plan)
     written, tips = texts(root), tooltips(root)
-    assert {"states and partial sums go up", "a line is for all 4 micro-batches"} <= set(written)
+    assert {"forward: states and partial sums", "a line is for all 4 micro-batches"} <= set(written)
     assert f"scores: rows 0:16 of 16, from weights for inputs 0:{32 // machines} on local0" in tips
     messages = len(plan.messages) // 4
     lines = [tip for tip in tips if tip.startswith(("partial sums of scores", "errors of scores"))]
