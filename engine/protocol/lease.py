@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from partita.engine.protocol import messages as m
 from partita.engine.protocol.events import (
     NotPersisted,
     Persisted,
@@ -25,21 +26,17 @@ from partita.engine.protocol.events import (
     payload_bytes,
 )
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
-from partita.engine.protocol.messages import (
-    CommandResult,
-    ContributionAck,
-    Heartbeat,
-    Message,
-    MissingUnits,
-    Parameters,
-    Point,
-    PushAck,
-    Saved,
-    SaveFailed,
-)
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
-_NEEDS_LEASE: Final = (CommandResult, ContributionAck, MissingUnits, Parameters, Point, PushAck, Saved)
+_NEEDS_LEASE: Final = (
+    m.CommandResult,
+    m.ContributionAck,
+    m.MissingUnits,
+    m.Parameters,
+    m.Point,
+    m.PushAck,
+    m.Saved,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +75,15 @@ class LeasedShard:
         self._heartbeats: Final = heartbeats
         self._leased_until = float("-inf")
         self._next_heartbeat = float("-inf")
-        self._writing: Final[deque[Saved]] = deque()  # reports of files under way, without names and hashes
-        self._saved: Saved | None = None
-        self._save_failed: SaveFailed | None = None
+        self._writing: Final[deque[m.Saved]] = deque()  # reports of files under way, without names and hashes
+        self._saved: m.Saved | None = None
+        self._save_failed: m.SaveFailed | None = None
 
     def holds_lease(self, now: float) -> bool:
         """Returns whether it may apply and acknowledge at `now` (seconds, its own monotonic clock)."""
         return not self.fenced and now < self._leased_until
 
-    def may_send(self, message: Message, now: float) -> bool:
+    def may_send(self, message: m.Message, now: float) -> bool:
         """Returns whether a message may leave at `now` (seconds, its own monotonic clock).
 
         The interpreter asks before each `Send`: an earlier effect takes a while, and the process may be
@@ -102,7 +99,7 @@ class LeasedShard:
         """Handles the messages and the passing of time that all shards have in common."""
         if isinstance(event, Tick):
             return [*self._tick(now)]
-        if event.sender == COORDINATOR and isinstance(event.message, Heartbeat):
+        if event.sender == COORDINATOR and isinstance(event.message, m.Heartbeat):
             return [*self._heartbeat(event.message, now)]
         kind = type(event.message).__name__
         return [Refuse(event.sender, f"{self.name} does not take a {kind} from it")]
@@ -111,9 +108,9 @@ class LeasedShard:
         if self.fenced or now < self._next_heartbeat:
             return []
         self._next_heartbeat = now + self._heartbeats.heartbeat_s
-        return [Send(COORDINATOR, Heartbeat(self.incarnation, clock=now))]
+        return [Send(COORDINATOR, m.Heartbeat(self.incarnation, clock=now))]
 
-    def _heartbeat(self, message: Heartbeat, now: float) -> list[Fenced]:
+    def _heartbeat(self, message: m.Heartbeat, now: float) -> list[Fenced]:
         if self.fenced or message.incarnation < self.incarnation:
             return []
         if message.incarnation > self.incarnation:
@@ -142,7 +139,7 @@ class LeasedShard:
         if self.fenced or writing is None:
             return []
         if isinstance(event, NotPersisted):
-            self._save_failed = SaveFailed(event.checkpoint, self.incarnation, event.reason)
+            self._save_failed = m.SaveFailed(event.checkpoint, self.incarnation, event.reason)
             return [Send(COORDINATOR, self._save_failed)]
         self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
         return [Send(COORDINATOR, self._saved)]

@@ -426,47 +426,23 @@ class Stop(_Message, frozen=True, tag=True):
     """Ends the host."""
 
 
+_ExchangeMessage: TypeAlias = Tensor | Credit | Fetch | Parameters | Push | PushAck
+_StartMessage: TypeAlias = (
+    Hello | SetUp | Directory | DirectoryAck | SetUpProgress | Ready | Begin | ResumeStep
+)
+_ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Failed | Refused | Stop
+_SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load
+_CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostPushes
+_CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
+_PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck
 Message: TypeAlias = (
-    Tensor
-    | Credit
-    | Fetch
-    | Parameters
-    | Push
-    | PushAck
-    | Hello
-    | SetUp
-    | Directory
-    | DirectoryAck
-    | SetUpProgress
-    | Ready
-    | Begin
-    | ResumeStep
-    | Report
-    | Finished
-    | WaitReport
-    | Play
-    | Played
-    | Ping
-    | Pong
-    | Load
-    | Heartbeat
-    | Save
-    | Saved
-    | SaveProgress
-    | SaveFailed
-    | LostPushes
-    | Command
-    | CommandResult
-    | MissingUnits
-    | Assignment
-    | AssignmentResult
-    | FetchPoint
-    | Point
-    | Contribution
-    | ContributionAck
-    | Failed
-    | Refused
-    | Stop
+    _ExchangeMessage
+    | _StartMessage
+    | _ProgressMessage
+    | _SessionMessage
+    | _CheckpointMessage
+    | _CommandMessage
+    | _PointMessage
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from partita.engine.protocol import messages as m
 from partita.engine.protocol.events import (
     NotPersisted,
     Persist,
@@ -28,16 +29,6 @@ from partita.engine.protocol.events import (
 )
 from partita.engine.protocol.lease import Fenced, LeasedShard
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
-from partita.engine.protocol.messages import (
-    Fetch,
-    LostPushes,
-    Parameters,
-    Push,
-    PushAck,
-    PushRecord,
-    Save,
-    Saved,
-)
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
 MOST_STALE: Final = 1024
@@ -91,7 +82,7 @@ class _Part:
     incarnation: int = -1
     sequence: int = -1
     stop: int = 0
-    earlier: PushRecord | None = None
+    earlier: m.PushRecord | None = None
     staleness: int = 0
     applied: int = 0
     lost: int = 0
@@ -107,7 +98,7 @@ class ParameterShard(LeasedShard):
         incarnation: int,
         ranges: Mapping[int, tuple[int, int]],
         restored: RestoredState | None = None,
-        acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
+        acknowledged: Mapping[str, Sequence[m.PushRecord]] | None = None,
         item_bytes: int = 4,
         heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS,
     ) -> None:
@@ -163,11 +154,11 @@ class ParameterShard(LeasedShard):
     def receive(self, event: ShardEvent, now: float) -> list[ShardEffect]:
         """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
         match event:
-            case Received(message=Push() as push):
+            case Received(message=m.Push() as push):
                 return self._push(event, push, now)
-            case Received(message=Fetch() as fetch):
+            case Received(message=m.Fetch() as fetch):
                 return self._fetch(event, fetch, now)
-            case Received(sender=sender, message=Save() as save) if sender == COORDINATOR:
+            case Received(sender=sender, message=m.Save() as save) if sender == COORDINATOR:
                 return self._save(save.checkpoint, now)
             case Persisted() | NotPersisted():
                 return self._persisted(event, now)
@@ -177,7 +168,7 @@ class ParameterShard(LeasedShard):
                 unreported, self._unreported = self._unreported, []
                 return [*self._other(event, now), *map(self._report_lost, unreported)]
 
-    def _push(self, event: Received, push: Push, now: float) -> list[ShardEffect]:
+    def _push(self, event: Received, push: m.Push, now: float) -> list[ShardEffect]:
         if not self.holds_lease(now):
             return []
         sender = event.sender
@@ -200,9 +191,9 @@ class ParameterShard(LeasedShard):
             return [self._acknowledge(sender, push, part.staleness if push.sequence == part.sequence else 0)]
         return self._apply(sender, push, part, event.payload)
 
-    def _apply(self, sender: str, push: Push, part: _Part, payload: object) -> list[ShardEffect]:
+    def _apply(self, sender: str, push: m.Push, part: _Part, payload: object) -> list[ShardEffect]:
         """Applies a new push: the only place where the version moves."""
-        lost = self._account(part, PushRecord(push.incarnation, push.sequence))
+        lost = self._account(part, m.PushRecord(push.incarnation, push.sequence))
         # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
         # is counted from where its history and this one part.
         own = push.shard_incarnation == self.incarnation
@@ -220,7 +211,7 @@ class ParameterShard(LeasedShard):
         ack = self._acknowledge(sender, push, part.staleness)
         return [apply, ack, *([self._report_lost(sender)] if lost else [])]
 
-    def _account(self, part: _Part, record: PushRecord) -> bool:
+    def _account(self, part: _Part, record: m.PushRecord) -> bool:
         """Counts acknowledged pushes that were not applied here as lost. Returns whether there are any.
 
         An earlier incarnation of the shard acknowledged them, after the checkpoint that this one started
@@ -230,7 +221,7 @@ class ParameterShard(LeasedShard):
             return False
         if record.incarnation > part.incarnation:
             if part.incarnation >= 0:
-                part.earlier = PushRecord(part.incarnation, part.sequence + 1, part.stop)
+                part.earlier = m.PushRecord(part.incarnation, part.sequence + 1, part.stop)
             part.incarnation, part.sequence, part.staleness = record.incarnation, -1, 0
         part.stop = max(part.stop, record.stop)
         missed = record.pushes - part.sequence - 1
@@ -241,13 +232,13 @@ class ParameterShard(LeasedShard):
         return True
 
     def _report_lost(self, name: str) -> Send:
-        return Send(COORDINATOR, LostPushes(name, self._parts[name].lost))
+        return Send(COORDINATOR, m.LostPushes(name, self._parts[name].lost))
 
-    def _acknowledge(self, sender: str, push: Push, staleness: int) -> Send:
-        ack = PushAck(self.incarnation, push.incarnation, push.sequence, self.version, staleness)
+    def _acknowledge(self, sender: str, push: m.Push, staleness: int) -> Send:
+        ack = m.PushAck(self.incarnation, push.incarnation, push.sequence, self.version, staleness)
         return Send(sender, ack)
 
-    def _fetch(self, event: Received, fetch: Fetch, now: float) -> list[ShardEffect]:
+    def _fetch(self, event: Received, fetch: m.Fetch, now: float) -> list[ShardEffect]:
         if not self.holds_lease(now):
             return []
         sender = event.sender
@@ -259,10 +250,10 @@ class ParameterShard(LeasedShard):
         part = self._parts.setdefault(sender, _Part())
         if event.incarnation < part.incarnation:
             return []  # a replaced process needs no answer
-        own = PushRecord(event.incarnation, fetch.acknowledged)
+        own = m.PushRecord(event.incarnation, fetch.acknowledged)
         lost = [self._account(part, one) for one in (*fetch.earlier, own)]
         machine = machine_of(sender)
-        answer = Parameters(
+        answer = m.Parameters(
             fetch.request,
             self.incarnation,
             self.version,
@@ -284,7 +275,7 @@ class ParameterShard(LeasedShard):
                 self._wanted = max(checkpoint, self._wanted or 0)
             return []
         lost = sum(part.lost for part in self._parts.values())
-        self._writing.append(Saved(checkpoint, self.incarnation, self.version, "", "", lost))
+        self._writing.append(m.Saved(checkpoint, self.incarnation, self.version, "", "", lost))
         return [Persist(checkpoint, self.incarnation, self.version, self.updates, self.seen, self.stops)]
 
     def _persisted(self, event: Persisted | NotPersisted, now: float) -> list[ShardEffect]:

@@ -13,15 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from partita.engine.protocol import messages as m
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import (
-    Assignment,
-    AssignmentResult,
-    Contribution,
-    ContributionAck,
-    FetchPoint,
-    Point,
-)
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.retry import PendingRequest
 from partita.engine.protocol.shard_client import Install, Link, ShardClient, Stage, Started, SwapBuffers
@@ -81,7 +74,7 @@ class _Link(Link):
 class _InFlight:
     """The gradient of a work unit, and the shards that have not acknowledged it."""
 
-    message: Contribution
+    message: m.Contribution
     unacknowledged: dict[str, PendingRequest]
 
 
@@ -109,18 +102,18 @@ class SandblasterClient(ShardClient[_Link]):
         self._alone: Final = alone
         self._newest = 0  # evaluation known to have begun
         self._next = 0  # assignment that runs next, or now
-        self._assigned: dict[int, Assignment] = {}  # from the next one on
-        self._results: dict[int, AssignmentResult] = {}  # the last ones
+        self._assigned: dict[int, m.Assignment] = {}  # from the next one on
+        self._results: dict[int, m.AssignmentResult] = {}  # the last ones
         self._playing: RunAssignment | None = None
         self._in_flight: _InFlight | None = None
-        self._accumulated: Contribution | None = None  # computed, while another gradient is in flight
+        self._accumulated: m.Contribution | None = None  # computed, while another gradient is in flight
 
     def is_over(self, evaluation: int) -> bool:
         """Returns whether the evaluation's numbers are not wanted any more."""
         return evaluation < self._newest
 
     @property
-    def following(self) -> Assignment | None:
+    def following(self) -> m.Assignment | None:
         """The assignment after the one that runs now, as far as is known. Any thread may ask."""
         return self._assigned.get(self._next + (self._playing is not None))
 
@@ -142,16 +135,16 @@ class SandblasterClient(ShardClient[_Link]):
         match event:
             case AssignmentDone():
                 yield from self._assignment_done(event, now)
-            case Received(sender=sender, message=Assignment() as assignment):
+            case Received(sender=sender, message=m.Assignment() as assignment):
                 yield from self._assign(sender, assignment, now)
-            case Received(sender=sender, message=Point() | ContributionAck() as message):
+            case Received(sender=sender, message=m.Point() | m.ContributionAck() as message):
                 reason = self._rejection_reason(event)
                 if reason is not None:
                     yield Refuse(sender, reason)
-                elif isinstance(message, Point):
+                elif isinstance(message, m.Point):
                     yield from self._point(self._links[sender], message.evaluation, event.payload, now)
                 else:
-                    self._acknowledged(sender, Contribution(message.evaluation, message.unit))
+                    self._acknowledged(sender, m.Contribution(message.evaluation, message.unit))
             case Received(sender=sender, message=message):
                 yield Refuse(sender, f"a Sandblaster client does not take a {type(message).__name__}")
             case Replaced(name=name):
@@ -181,7 +174,7 @@ class SandblasterClient(ShardClient[_Link]):
             else:
                 return
 
-    def _begin(self, given: Assignment, *, discarded: bool) -> Iterator[SandblasterEffect]:
+    def _begin(self, given: m.Assignment, *, discarded: bool) -> Iterator[SandblasterEffect]:
         for link in self._links.values():
             if not discarded and link.staged:
                 link.installed, link.staged = link.staged, 0
@@ -198,7 +191,7 @@ class SandblasterClient(ShardClient[_Link]):
         if self.is_over(played.evaluation):
             event = AssignmentDone(event.sequence, math.nan, 0)
         elif self._links:
-            self._accumulated = Contribution(played.evaluation, played.unit)
+            self._accumulated = m.Contribution(played.evaluation, played.unit)
             if self._in_flight is None:  # the gradient leaves before the sums: it takes longer
                 yield from self._contribute(now)
         yield self._report(event)
@@ -207,7 +200,7 @@ class SandblasterClient(ShardClient[_Link]):
         """Reports the next assignment's end to the coordinator, with NaN for discarded numbers."""
         given = self._assigned.pop(self._next)
         assert given.sequence == event.sequence, (given, event)
-        result = AssignmentResult(given.sequence, given.evaluation, given.unit, event.loss, event.correct)
+        result = m.AssignmentResult(given.sequence, given.evaluation, given.unit, event.loss, event.correct)
         self._results[given.sequence] = result
         self._results.pop(given.sequence - REMEMBERED, None)
         self._next += 1
@@ -226,14 +219,14 @@ class SandblasterClient(ShardClient[_Link]):
             yield self._send_gradient(link, message)
 
     @staticmethod
-    def _send_gradient(link: _Link, message: Contribution) -> Send:
+    def _send_gradient(link: _Link, message: m.Contribution) -> Send:
         return Send(link.shard, message, link.span("in_flight"))
 
     def _fetch(self, link: _Link, now: float) -> Send:
         link.fetch = PendingRequest(link.newest, now)
-        return Send(link.shard, FetchPoint(link.newest))
+        return Send(link.shard, m.FetchPoint(link.newest))
 
-    def _assign(self, sender: str, given: Assignment, now: float) -> Iterator[SandblasterEffect]:
+    def _assign(self, sender: str, given: m.Assignment, now: float) -> Iterator[SandblasterEffect]:
         if given.sequence < self._next:
             if given.sequence in self._results:
                 yield Send(sender, self._results[given.sequence])
@@ -259,7 +252,7 @@ class SandblasterClient(ShardClient[_Link]):
         yield Stage(link.span("staged"), payload)
         yield self._fetch(link, now)
 
-    def _acknowledged(self, shard: str, message: Contribution) -> None:
+    def _acknowledged(self, shard: str, message: m.Contribution) -> None:
         """Takes the acknowledgement of a gradient; of an earlier one it is a duplicate."""
         if self._in_flight is not None and self._in_flight.message == message:
             self._in_flight.unacknowledged.pop(shard, None)
@@ -279,7 +272,7 @@ class SandblasterClient(ShardClient[_Link]):
     def _retry(self, now: float) -> Iterator[SandblasterEffect]:
         for link in self._links.values():
             if link.fetch is not None and link.fetch.retry(now, self._retry_s):
-                yield Send(link.shard, FetchPoint(link.fetch.number))
+                yield Send(link.shard, m.FetchPoint(link.fetch.number))
         if self._in_flight is None:
             return
         for name, request in self._in_flight.unacknowledged.items():

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from partita.engine.protocol import messages as m
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -43,17 +44,6 @@ from partita.engine.protocol.events import (
 )
 from partita.engine.protocol.lease import Fenced, LeasedShard
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
-from partita.engine.protocol.messages import (
-    Command,
-    CommandResult,
-    Contribution,
-    ContributionAck,
-    FetchPoint,
-    MissingUnits,
-    Point,
-    Save,
-    Saved,
-)
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
 
@@ -152,12 +142,12 @@ class VectorShard(LeasedShard):
         self._rest: deque[Operation] = deque()  # of the command under way
         self._scalars: list[float] = []
         self._awaited: int | None = None  # scalars that `OperationsDone` must bring; None: none are running
-        self._next: Command | None = None  # the newest that came while operations run
+        self._next: m.Command | None = None  # the newest that came while operations run
         self._lapsed = False  # the lease ended while operations ran: the rest waits
         self._evaluation: Evaluation | None = None
         self._delayed_acks: Final[list[Send]] = []  # sent behind the result, or when that takes a while
         self._has_point = False  # `x` is where the last command evaluates
-        self._result: CommandResult | None = None
+        self._result: m.CommandResult | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
         self._requests: Final[
             dict[str, int]
@@ -172,13 +162,13 @@ class VectorShard(LeasedShard):
         """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
         assert self._awaited is not None or not isinstance(event, OperationsDone), event
         match event:
-            case Received(message=Contribution() as contribution):
+            case Received(message=m.Contribution() as contribution):
                 return self._contribution(event, contribution, now)
-            case Received(message=FetchPoint() as fetch):
+            case Received(message=m.FetchPoint() as fetch):
                 return self._fetch(event, fetch, now)
-            case Received(sender=sender, message=Command() as command) if sender == COORDINATOR:
+            case Received(sender=sender, message=m.Command() as command) if sender == COORDINATOR:
                 return self._command(command, now)
-            case Received(sender=sender, message=Save() as save) if sender == COORDINATOR:
+            case Received(sender=sender, message=m.Save() as save) if sender == COORDINATOR:
                 return self._save(save.checkpoint, now)
             case OperationsDone(scalars=scalars):
                 return self._operations_done(scalars, now)
@@ -191,7 +181,7 @@ class VectorShard(LeasedShard):
 
     # Commands.
 
-    def _command(self, command: Command, now: float) -> list[VectorShardEffect]:
+    def _command(self, command: m.Command, now: float) -> list[VectorShardEffect]:
         if not self.holds_lease(now) or command.number < self.number:
             return []
         if command.number == self.number:
@@ -199,7 +189,7 @@ class VectorShard(LeasedShard):
         if self._awaited is not None:
             if self._next is None or self._next.number < command.number:
                 self._next = command
-            return [Send(COORDINATOR, MissingUnits(command.number, ()))]
+            return [Send(COORDINATOR, m.MissingUnits(command.number, ()))]
         effects: list[VectorShardEffect] = [] if self._evaluation is None else [DropGradients()]
         self._evaluation = self._result = self._next = None
         self._has_point = self._lapsed = False
@@ -217,12 +207,12 @@ class VectorShard(LeasedShard):
         has executed is not answered.
         """
         if self._awaited is not None:
-            return [Send(COORDINATOR, MissingUnits(self.number, ()))]
+            return [Send(COORDINATOR, m.MissingUnits(self.number, ()))]
         if self._lapsed:
             self._lapsed = False
             return self._go_on()
         if self._evaluation is not None:
-            return [Send(COORDINATOR, MissingUnits(self.number, self._evaluation.missing_ranges()))]
+            return [Send(COORDINATOR, m.MissingUnits(self.number, self._evaluation.missing_ranges()))]
         return [] if self._result is None else [Send(COORDINATOR, self._result)]
 
     def _go_on(self) -> list[VectorShardEffect]:
@@ -237,7 +227,7 @@ class VectorShard(LeasedShard):
                         return effects
                 case Snapshot(checkpoint=checkpoint):
                     self._rest.popleft()
-                    self._writing.append(Saved(checkpoint, self.incarnation, self.number, "", ""))
+                    self._writing.append(m.Saved(checkpoint, self.incarnation, self.number, "", ""))
                     effects.append(Persist(checkpoint, self.incarnation, self.number))
                 case Restore(checkpoint=earlier):
                     self._rest.popleft()
@@ -246,7 +236,7 @@ class VectorShard(LeasedShard):
                 case _:
                     effects.append(RunOperations(self._next_operations()))
                     return effects
-        self._result = CommandResult(self.number, tuple(self._scalars))
+        self._result = m.CommandResult(self.number, tuple(self._scalars))
         effects += [Send(COORDINATOR, self._result), *self._delayed_acks]
         self._delayed_acks.clear()
         return effects
@@ -291,9 +281,9 @@ class VectorShard(LeasedShard):
 
     def _point(self, part: str) -> Send:
         self._requests.pop(part, None)
-        return Send(part, Point(self.number), Span(POINT, *self._ranges[machine_of(part)]))
+        return Send(part, m.Point(self.number), Span(POINT, *self._ranges[machine_of(part)]))
 
-    def _fetch(self, event: Received, fetch: FetchPoint, now: float) -> list[VectorShardEffect]:
+    def _fetch(self, event: Received, fetch: m.FetchPoint, now: float) -> list[VectorShardEffect]:
         """Answers at once, or when an evaluation begins that is new enough. A repeat is answered again.
 
         The point is sent even when all contributions are here: a replica that starts again may have to
@@ -317,7 +307,7 @@ class VectorShard(LeasedShard):
         return []
 
     def _contribution(
-        self, event: Received, contribution: Contribution, now: float
+        self, event: Received, contribution: m.Contribution, now: float
     ) -> list[VectorShardEffect]:
         """Counts the first contribution of a work unit and machine to the evaluation under way.
 
@@ -335,7 +325,7 @@ class VectorShard(LeasedShard):
         if reason is not None:
             return [Refuse(event.sender, reason)]
         machine = machine_of(event.sender)
-        ack = Send(event.sender, ContributionAck(contribution.evaluation, unit))
+        ack = Send(event.sender, m.ContributionAck(contribution.evaluation, unit))
         if evaluation is None or evaluation.has(machine, unit):
             return [ack]
         effects: list[VectorShardEffect] = [StoreGradient(machine, unit, event.payload)]
