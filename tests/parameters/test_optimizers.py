@@ -115,7 +115,7 @@ drawn_optimizers = st.one_of(
         st.builds(
             kind,
             between(1e-3, 0.1),
-            st.tuples(between(0, 0.99), between(0, 0.999)),
+            st.tuples(st.just(0.0) | between(0.01, 0.99), between(0, 0.999)),  # torch rounds 1 - (1 - b1)
             between(1e-8, 1e-3),
             weight_decay=decays,
         )
