@@ -115,7 +115,7 @@ class Plan:
         return self.with_micro_batches(1).messages
 
     @property
-    def portions(self) -> str:
+    def batch_text(self) -> str:
         """The batch and its micro-batches in words."""
         if self.micro_batches == 1:
             return f"batch {self.batch}"
@@ -181,7 +181,7 @@ class Plan:
         states = sums = 0
         for message in self.messages:
             nodes = self.graph[message.layer].nodes_in(message.rows) if message.layer else 0
-            if message.buffer.micro_batch in (None, 0):  # the same of every portion
+            if message.buffer.micro_batch in (None, 0):  # equal for every micro-batch
                 states += nodes * (message.buffer.kind is BufferKind.ACTIVATIONS)
                 sums += nodes * (message.buffer.kind is BufferKind.PARTIAL_SUMS)
         return states, sums

@@ -31,10 +31,9 @@ def plan_table(plan: Plan, *, width: int | None = None) -> str:
         width: columns of the terminal; without it a line is as long as its words, at most 100 columns as long
             as names are short.
     """
-    precision = plan.precision
     head = (
-        f"plan of {plan.graph.name}: {counted(len(plan.cluster), 'machine')}, {plan.portions}, {precision}, "
-        f"{counted(plan.graph.n_parameters, 'parameter')}"
+        f"plan of {plan.graph.name}: {counted(len(plan.cluster), 'machine')}, {plan.batch_text}, "
+        f"{plan.precision}, {counted(plan.graph.n_parameters, 'parameter')}"
     )
     parts = [wrapped(head, width), _layers(plan, width), _machines(plan, width), _summary(plan, width)]
     return "\n\n".join("\n".join(part) for part in parts)
@@ -67,7 +66,7 @@ def _cell(plan: Plan, layer: str, machine: int) -> str:
 def _by_inputs(piece: Piece) -> str:
     """Explains the cell of a layer that is cut by its inputs, by an example."""
     rows, inputs = str(piece.rows), Box((piece.inputs or (0, 0),)).text
-    return f"{rows}/{inputs}: states of rows {rows}, with the weights for rows {inputs} of the input"
+    return f"{rows}/{inputs}: activations of rows {rows}, with the weights for rows {inputs} of the input"
 
 
 def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
@@ -162,8 +161,8 @@ def _products(plan: Plan) -> Iterator[str]:
 
 
 def _travelling(plan: Plan) -> str:
-    """`288 states travel to another machine`."""
-    states, sums = plan.travelling
+    """`288 activations travel to another machine`."""
+    found, sums = plan.travelling
     if sums:
-        return f"{counted(states, 'state')} and {counted(sums, 'partial sum')} travel"
-    return f"{counted(states, 'state')} {'travels' if states == 1 else 'travel'} to another machine"
+        return f"{counted(found, 'activation')} and {counted(sums, 'partial sum')} travel"
+    return f"{counted(found, 'activation')} {'travels' if found == 1 else 'travel'} to another machine"

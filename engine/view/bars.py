@@ -91,7 +91,7 @@ def _row(contents: str, colour: str, group: Sequence[Message]) -> Row:
 
 
 def _contents(message: Message) -> str:
-    """Describes a message without its micro-batch: `states of h1`, `errors of h1 from h2`."""
+    """Describes a message without its micro-batch: `activations of h1`, `gradients of h1 from h2`."""
     content, edge = message.buffer.contents, message.buffer.edge
     if not message.layer:
         return content

@@ -119,7 +119,7 @@ class _Picture:
         if (False, "forward") in directions:
             found.append("dashed cells: rows received from the machine of that colour")
         if {(True, "backward"), (False, "backward")} & directions:
-            found.append("dashed lines: errors and gradients, backward")
+            found.append("dashed lines: gradients, backward")
         if not self.travels and not self.alone:
             found.append("nothing travels")
         return found

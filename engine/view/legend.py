@@ -28,7 +28,7 @@ def heading(plan: Plan, *, x: float, y: float) -> str:
     """Writes the name of the network, its size and the predicted step."""
     machines = counted(len(plan.cluster), "machine")
     parameters = counted(plan.graph.n_parameters, "parameter")
-    words = f"{machines} · {plan.portions} · {plan.precision} · {parameters} · {predicted_text(plan)}"
+    words = f"{machines} · {plan.batch_text} · {plan.precision} · {parameters} · {predicted_text(plan)}"
     name = svg.text(x, y, plan.graph.name, size=22, font_weight=700)
     return name + svg.text(x, y + 22, words, fill=svg.SOFT)
 
@@ -69,11 +69,11 @@ class Legend:
         else:
             x += self.width - WIDTH
         sums = any(piece.inputs is not None for piece in self.plan.pieces)
-        forward = "forward: states and partial sums" if sums else "forward: states"
+        forward = "forward: activations and partial sums" if sums else "forward: activations"
         notes = ["in the colour of who sends, wider for more bytes"]
         if self.plan.micro_batches > 1:
             notes.append(f"a line is for all {self.plan.micro_batches} micro-batches")
-        for n, words in enumerate((forward, "backward: errors", *notes)):
+        for n, words in enumerate((forward, "backward: gradients", *notes)):
             at = y + LINE * n
             if n < 2:
                 ends = (at - 13, at - 3) if n else (at + 5, at - 5)

@@ -122,7 +122,11 @@ def drawn(
     else:
         line = svg.curve([start, *(lanes if forward else lanes[::-1]), stop])
     content = f"{message.buffer.contents} of {message.layer}"
-    if message.buffer.contents in ("states", "errors", "partial sums"):  # others have rows of their own
+    if message.buffer.contents in (
+        "activations",
+        "gradients",
+        "partial sums",
+    ):  # others have rows of their own
         content += f", rows {message.rows}"
     names = f"{palette.names[message.source]} to {palette.names[message.destination]}"
     return svg.element(

@@ -52,7 +52,7 @@ def predicted_gantt(plan: Plan) -> Gantt:
             label = f"{sent} from {names[flight.source]} to {names[flight.destination]}"
             lanes = 2 * flight.source + 1, 2 * flight.destination + 1
             arrows.append(GanttArrow(*lanes, flight.start_s, flight.stop_s, label, flight in path))
-    subtitle = f"{predicted_text(plan)} · {counted(len(names), 'machine')} · {plan.portions}"
+    subtitle = f"{predicted_text(plan)} · {counted(len(names), 'machine')} · {plan.batch_text}"
     return Gantt(f"{plan.graph.name}: one step", subtitle, lanes_of(names), tuple(bars), tuple(arrows))
 
 
@@ -110,7 +110,7 @@ def steps_of(point: Point) -> tuple[Gantt, ...]:
     if measured is None:
         return (predicted,)
     until_s = max(measured.typical.step_s, predicted.stop_s)
-    subtitle = f"{_which(measured)} · {counted(point.machines, 'machine')} · {point.plan.portions}"
+    subtitle = f"{_which(measured)} · {counted(point.machines, 'machine')} · {point.plan.batch_text}"
     drawn = measured_gantt(measured.typical, predicted.title, subtitle, until_s=until_s)
     return drawn, replace(predicted, until_s=until_s)
 

@@ -153,11 +153,11 @@ NORMS: Final = Buffer(BufferKind.NORMS, "")
 _OF_MINIBATCH: Final = frozenset({BufferKind.PARAMETERS, BufferKind.GRADIENT, BufferKind.NORMS})
 _ERRORS: Final = frozenset({BufferKind.GRAD_OUTPUT, BufferKind.GRAD_PREACTIVATION})
 _CONTENTS: Final = {
-    BufferKind.ACTIVATIONS: "states",
-    BufferKind.GRAD_OUTPUT: "errors",
-    BufferKind.GRAD_PREACTIVATION: "errors",
+    BufferKind.ACTIVATIONS: "activations",
+    BufferKind.GRAD_OUTPUT: "gradients",
+    BufferKind.GRAD_PREACTIVATION: "gradients",
     BufferKind.PARAMETERS: "weights",
-    BufferKind.GRADIENT: "gradient",
+    BufferKind.GRADIENT: "weight gradient",
     BufferKind.SUMMARY: "sums over scores",
     BufferKind.PARTIAL_SUMS: "partial sums",
     BufferKind.NORMS: "sums of squares",

@@ -54,10 +54,10 @@ class Access:
             case Op.GRAD_INPUT:
                 return (*found, *self._kernel_operands(self.edge(target.buffer).consumer, target))
             case Op.GRADIENT | Op.FUSED_UPDATE:
-                errors = (source for source in instruction.sources if source.buffer.holds_grad)
+                grads = (source for source in instruction.sources if source.buffer.holds_grad)
                 return (
                     *found,
-                    *(operand for error in errors for operand in self._kernel_operands(layer, error)),
+                    *(operand for grad in grads for operand in self._kernel_operands(layer, grad)),
                 )
             case Op.SQUARES:
                 return (*found, *(self.parameters(source.buffer.layer) for source in instruction.sources))
@@ -124,11 +124,11 @@ class Access:
             return self.whole(layer)
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
-    def _kernel_operands(self, layer: str, errors: Operand) -> tuple[Operand, ...]:
+    def _kernel_operands(self, layer: str, grads: Operand) -> tuple[Operand, ...]:
         """The operands of a kernel in the backward pass: activations, inputs and parameters of the
         micro-batch.
         """
-        number, states = errors.buffer.micro_batch, (self.own(layer), *self.inputs(layer))
+        number, operands = grads.buffer.micro_batch, (self.own(layer), *self.inputs(layer))
         if number is not None:
-            states = tuple(Operand(state.buffer.numbered(number), state.rows) for state in states)
-        return (*states, self.parameters(layer))
+            operands = tuple(Operand(operand.buffer.numbered(number), operand.rows) for operand in operands)
+        return (*operands, self.parameters(layer))

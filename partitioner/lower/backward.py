@@ -25,16 +25,16 @@ class BackwardPass:
     def write(self, grid: Grid) -> None:
         """Gathers the gradient of the machine's rows of a layer, and computes those of its inputs."""
         own = self.writer.own(grid.name)
-        error = self._gather(grid, own)
-        if error is not None and (grid.layer.activation != "linear" or self._is_apart(error, own)):
+        grad = self._gather(grid, own)
+        if grad is not None and (grid.layer.activation != "linear" or self._is_apart(grad, own)):
             self.writer.emit(
-                Op.GRAD_PREACTIVATION, error, Operand(activations(grid.name), own), accumulate=True
+                Op.GRAD_PREACTIVATION, grad, Operand(activations(grid.name), own), accumulate=True
             )
-        if error is not None and self.owned.is_input_split(grid.name):
-            error = exchange(self.writer, grid, error)
+        if grad is not None and self.owned.is_input_split(grid.name):
+            grad = exchange(self.writer, grid, grad)
         for k, source in enumerate(grid.sources):
             if source in self.writer.graph.needs_error:
-                self._sum(Edge(source, grid.name, k), error)
+                self._sum(Edge(source, grid.name, k), grad)
 
     def _gather(self, grid: Grid, own: BoxSet) -> Operand | None:
         """Brings the gradient of the machine's rows together; returns its place, None for a loss."""
@@ -65,10 +65,10 @@ class BackwardPass:
             self.writer.receive_into_sum(message, begun)
             begun |= message.rows
 
-    def _is_apart(self, error: Operand, own: BoxSet) -> bool:
+    def _is_apart(self, grad: Operand, own: BoxSet) -> bool:
         """Whether kernels take the gradient of the machine's own tile from an array of its own."""
-        edge, machine = self.writer.access.edge(error.buffer), self.writer.machine
-        return own_tile(self.owned, error.buffer, machine, self.owned.error_window(edge, machine)) is not None
+        edge, machine = self.writer.access.edge(grad.buffer), self.writer.machine
+        return own_tile(self.owned, grad.buffer, machine, self.owned.error_window(edge, machine)) is not None
 
     def _join(self, edges: tuple[Edge, ...]) -> None:
         """Adds the gradients of all edges into the buffer of the first.
@@ -88,22 +88,22 @@ class BackwardPass:
                     self.writer.emit(Op.ADD, target, Operand(edge.buffer, rows), accumulate=accumulate)
             begun = BoxSet.union(begun, consumed)
 
-    def _sum(self, edge: Edge, error: Operand | None) -> None:
+    def _sum(self, edge: Edge, grad: Operand | None) -> None:
         """Computes the gradient of an input, first for machines that wait for it, and sends it."""
         if self.owned.crosses_tiles(edge):
-            self._sum_across(edge, error)
+            self._sum_across(edge, grad)
             return
         sums = sorted(
             self.sums.get(edge, ()), key=lambda part: (part.previous is not None, part.following is None)
         )
         last = {part.following: part for part in sums}
         for part in sums:
-            self._add_part(part, error)
+            self._add_part(part, grad)
             if part.following is not None and last[part.following] is part:
                 outgoing = self.writer.outgoing[edge.buffer]
                 self.writer.send(next(m for m in outgoing if m.destination == part.following))
 
-    def _add_part(self, part: GradientSum, error: Operand | None) -> None:
+    def _add_part(self, part: GradientSum, grad: Operand | None) -> None:
         for message in self.writer.incoming.get(part.edge.buffer, ()) if part.previous is not None else ():
             if part.previous == message.source:
                 self.writer.receive(message)
@@ -111,13 +111,13 @@ class BackwardPass:
         self.writer.emit(
             Op.GRAD_INPUT,
             Operand(part.edge.buffer, part.rows),
-            own if error is None else error,
+            own if grad is None else grad,
             accumulate=part.previous is not None,
         )
 
-    def _sum_across(self, edge: Edge, error: Operand | None) -> None:
+    def _sum_across(self, edge: Edge, grad: Operand | None) -> None:
         """Computes all gradients that the machine's receivers return, and sends each owner its share."""
-        source = self.writer.access.own(edge.consumer) if error is None else error
+        source = self.writer.access.own(edge.consumer) if grad is None else grad
         outgoing = self.writer.outgoing.get(edge.buffer, ())
         mine = [part.rows for part in self.sums.get(edge, ()) if part.following is None]
         for band in sorted(self._bands(edge), key=lambda band: any(own.overlaps(band) for own in mine)):

@@ -103,18 +103,18 @@ def _write_backward(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequen
     A machine that is alone updates a layer at once: it reads the gradients again while they are in cache, and
     needs their memory no longer.
     """
-    errors, learning = BackwardPass(writer, sums), UpdateWriter(writer)
+    backward, updates = BackwardPass(writer, sums), UpdateWriter(writer)
     from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_error]
     for grid in from_above:
-        errors.write(grid)
+        backward.write(grid)
         if writer.is_alone and writer.current.updates:
-            learning.write(grid)
+            updates.write(grid)
     if not writer.current.updates:
         return
     if not writer.is_alone:
-        for grid in sorted(from_above, key=learning.is_awaited, reverse=True):
-            learning.write(grid)
-    learning.finish()
+        for grid in sorted(from_above, key=updates.is_awaited, reverse=True):
+            updates.write(grid)
+    updates.finish()
 
 
 def _sums_by_machine(owned: Ownership) -> dict[int, dict[Edge, list[GradientSum]]]:

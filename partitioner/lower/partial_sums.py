@@ -33,22 +33,22 @@ def add_up(writer: Writer, grid: Grid) -> None:
     writer.emit(Op.FORWARD, own, *(terms[machine] for machine in sorted(terms)))
 
 
-def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:
+def exchange(writer: Writer, grid: Grid, grad: Operand) -> Operand:
     """Writes the exchange of gradients of weighted sums; returns their place.
 
     Args:
         writer: the writer of one of the machines.
         grid: the layer.
-        error: the gradient of the machine's own rows, as far as it came to it.
+        grad: the gradient of the machine's own rows, as far as it came to it.
     """
     buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), writer.access.whole(grid.name)
-    total, own = Operand(buffer, whole), Operand(buffer, error.rows)
+    total, own = Operand(buffer, whole), Operand(buffer, grad.rows)
     incoming = sorted(writer.incoming.get(buffer, ()), key=lambda message: message.source)
     program_inputs = writer.machine in writer.owned.grad_senders(grid.name)
     if program_inputs:
-        writer.emit(Op.ADD, own, error)
+        writer.emit(Op.ADD, own, grad)
         writer.send_all(buffer)
-    if error.rows != whole:
+    if grad.rows != whole:
         writer.receive_all(buffer)
         return total
     before = [message for message in incoming if message.source < writer.machine]

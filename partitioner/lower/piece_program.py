@@ -27,10 +27,10 @@ def forward(grid: Grid, rows: BoxSet, inputs: Sequence[BoxSet]) -> Instruction:
     return Instruction(Op.FORWARD, Operand(activations(grid.name), rows), tuple(sources))
 
 
-def grad_input(grid: Grid, number: int, rows: BoxSet, error: Operand) -> Instruction:
+def grad_input(grid: Grid, number: int, rows: BoxSet, grad: Operand) -> Instruction:
     """Computes the gradient of rows of an input."""
     edge = Edge(grid.sources[number], grid.name, number)
-    return Instruction(Op.GRAD_INPUT, Operand(edge.buffer, rows), (error,))
+    return Instruction(Op.GRAD_INPUT, Operand(edge.buffer, rows), (grad,))
 
 
 class PiecePrograms:
@@ -47,16 +47,16 @@ class PiecePrograms:
         if not train or grid.name not in self.graph.needs_error:
             return
         own, consumers = Operand(activations(grid.name), rows), self.graph.consumers(grid.name)
-        error = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
+        grad = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
         if consumers and grid.layer.activation != "linear":
-            yield Instruction(Op.GRAD_PREACTIVATION, error, (own,), accumulate=True)
+            yield Instruction(Op.GRAD_PREACTIVATION, grad, (own,), accumulate=True)
         for k, source in enumerate(grid.sources):
             if source in self.graph.needs_error:
-                yield grad_input(grid, k, inputs[k], error)
+                yield grad_input(grid, k, inputs[k], grad)
         if grid.parameters:
             parameters = Buffer(BufferKind.PARAMETERS, grid.name)
             updated = Operand(parameters, BLOCK if grid.shares_weights else rows)
-            yield Instruction(Op.FUSED_UPDATE, updated, (error,), accumulate=True)
+            yield Instruction(Op.FUSED_UPDATE, updated, (grad,), accumulate=True)
 
     def partial_sums(self, piece: Piece, pieces: Sequence[Piece]) -> Iterator[tuple[int, Instruction]]:
         """Sums of a piece over its inputs, for the rows of every piece of the layer: how often, and what."""

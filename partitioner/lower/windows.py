@@ -85,10 +85,10 @@ def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
         return False
     if buffer.kind not in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return False
-    borrowers = owned.weight_receivers(buffer.layer)
+    receivers = owned.weight_receivers(buffer.layer)
     if buffer.kind is BufferKind.PARAMETERS or program.kind.gradients == "whole":
-        return program.machine not in borrowers
-    return not borrowers
+        return program.machine not in receivers
+    return not receivers
 
 
 def _box(owned: Ownership, operand: Operand, machine: int) -> Box:

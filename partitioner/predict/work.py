@@ -167,8 +167,8 @@ def _settings(layer: Layer) -> str:
         if kind.__module__.startswith("partita.")
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    told: Iterable[str] = getattr(layer, "__dataclass_fields__", ())
-    settings = (f"{f}={_text(getattr(layer, f))}" for f in told if f not in _NO_MATTER_OF_SPEED)
+    fields: Iterable[str] = getattr(layer, "__dataclass_fields__", ())
+    settings = (f"{f}={_text(getattr(layer, f))}" for f in fields if f not in _NO_MATTER_OF_SPEED)
     return " ".join([name, *settings])
 
 

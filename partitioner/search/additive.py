@@ -71,7 +71,7 @@ class Additive:
         self._moved: dict[Hashable, tuple[MessageCounts, MessageCounts]] = {}
         self._kernels: dict[Hashable, Numbers] = {}
         self._pieces: dict[tuple[str, Choice], tuple[Piece, ...]] = {}
-        self._heard: dict[Hashable, Runs] = {}
+        self._needed: dict[Hashable, Runs] = {}
         self._runs: dict[Hashable, Runs] = {}
         self.least_send_s, self.least_receive_s = self._least()
         self.interrupts = np.array([task.costs.interrupts(m) for m in range(self.n_machines)])
@@ -189,23 +189,23 @@ class Additive:
     def _move(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[MessageCounts, MessageCounts]:
         owned, pieces = self.runs(grid, cuts[grid.name]), self.pieces(grid, cuts[grid.name])
         edges = [(name, number) for name, number in self.graph.consumers(grid.name) if name in cuts]
-        heard = [self.heard(grid, name, number, cuts) for name, number in edges]
-        up = self._sent(owned, joined(heard, self.n_machines), pieces)
+        needed = [self.needed(grid, name, number, cuts) for name, number in edges]
+        up = self._sent(owned, joined(needed, self.n_machines), pieces)
         if not self.task.train or grid.name not in self.graph.needs_error:
             return up, MessageCounts.none(self.n_machines)
-        returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, heard, strict=True)]
-        if len(returned) == 1 and returned[0] is heard[0]:
+        returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, needed, strict=True)]
+        if len(returned) == 1 and returned[0] is needed[0]:
             return up, up.reversed
         down = MessageCounts.none(self.n_machines)
         for runs in returned:
             down = down + self._sent(owned, runs, pieces).reversed
         return up, down
 
-    def _sent(self, owned: Runs, heard: Runs, pieces: Sequence[Piece]) -> MessageCounts:
+    def _sent(self, owned: Runs, needed: Runs, pieces: Sequence[Piece]) -> MessageCounts:
         """Counts messages forward: a machine with a copy reads that; others receive from the first owner."""
         if self._are_copies(pieces):
-            heard = without_own(heard, pieces, self.n_machines)
-        return count_messages(owned, heard, self.n_machines)
+            needed = without_own(needed, pieces, self.n_machines)
+        return count_messages(owned, needed, self.n_machines)
 
     def _are_copies(self, pieces: Sequence[Piece]) -> bool:
         """Identifies pieces by `id`, because `pieces` keeps them."""
@@ -214,15 +214,15 @@ class Additive:
             found = self._copies[id(pieces)] = are_copies(pieces)
         return found
 
-    def _returned(self, listener: str, heard: Runs, cuts: Mapping[str, Choice]) -> Runs:
+    def _returned(self, listener: str, needed: Runs, cuts: Mapping[str, Choice]) -> Runs:
         """Selects the machines that return gradients: of a replicated loss, the first alone."""
         if not isinstance(cuts[listener], Replicated) or listener not in self.graph.losses:
-            return heard
+            return needed
         if self._stays(listener, cuts):
-            return heard
+            return needed
         first = min(piece.machine for piece in self.pieces(self.graph[listener], cuts[listener]))
-        kept = heard.machines == first
-        return Runs(heard.machines[kept], heard.starts[kept], heard.stops[kept])
+        kept = needed.machines == first
+        return Runs(needed.machines[kept], needed.starts[kept], needed.stops[kept])
 
     def pieces(self, grid: Grid, cut: Choice) -> tuple[Piece, ...]:
         """Makes the pieces of a cut."""
@@ -247,7 +247,7 @@ class Additive:
             return pieces
         return following(pieces, self.pieces(self.graph[below], cuts[below]))
 
-    def heard(self, grid: Grid, listener: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
+    def needed(self, grid: Grid, listener: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
         """Finds the rows of a layer that each machine needs along one input of a consumer."""
         if self._stays(listener, cuts) and self.graph[listener].sources[0] == grid.name:
             return self.runs(grid, cuts[grid.name])  # a loss that lies with its scores
@@ -255,10 +255,10 @@ class Additive:
             return Runs.of({})
         below = cuts[grid.name] if follows_input(cuts[listener]) else None
         key = (self._geometry[grid.name], self._geometry[listener], number, cuts[listener], below)
-        if key not in self._heard:
+        if key not in self._needed:
             pieces = self.placed(self.graph[listener], cuts)
             columns = grid.is_picture and any(piece.columns is not None for piece in pieces)
-            heard = {
+            needed = {
                 p.machine: Box((p.inputs,))
                 if p.inputs
                 else self.graph.source_rows(
@@ -266,16 +266,16 @@ class Additive:
                 ).hull
                 for p in pieces
             }
-            self._heard[key] = Runs.of(heard, width=_width(grid))
-        return self._heard[key]
+            self._needed[key] = Runs.of(needed, width=_width(grid))
+        return self._needed[key]
 
     def _stays(self, loss: str, cuts: Mapping[str, Choice]) -> bool:
         """Whether a loss lies with its scores, also where it is replicated there."""
         grid, cut, scores = self.graph[loss], cuts[loss], cuts.get(self.graph[loss].sources[0])
         if not isinstance(cut, Replicated) or scores is None or not stays_with_scores(self.graph, grid):
             return cut is None
-        judges = self.runs(self.graph[grid.sources[0]], scores).machines
-        return sorted(judges) == sorted(piece.machine for piece in self.pieces(grid, cut))
+        evaluators = self.runs(self.graph[grid.sources[0]], scores).machines
+        return sorted(evaluators) == sorted(piece.machine for piece in self.pieces(grid, cut))
 
     def lanes_s(self, cuts: Mapping[str, Choice]) -> float:
         """Bounds a plan's step from below by the busiest threads of any machine.
@@ -283,19 +283,19 @@ class Additive:
         Sums kernel seconds, and beside or on top of them messages: activations in and out, and gradients of
         consumers that add them up by machine.
         """
-        kernels, messenger = np.zeros(self.n_machines), np.zeros(self.n_machines)
+        kernels, communication = np.zeros(self.n_machines), np.zeros(self.n_machines)
         for grid in self.graph.computed:
             cut, listeners = cuts.get(grid.name), self._listeners(grid)
             if cut is not None:
                 kernels += self._kernels_s(grid, cuts)
                 internal = exchanged(self.pieces(grid, cut), self.n_machines)
-                messenger += internal.sent * self.least_send_s + internal.received * self.least_receive_s
+                communication += internal.sent * self.least_send_s + internal.received * self.least_receive_s
             if listeners:
                 up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
                 for way in (up, down) if self._adds_by_part(listeners) else (up,):
                     took = way.sent * self.least_send_s + way.received * self.least_receive_s
-                    messenger += took * self.task.portions
-        both = np.where(self.interrupts, kernels + messenger, np.maximum(kernels, messenger))
+                    communication += took * self.task.n_micro_batches
+        both = np.where(self.interrupts, kernels + communication, np.maximum(kernels, communication))
         return float(both.max())
 
     def _kernels_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> Numbers:
@@ -341,17 +341,17 @@ class Additive:
         took = 0.0
         for m in {int(np.argmax(way.sent + way.received)), int(np.argmax(way.sent_rows + way.received_rows))}:
             other = int(np.argmax((way.sent + way.received) * (np.arange(self.n_machines) != m)))
-            messenger = wire = latency = 0.0
+            communication = wire = latency = 0.0
             for count, rows, ends in (
                 (way.sent[m], way.sent_rows[m], (m, other)),
                 (way.received[m], way.received_rows[m], (other, m)),
             ):
                 if count:
                     cost = self.task.costs.message(int(rows / count * row_bytes), *ends)
-                    messenger += count * (cost.send_s if ends[0] == m else cost.receive_s)
+                    communication += count * (cost.send_s if ends[0] == m else cost.receive_s)
                     wire = max(wire, count * cost.wire_s)
                     latency = cost.latency_s
-            took = max(took, max(messenger, wire) + latency)
+            took = max(took, max(communication, wire) + latency)
         return took
 
     def _shared_weights_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
@@ -371,11 +371,11 @@ class Additive:
         layer = self.graph[loss].layer
         if cuts[loss] is not None or not isinstance(layer, Loss) or self.graph[loss].sources[0] != grid.name:
             return 0.0
-        judges = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
-        took = max(self.task.layer_s(loss, BLOCK, machine) for machine in judges) / len(judges)
-        if layer.summary_rows and len(judges) > 1:
+        evaluators = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
+        took = max(self.task.layer_s(loss, BLOCK, machine) for machine in evaluators) / len(evaluators)
+        if layer.summary_rows and len(evaluators) > 1:
             n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(BufferKind.SUMMARY, loss), BLOCK))
-            took += self._to_each(n_bytes, judges)
+            took += self._to_each(n_bytes, evaluators)
         return took
 
     def _to_each(self, n_bytes: int, machines: Sequence[int]) -> float:

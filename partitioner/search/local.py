@@ -79,7 +79,7 @@ def _ranked(
         swapped(plan, free, machines),
     )
     additive, anew = trials.additive, _Anew(trials.additive, plan)
-    size = additive.size(plan) * task.portions
+    size = additive.size(plan) * task.n_micro_batches
     some = (move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False))
     candidates = [move for move in some if anew.share(move) * size <= trials.left]
     cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))

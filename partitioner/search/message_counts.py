@@ -75,18 +75,18 @@ class MessageCounts:
         return MessageCounts(self.received, self.sent, self.received_rows, self.sent_rows)
 
 
-def count_messages(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
+def count_messages(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
     """Counts the messages that bring each machine its needed rows from their owners."""
-    if owned.columns is not None or heard.columns is not None:
-        return _of_boxes(owned, heard, n_machines)
+    if owned.columns is not None or needed.columns is not None:
+        return _of_boxes(owned, needed, n_machines)
     found = MessageCounts.none(n_machines)
     order = np.argsort(owned.starts, kind="stable")
     starts, stops = owned.starts[order], owned.stops[order]
-    own = _overlap_with_own(owned, heard, n_machines)
-    senders = np.searchsorted(starts, heard.stops, "left") - np.searchsorted(stops, heard.starts, "right")
-    found.received[heard.machines] = senders
-    found.received_rows[heard.machines] = heard.stops - heard.starts
-    lows, highs = np.sort(heard.starts), np.sort(heard.stops)
+    own = _overlap_with_own(owned, needed, n_machines)
+    senders = np.searchsorted(starts, needed.stops, "left") - np.searchsorted(stops, needed.starts, "right")
+    found.received[needed.machines] = senders
+    found.received_rows[needed.machines] = needed.stops - needed.starts
+    lows, highs = np.sort(needed.starts), np.sort(needed.stops)
     listeners = np.searchsorted(lows, owned.stops, "left") - np.searchsorted(highs, owned.starts, "right")
     found.sent[owned.machines] = listeners
     found.sent_rows[owned.machines] = (
@@ -101,16 +101,16 @@ def count_messages(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
     return found
 
 
-def _of_boxes(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
+def _of_boxes(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
     """Compares pair by pair; a box counts as so many rows as its places would fill."""
-    shared = _overlaps((owned.starts, owned.stops), (heard.starts, heard.stops))
-    shared *= _overlaps(_columns(owned), _columns(heard))
-    shared[owned.machines[:, None] == heard.machines[None, :]] = 0.0
+    shared = _overlaps((owned.starts, owned.stops), (needed.starts, needed.stops))
+    shared *= _overlaps(_columns(owned), _columns(needed))
+    shared[owned.machines[:, None] == needed.machines[None, :]] = 0.0
     found = MessageCounts.none(n_machines)
     np.add.at(found.sent, owned.machines, (shared > 0).sum(axis=1))
-    np.add.at(found.received, heard.machines, (shared > 0).sum(axis=0))
+    np.add.at(found.received, needed.machines, (shared > 0).sum(axis=0))
     np.add.at(found.sent_rows, owned.machines, shared.sum(axis=1))
-    np.add.at(found.received_rows, heard.machines, shared.sum(axis=0))
+    np.add.at(found.received_rows, needed.machines, shared.sum(axis=0))
     return found
 
 
@@ -128,30 +128,30 @@ def _overlaps(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers]) -> N
     return found
 
 
-def joined(heard: Sequence[Runs], n_machines: int) -> Runs:
+def joined(needed: Sequence[Runs], n_machines: int) -> Runs:
     """Joins the needed rows of each machine; rows between two runs count too."""
-    if len(heard) == 1:
-        return heard[0]
+    if len(needed) == 1:
+        return needed[0]
     starts, stops = np.full(n_machines, np.inf), np.zeros(n_machines)
     lefts, rights = np.ones(n_machines), np.zeros(n_machines)
-    for runs in heard:
+    for runs in needed:
         np.minimum.at(starts, runs.machines, runs.starts)
         np.maximum.at(stops, runs.machines, runs.stops)
         np.minimum.at(lefts, runs.machines, _columns(runs)[0])
         np.maximum.at(rights, runs.machines, _columns(runs)[1])
     machines = np.flatnonzero(stops)
-    boxed = any(runs.columns is not None for runs in heard)
+    boxed = any(runs.columns is not None for runs in needed)
     columns = np.stack((lefts[machines], rights[machines]), axis=1) if boxed else None
     return Runs(machines, starts[machines], stops[machines], columns)
 
 
-def _overlap_with_own(owned: Runs, heard: Runs, n_machines: int) -> Numbers:
+def _overlap_with_own(owned: Runs, needed: Runs, n_machines: int) -> Numbers:
     starts, stops = np.zeros(n_machines), np.zeros(n_machines)
     starts[owned.machines], stops[owned.machines] = owned.starts, owned.stops
     found = np.zeros(n_machines)
-    low = np.maximum(starts[heard.machines], heard.starts)
-    high = np.minimum(stops[heard.machines], heard.stops)
-    found[heard.machines] = np.maximum(high - low, 0.0)
+    low = np.maximum(starts[needed.machines], needed.starts)
+    high = np.minimum(stops[needed.machines], needed.stops)
+    found[needed.machines] = np.maximum(high - low, 0.0)
     return found
 
 
@@ -180,16 +180,16 @@ def homes(pieces: Sequence[Piece]) -> dict[int, Box]:
     return found
 
 
-def without_own(heard: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
+def without_own(needed: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
     """Removes the machine's own copies from its needed rows; as one run, so rows between two count too."""
     own = np.zeros((2, n_machines))
     for piece in pieces:
         own[:, piece.machine] = piece.start, piece.stop
-    first, last = own[:, heard.machines]
-    starts = np.where(first <= heard.starts, np.maximum(heard.starts, last), heard.starts)
-    stops = np.where(last >= heard.stops, np.minimum(heard.stops, first), heard.stops)
+    first, last = own[:, needed.machines]
+    starts = np.where(first <= needed.starts, np.maximum(needed.starts, last), needed.starts)
+    stops = np.where(last >= needed.stops, np.minimum(needed.stops, first), needed.stops)
     left = starts < stops
-    return Runs(heard.machines[left], starts[left], stops[left])
+    return Runs(needed.machines[left], starts[left], stops[left])
 
 
 def exchanged(pieces: Sequence[Piece], n_machines: int) -> MessageCounts:

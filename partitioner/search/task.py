@@ -48,11 +48,11 @@ class Task:
             self.cluster,
             batch=self.batch,
             precision=self.precision,
-            micro_batches=self.portions,
+            micro_batches=self.n_micro_batches,
         )
 
     @property
-    def portions(self) -> int:
+    def n_micro_batches(self) -> int:
         """Number of micro-batches as far as it is decided."""
         return self.micro_batches or 1
 
@@ -73,7 +73,7 @@ class Task:
             ValueError: a cut is impossible.
         """
         owned = assigned(self.graph, len(self.cluster), cuts)
-        return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
+        return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.n_micro_batches)
 
     def layer_s(self, layer: str, rows: BoxSet, machine: int) -> float:
         """Prices all instructions of these rows of a layer in a step, in seconds."""
@@ -101,7 +101,7 @@ class Task:
                     if piece.inputs
                     else graph.source_rows(piece.layer, piece.box.on(1), k)
                 )
-                took += self.costs.compute_s(feed(source, rows), piece.machine) * self.portions
+                took += self.costs.compute_s(feed(source, rows), piece.machine) * self.n_micro_batches
         return took
 
     def _computed_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:

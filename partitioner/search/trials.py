@@ -55,7 +55,7 @@ class Evaluator:
     def score(self, plan: Plan, *, limit_s: float = math.inf) -> Score:
         """Simulates a plan's step; checks memory only if the step is shorter than the limit."""
         messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
-        found = program_inputs(plan.ownership, messages, self.kind, micro_batches=self.task.portions)
+        found = program_inputs(plan.ownership, messages, self.kind, micro_batches=self.task.n_micro_batches)
         parts = [self._part(share) for share in found]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         self.programs = tuple(part.track.program for part in parts)
@@ -132,7 +132,7 @@ class Trials:
 
     def size(self, number: int) -> int:
         """Estimates the instructions of a plan that was simulated."""
-        return self.additive.size(self.plans[number]) * self.task.portions
+        return self.additive.size(self.plans[number]) * self.task.n_micro_batches
 
     def _score(self, plan: Plan, cuts: Mapping[str, Cut]) -> Score | None:
         fits = self.score is not None and not self.score.excess_bytes

@@ -28,7 +28,7 @@ def test_every_plan_prints(plan: Plan) -> None:
     (told,) = [line for line in lines if f"{counted(len(plan.messages), 'message')} a step" in line]
     states, sums = plan.travelling
     and_sums = f"and {counted(sums, 'partial sum')} " if sums else ""
-    assert f"{counted(states, 'state')} {and_sums}travel" in told
+    assert f"{counted(states, 'activation')} {and_sums}travel" in told
     assert any(line.startswith("critical path: machine ") for line in lines)
 
 
@@ -47,7 +47,7 @@ def test_the_table_of_a_small_plan() -> None:
     assert lines[7].split()[0] == "machine" and lines[8].split()[:2] == ["local0", "2,885"]
     assert max(map(len, lines)) <= 100
     # 144 states either way and two numbers of the scores; errors of 288 nodes
-    assert lines[11].startswith("6 messages a step, 72.5 KiB; 288 states travel")
+    assert lines[11].startswith("6 messages a step, 72.5 KiB; 288 activations travel")
     assert lines[12].startswith("predicted step ") and "no plan is below" in lines[12]
     assert max(map(len, lines)) <= 100
     assert lines[14].startswith("  machine ")
@@ -84,8 +84,8 @@ def test_a_plan_by_inputs_explains_its_own_cells_and_counts_its_sums() -> None:
         )
         lines = str(plan).splitlines()
         assert "scores  6     Dense                0:6/0:6  0:6/6:12" in lines
-        assert "0:6/0:6: states of rows 0:6, with the weights for rows 0:6 of the input" in lines
-        assert any("; 0 states and 12 partial sums travel (connectivity - 1)" in line for line in lines)
+        assert "0:6/0:6: activations of rows 0:6, with the weights for rows 0:6 of the input" in lines
+        assert any("; 0 activations and 12 partial sums travel (connectivity - 1)" in line for line in lines)
         waits = [line for line in lines if line.startswith("  machine ")]
         assert portions > 1 or any("for scores's partial sums from machine" in line for line in waits)
         assert max(map(len, lines)) <= 100
@@ -106,13 +106,13 @@ def test_the_gap_is_told_as_a_factor(step_s: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("buffer", "words"),
     [
-        ("h1/2", "h1's states"),
+        ("h1/2", "h1's activations"),
         ("h2.sums/1@3", "h2's partial sums"),
-        ("h2.deltas/0@1", "h2's errors"),
-        ("h1<h2#1/2@3", "h1's errors"),
+        ("h2.deltas/0@1", "h2's gradients"),
+        ("h1<h2#1/2@3", "h1's gradients"),
         ("loss.summary/1", "loss's sums over scores"),
         ("conv.parameters/1", "conv's weights"),
-        ("conv.gradient@2", "conv's gradient"),
+        ("conv.gradient@2", "conv's weight gradient"),
         ("norms.squares", "sums of squares"),
     ],
 )

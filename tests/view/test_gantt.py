@@ -96,7 +96,7 @@ def test_a_machines_time_in_the_timeline_is_that_of_the_playback(plan: Plan) -> 
 def test_a_wait_says_for_what() -> None:
     timeline = predicted_gantt(digits(2))
     waits = {bar.label for bar in timeline.bars if bar.kind == "wait"}
-    assert "waits for hidden's states from m1" in waits
+    assert "waits for hidden's activations from m1" in waits
     assert "waits for loss's sums over scores from m0" in waits
 
 

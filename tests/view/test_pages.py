@@ -95,14 +95,14 @@ def test_messages_of_all_micro_batches_are_one_bar_of_a_chart() -> None:
     # One machine has half of the activations, and receives half of the errors.
     expected = {
         "partial sums of top": 8,
-        "errors of top": 8,
-        "states of top": 4,
-        "errors of top from scores": 4,
+        "gradients of top": 8,
+        "activations of top": 4,
+        "gradients of top from scores": 4,
     }
     assert {what: int(words.split()[3]) for what, words in told.items()} == expected
     bars = {told: style(shape).get("fill") for told, shape in shapes(root).items() if ": " in told}
     blue = {told.partition(":")[0] for told, fill in bars.items() if fill == FORWARD}
-    assert blue == {"partial sums of top", "states of top"}
+    assert blue == {"partial sums of top", "activations of top"}
     assert "batch 8 as 4 micro-batches of 2" in predicted_gantt(plan).subtitle
 
 

@@ -41,7 +41,7 @@ def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Pl
     single = [
         tip
         for tip in told
-        if re.match(r"(states|errors|weights|gradient|partial sums|sums over scores) of ", tip)
+        if re.match(r"(activations|gradients|weights|weight gradient|partial sums|sums over scores) of ", tip)
     ]
     shared = [int(words.split()[0]) for words in written if " messages " in words]
     assert len(single) + sum(shared) == len(plan.messages)
@@ -70,7 +70,7 @@ def test_the_head_says_what_the_plan_is_and_the_legend_who_is_who() -> None:
     assert "digits" in written
     (head,) = [words for words in written if "predicted step" in words]
     assert head.startswith("2 machines · batch 32 · float32 · 5,770 parameters · predicted step ")
-    assert {"m0", "m1", "2,885", "forward: states", "backward: errors"} <= set(written)
+    assert {"m0", "m1", "2,885", "forward: activations", "backward: gradients"} <= set(written)
     assert {"image 8×8×1", "digit 1", "0:3", "3:6", "0:5", "5:10"} <= set(written)
 
 
@@ -93,7 +93,7 @@ def test_a_larger_message_is_a_wider_line() -> None:
         for path in drawn(digits(2)).iter(f"{SVG}path")
         if path.find(f"{SVG}title") is not None
     }
-    assert widths["states of hidden, rows 0"] > widths["sums over scores of loss"]
+    assert widths["activations of hidden, rows 0"] > widths["sums over scores of loss"]
 
 
 def test_many_messages_share_a_rail() -> None:
@@ -118,16 +118,16 @@ def test_what_machines_by_inputs_tell_one_another_has_its_name_and_its_place(mac
     plan = partition(net, Cluster.local(machines), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
     root = drawn(plan)
     written, tips = texts(root), tooltips(root)
-    assert {"forward: states and partial sums", "a line is for all 4 micro-batches"} <= set(written)
+    assert {"forward: activations and partial sums", "a line is for all 4 micro-batches"} <= set(written)
     assert f"scores: rows 0:16 of 16, from weights for inputs 0:{32 // machines} on local0" in tips
     messages = len(plan.messages) // 4
-    lines = [tip for tip in tips if tip.startswith(("partial sums of scores", "errors of scores"))]
+    lines = [tip for tip in tips if tip.startswith(("partial sums of scores", "gradients of scores"))]
     said = [words.partition(",")[0] for words in written if " messages of its " in words]
     if machines == 2:
         assert len(lines) == messages == 3 and said == [] and "0:16/0:16" in written
     else:
         assert lines == [] and sorted(said) == [
-            "15 messages of its errors",
+            "15 messages of its gradients",
             "240 messages of its partial sums",
         ]
         rails = [p.attrib["d"] for p in root.iter(f"{SVG}path") if p.get("stroke-linecap") == "round"]
@@ -140,7 +140,7 @@ def test_what_skips_a_layer_passes_beside_it() -> None:
     Add(name="both")(Dense(4, name="middle")(first), first)
     cuts = {"first": Whole(0), "middle": Whole(0), "both": Whole(1)}
     root = drawn(partition(net, Cluster.local(2), batch=1, cuts=cuts, strategy="balanced"))
-    (line,) = [p for p in root.iter(f"{SVG}path") if "states of first" in p.findtext(f"{SVG}title", "")]
+    (line,) = [p for p in root.iter(f"{SVG}path") if "activations of first" in p.findtext(f"{SVG}title", "")]
     (bar,) = [g for g in root.iter(f"{SVG}g") if g.findtext(f"{SVG}title", "").startswith("middle: rows")]
     rect = bar.find(f"{SVG}rect")
     assert rect is not None

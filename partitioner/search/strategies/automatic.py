@@ -42,7 +42,7 @@ EXCHANGES: Final = (1.0, 0.5, 0.2)
 """Weights of exchanges in the additive model: some are hidden behind kernels."""
 WORTH: Final = 0.97
 """More micro-batches are used if they bring the step below this share."""
-PORTIONS: Final = (2, 4, 8, 16)
+MICRO_BATCHES: Final = (2, 4, 8, 16)
 """Numbers of micro-batches that are tried."""
 
 
@@ -55,9 +55,9 @@ def automatic(task: Task) -> Decision:
     whole = replace(task, micro_batches=task.micro_batches or 1)
     found, score = _search(whole)
     if task.micro_batches is not None or len(task.cluster) == 1:
-        return Decision(found.best or {}, whole.portions, found.programs)
+        return Decision(found.best or {}, whole.n_micro_batches, found.programs)
     decision = Decision(found.best or {}, 1, found.programs)
-    for count in PORTIONS:
+    for count in MICRO_BATCHES:
         if task.batch % count or _is_near(score, whole):
             break
         trials = _divided(replace(task, micro_batches=count), decision, score)
@@ -118,7 +118,7 @@ def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
     """Tries more micro-batches for consecutive stages and for the best plan so far."""
     trials = Trials(task, Additive(task), effort=EFFORT, to_beat=to_beat)
     for candidate in (decision.cuts, *_stages(task)):
-        if trials.additive.size(candidate) * task.portions <= trials.left:
+        if trials.additive.size(candidate) * task.n_micro_batches <= trials.left:
             trials.try_out(candidate)
     if trials.best is not None:
         _, available = _affordable(task, trials.additive)

@@ -21,4 +21,4 @@ def balanced(task: Task) -> Decision:
 
     n_machines = len(task.cluster)
     cuts = spread(task.graph, range(n_machines), task.by_hand, row_s, n_machines=n_machines)
-    return Decision(cuts, task.portions)
+    return Decision(cuts, task.n_micro_batches)

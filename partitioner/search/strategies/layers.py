@@ -12,4 +12,4 @@ def layers(task: Task) -> Decision:
     Raises:
         ValueError: a cut by hand is impossible.
     """
-    return Decision(in_order(task, range(len(task.cluster))), task.portions)
+    return Decision(in_order(task, range(len(task.cluster))), task.n_micro_batches)
