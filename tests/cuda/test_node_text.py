@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from partita.engine.kernels.cuda import node as node_kernels
 from partita.engine.kernels.cuda.node_text import downward_text, upward_text
-from partita.engine.kernels.nodes.arithmetic import NotUnderstood
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.source import written
 from tests.kernels.cases import seeds
 from tests.kernels.drawn_nodes import downward, function_of, upward
@@ -120,7 +120,7 @@ def raises(incoming, weight, bias):  # type: ignore[no-untyped-def]
 def test_what_a_gpu_cannot_do_is_not_written() -> None:
     source = written(raises)
     assert source is not None
-    with pytest.raises(NotUnderstood, match="Raise"):
+    with pytest.raises(ir.Unsupported, match="Raise"):
         upward_text(source, SIGNATURE, WIDTH)
 
 

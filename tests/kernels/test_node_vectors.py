@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
 from partita.engine.kernels.node import NodeKernel
-from partita.engine.kernels.nodes.arithmetic import NotUnderstood
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.source import carry_source, written
 from partita.engine.kernels.nodes.vectors import Signature, downward_text, upward_text
@@ -238,7 +238,7 @@ TABLE = [1.0, 2.0]
 def test_what_is_not_understood_is_left_as_it_stands(name: str) -> None:
     source = written(function_of(UNDERSTOOD_NOT, name))
     assert source is not None
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(ir.Unsupported):
         upward_text(source, Signature((), 1, "float32"))
 
 
@@ -247,7 +247,7 @@ def test_results_of_other_shapes_are_left_to_the_compiler_to_refuse() -> None:
         text = f"def function(incoming, gain, state, error):\n    return {returned}\n"
         source = written(function_of(text))
         assert source is not None
-        with pytest.raises(NotUnderstood):
+        with pytest.raises(ir.Unsupported):
             downward_text(source, Signature((("gain", "e"),), 1, "float32"))
 
 

@@ -29,7 +29,7 @@ from partita.engine.kernels.cuda.tensors import (
 )
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.node import signature_of
-from partita.engine.kernels.nodes.arithmetic import NotUnderstood
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.kernels.nodes.source import meaning, written
 from partita.engine.kernels.nodes.vectors import Signature
@@ -70,7 +70,7 @@ class NodeKernel(TensorKernel):
         try:
             outside = self.context.grid.layer.padding_value
             return _kernels(function, write, self._signature, self._wiring.width, outside, meaning(function))
-        except NotUnderstood as found:
+        except ir.Unsupported as found:
             what = f"{self.context.label}: {function.__name__}"
             raise NodeCompileError(
                 f"{what} cannot run on {self.context.device}, which takes arithmetic, loops and functions of "
@@ -166,7 +166,7 @@ def _kernels(
     """
     source = written(function)
     if source is None:
-        raise NotUnderstood("its source is not there to be read")
+        raise ir.Unsupported("its source is not there to be read")
     text, real = write(source, signature, width), master(signature.precision).type
     helpers = (_heard, _number, _kept)
     names: dict[str, Any] = {

@@ -16,26 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.engine.kernels.nodes.arithmetic import (
-    ERROR,
-    FAN_IN,
-    INCOMING,
-    STATE,
-    Argument,
-    Assign,
-    Branch,
-    Constant,
-    Elements,
-    Expression,
-    Function,
-    Item,
-    Loop,
-    NotUnderstood,
-    Output,
-    Store,
-    Variable,
-    at,
-)
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.grouping import Flow
 from partita.engine.kernels.nodes.kinds import kinds_of
 from partita.engine.kernels.nodes.passes import Body, Varying, useful
@@ -63,8 +44,8 @@ def upward_text(source: Written, signature: Signature, width: int) -> str:
         NotUnderstood: the function does what cannot be written so.
     """
     function = read_function(source, signature.given)
-    if function.returns_tuple or isinstance(function.results[0], Elements):
-        raise NotUnderstood("it does not return one number")
+    if function.returns_tuple or isinstance(function.results[0], ir.Elements):
+        raise ir.Unsupported("it does not return one number")
     module = _Module(function, signature, width)
     lines = module.lines
     with (
@@ -72,7 +53,7 @@ def upward_text(source: Written, signature: Signature, width: int) -> str:
         lines.inside("for i in strided(state.shape[0] * state.shape[1]):"),
     ):
         lines("n, e = i // state.shape[1], i % state.shape[1]")
-        module.node(Output(0, None, function.results[0]), "state[n, e] = downcast({}, state[n, e])")
+        module.node(ir.Output(0, None, function.results[0]), "state[n, e] = downcast({}, state[n, e])")
     return module.text
 
 
@@ -81,10 +62,12 @@ def downward_text(source: Written, signature: Signature, width: int) -> str:
 
     All take `TABLE, parameters, state, error`, then what `_errors` and `_gradient` say.
     """
-    function = read_function(source, [*signature.given, STATE, ERROR])
+    function = read_function(source, [*signature.given, ir.STATE, ir.ERROR])
     wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
-    if [isinstance(result, Elements) for result in function.results] != wanted or not function.returns_tuple:
-        raise NotUnderstood("it does not return errors, and a gradient for each parameter")
+    if [
+        isinstance(result, ir.Elements) for result in function.results
+    ] != wanted or not function.returns_tuple:
+        raise ir.Unsupported("it does not return errors, and a gradient for each parameter")
     module = _Module(function, signature, width, is_downward=True)
     _errors(module)
     for i, (_, kind) in enumerate(signature.parameters, start=1):
@@ -136,16 +119,16 @@ class _OneExample(Writing):
 
     own: frozenset[str] = frozenset()
 
-    def leaf(self, expression: Expression) -> str | None:
+    def leaf(self, expression: ir.Expression) -> str | None:
         """Numbers of arrays, by functions that look whether they are there; the rest by its name."""
         match expression:
-            case Item(array, index) if array == INCOMING:
+            case ir.Item(array, index) if array == ir.INCOMING:
                 return f"heard(x, senders, first, {self.text(index)}, e)"
-            case Item(array, index) if array in self.own:
+            case ir.Item(array, index) if array in self.own:
                 return f"kept(a_{array}, {self.text(index)})"
-            case Item(array, index):
+            case ir.Item(array, index):
                 return f"number(p_{array}, edge, {self.text(index)})"
-            case Argument(name) if expression in (STATE, ERROR):
+            case ir.Argument(name) if expression in (ir.STATE, ir.ERROR):
                 return f"own_{name.removeprefix('@')}"
         return super().leaf(expression)
 
@@ -154,7 +137,7 @@ class _Module:
     """The text of a module that grows."""
 
     def __init__(
-        self, function: Function, signature: Signature, width: int, *, is_downward: bool = False
+        self, function: ir.Function, signature: Signature, width: int, *, is_downward: bool = False
     ) -> None:
         self._is_downward = is_downward
         self.signature, self.width, self.lines = signature, width, Lines(depth=0)
@@ -169,16 +152,19 @@ class _Module:
     def sum(self, result: int, *, by_edge: bool) -> None:
         """Adds a result of the node and example at hand, of edge number `tap`, to `total`."""
         value = self._function.results[result]
-        if isinstance(value, Elements):
+        if isinstance(value, ir.Elements):
             assert by_edge
-            self.node(Output(result, Variable(_EDGE), at(value.template, Variable(_EDGE))), "total += {}")
+            self.node(
+                ir.Output(result, ir.Variable(_EDGE), ir.at(value.template, ir.Variable(_EDGE))),
+                "total += {}",
+            )
         else:
-            self.node(Output(result, None, value), "total += {}")
+            self.node(ir.Output(result, None, value), "total += {}")
 
-    def node(self, output: Output, handed: str) -> None:
+    def node(self, output: ir.Output, handed: str) -> None:
         """Does what the function does for an output, and hands that over."""
         wanted: Body = (
-            (output,) if output.index is None else (Loop(_EDGE, Constant(0), FAN_IN, 1, (output,)),)
+            (output,) if output.index is None else (ir.Loop(_EDGE, ir.Constant(0), ir.FAN_IN, 1, (output,)),)
         )
         body = useful((*self._function.body, *wanted))
         body = Places(self.signature.least, Varying(set(), set())).within(body)
@@ -193,42 +179,42 @@ class _Module:
         for name in sorted(self._function.arrays):
             lines(f"a_{name} = cuda.local.array({max(self.width, 1)}, R)")
         for name in sorted(Flow(body).exposed & kinds.keys()):  # only read where it is not used
-            lines(f"v_{name} = {writing.of_kind(Constant(False), kinds[name])}")
+            lines(f"v_{name} = {writing.of_kind(ir.Constant(False), kinds[name])}")
         self._statements(body, writing, handed)
 
     def _statements(self, body: Sequence[object], writing: _OneExample, handed: str) -> None:
         lines = self.lines
         for statement in body:
             match statement:
-                case Assign(name, value):
+                case ir.Assign(name, value):
                     lines(f"v_{name} = {writing.assigned(name, value)}")
-                case Store(array, index, value):
+                case ir.Store(array, index, value):
                     lines(f"keep(a_{array}, {writing.text(index)}, {writing.real(value)})")
-                case Branch(condition, yes, no):
+                case ir.Branch(condition, yes, no):
                     for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
                         with lines.inside(head):
                             self._statements(side, writing, handed)
                             lines("pass")
-                case Loop(name, _, _, _, (Output() as output,)) if name == _EDGE:
+                case ir.Loop(name, _, _, _, (ir.Output() as output,)) if name == _EDGE:
                     lines(f"v_{_EDGE} = tap", handed.format(writing.real(output.value)))
-                case Loop(name, start, stop, step, inner):
+                case ir.Loop(name, start, stop, step, inner):
                     bounds = f"{writing.text(start)}, {writing.text(stop)}, {step}"
                     with lines.inside(f"for v_{name} in range({bounds}):"):
                         self._statements(inner, writing, handed)
                         lines("pass")
-                case Output(_, _, value):
+                case ir.Output(_, _, value):
                     lines(handed.format(writing.real(value)))
                 case _:
                     raise AssertionError(f"{statement} is not of an example")
 
-    def _helpers(self, function: Function, prefix: str) -> None:
+    def _helpers(self, function: ir.Function, prefix: str) -> None:
         """The functions that a function calls, each after those that it calls itself."""
         for name, helper in function.helpers.items():
             inner = helper.function
             self._helpers(inner, f"{prefix}{name}_")
             writing = Writing(kinds_of(inner.body), self._constants, f"{prefix}{name}_")
             (result,) = inner.results
-            assert not isinstance(result, Elements)
+            assert not isinstance(result, ir.Elements)
             arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
             self.lines("@device")
             with self.lines.inside(f"def {prefix}{name}({arguments}):"):

@@ -11,50 +11,50 @@ from typing import Any
 
 import numpy as np
 
-from partita.engine.kernels.nodes.arithmetic import Call, Choice, Constant, Expression, Operation
+from partita.engine.kernels.nodes import ir
 
-Make = Callable[..., Expression]
+Make = Callable[..., ir.Expression]
 
 
 def _call(name: str, kind: Any = "real") -> Make:
-    return lambda *arguments: Call(name, arguments, kind)
+    return lambda *arguments: ir.Call(name, arguments, kind)
 
 
-def larger(a: Expression, b: Expression) -> Expression:
+def larger(a: ir.Expression, b: ir.Expression) -> ir.Expression:
     """`max(a, b)` as Python means it: the first, unless the second is larger."""
-    return Choice(Operation(">", (b, a)), b, a)
+    return ir.Choice(ir.Operation(">", (b, a)), b, a)
 
 
-def smaller(a: Expression, b: Expression) -> Expression:
+def smaller(a: ir.Expression, b: ir.Expression) -> ir.Expression:
     """`min(a, b)` as Python means it."""
-    return Choice(Operation("<", (b, a)), b, a)
+    return ir.Choice(ir.Operation("<", (b, a)), b, a)
 
 
 def _or_nan(choose: Make) -> Make:
     """As NumPy means it: a NaN on either side stays one."""
-    return lambda a, b: Choice(Operation("!=", (a, a)), a, choose(b, a))
+    return lambda a, b: ir.Choice(ir.Operation("!=", (a, a)), a, choose(b, a))
 
 
 def _first_of(choose: Make) -> Make:
-    def of_several(first: Expression, second: Expression, *others: Expression) -> Expression:
+    def of_several(first: ir.Expression, second: ir.Expression, *others: ir.Expression) -> ir.Expression:
         chosen = choose(first, second)
         return of_several(chosen, *others) if others else chosen
 
     return of_several
 
 
-def _power(base: Expression, exponent: Expression) -> Expression:
-    return Operation("**", (base, exponent))
+def _power(base: ir.Expression, exponent: ir.Expression) -> ir.Expression:
+    return ir.Operation("**", (base, exponent))
 
 
-def _sign(x: Expression) -> Expression:
-    zero, one = Constant(0), Constant(1)
-    below = Choice(Operation("<", (x, zero)), Operation("-", (one,)), x)
-    return Choice(Operation(">", (x, zero)), one, below)
+def _sign(x: ir.Expression) -> ir.Expression:
+    zero, one = ir.Constant(0), ir.Constant(1)
+    below = ir.Choice(ir.Operation("<", (x, zero)), ir.Operation("-", (one,)), x)
+    return ir.Choice(ir.Operation(">", (x, zero)), one, below)
 
 
-def _is_nan(x: Expression) -> Expression:
-    return Operation("!=", (x, x))
+def _is_nan(x: ir.Expression) -> ir.Expression:
+    return ir.Operation("!=", (x, x))
 
 
 _REAL = (
@@ -93,11 +93,11 @@ NUMBERS: dict[Any, Make] = {
 EVERYWHERE: dict[Any, Make] = {
     np.exp: _call("exponential"),
     np.tanh: _call("hyperbolic_tangent"),
-    np.square: lambda x: _power(x, Constant(2)),
+    np.square: lambda x: _power(x, ir.Constant(2)),
     np.power: _power,
     np.maximum: _or_nan(larger),
     np.minimum: _or_nan(smaller),
-    np.where: Choice,
+    np.where: ir.Choice,
     np.sign: _sign,
     np.isnan: _is_nan,
     np.floor: _call("np.floor"),

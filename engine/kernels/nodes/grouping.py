@@ -4,50 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partita.engine.kernels.nodes.arithmetic import (
-    Assign,
-    Branch,
-    Each,
-    Expression,
-    Loop,
-    Statement,
-    Store,
-    Variable,
-    bodies,
-    every,
-    expressions,
-    walk,
-)
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.passes import Body, Varying, is_of_examples
 
 
 def grouped(body: Body, varying: Varying) -> Body:
     """The body with as few loops over the examples as their order allows, each of them an `Each`."""
-    found: list[Statement] = []
-    run: list[Statement] = []
+    found: list[ir.Statement] = []
+    run: list[ir.Statement] = []
     for statement in body:
         if is_of_examples(statement, varying) and not _is_uniform_branch(statement, varying):
             run.append(statement)
             continue
         found += _flushed(run)
         match statement:
-            case Loop(variable, start, stop, step, inner):
-                found.append(Loop(variable, start, stop, step, grouped(inner, varying)))
-            case Branch(condition, yes, no):
-                found.append(Branch(condition, grouped(yes, varying), grouped(no, varying)))
+            case ir.Loop(variable, start, stop, step, inner):
+                found.append(ir.Loop(variable, start, stop, step, grouped(inner, varying)))
+            case ir.Branch(condition, yes, no):
+                found.append(ir.Branch(condition, grouped(yes, varying), grouped(no, varying)))
             case _:
                 found.append(statement)
     return (*found, *_flushed(run))
 
 
-def _flushed(run: list[Statement]) -> list[Statement]:
-    found: list[Statement] = [Each(tuple(run))] if run else []
+def _flushed(run: list[ir.Statement]) -> list[ir.Statement]:
+    found: list[ir.Statement] = [ir.Each(tuple(run))] if run else []
     run.clear()
     return found
 
 
-def _is_uniform_branch(statement: Statement, varying: Varying) -> bool:
-    return isinstance(statement, Branch) and not varying(statement.condition)
+def _is_uniform_branch(statement: ir.Statement, varying: Varying) -> bool:
+    return isinstance(statement, ir.Branch) and not varying(statement.condition)
 
 
 class Flow:
@@ -59,7 +46,7 @@ class Flow:
         surely: given a value whatever way is taken.
     """
 
-    def __init__(self, body: Iterable[Statement]) -> None:
+    def __init__(self, body: Iterable[ir.Statement]) -> None:
         self.exposed: set[str] = set()
         self.assigned: set[str] = set()
         self.surely = self._through(body, set())
@@ -69,20 +56,20 @@ class Flow:
         """Whose values from before matter."""
         return self.exposed | (self.assigned - self.surely)
 
-    def _through(self, body: Iterable[Statement], known: set[str]) -> set[str]:
+    def _through(self, body: Iterable[ir.Statement], known: set[str]) -> set[str]:
         known = set(known)
         for statement in body:
-            for expression in expressions(statement):
+            for expression in ir.expressions(statement):
                 self.exposed |= _variables(expression) - known
             match statement:
-                case Assign(name, _):
+                case ir.Assign(name, _):
                     self.assigned.add(name)
                     known.add(name)
-                case Branch(_, yes, no):
+                case ir.Branch(_, yes, no):
                     known |= self._through(yes, known) & self._through(no, known)
-                case Loop(variable, _, _, _, inner):
+                case ir.Loop(variable, _, _, _, inner):
                     self._through(inner, known | {variable})
-                case Each(inner):
+                case ir.Each(inner):
                     known |= self._through(inner, known)
         return known
 
@@ -91,34 +78,34 @@ def kept(body: Body, varying: Varying) -> set[str]:
     """The varying variables that pass from one loop over the examples to another, or to its next turn."""
     outside: set[str] = set()
     users: dict[str, int] = {}
-    for statement in every(body):
-        if not isinstance(statement, Each):
+    for statement in ir.every(body):
+        if not isinstance(statement, ir.Each):
             continue
         flow = Flow(statement.body)
         outside |= flow.exposed
         for name in flow.assigned | flow.exposed:
             users[name] = users.get(name, 0) + 1
     for statement in _outside_loops(body):
-        for expression in expressions(statement):
+        for expression in ir.expressions(statement):
             outside |= _variables(expression)
     return {
         name for name in outside | {n for n, count in users.items() if count > 1} if name in varying.names
     }
 
 
-def _outside_loops(body: Body) -> Iterable[Statement]:
+def _outside_loops(body: Body) -> Iterable[ir.Statement]:
     """The statements that are in no `Each`."""
     for statement in body:
-        if not isinstance(statement, Each):
+        if not isinstance(statement, ir.Each):
             yield statement
-            for inner in bodies(statement):
+            for inner in ir.bodies(statement):
                 yield from _outside_loops(inner)
 
 
-def _variables(expression: Expression) -> set[str]:
-    return {part.name for part in walk(expression) if isinstance(part, Variable)}
+def _variables(expression: ir.Expression) -> set[str]:
+    return {part.name for part in ir.walk(expression) if isinstance(part, ir.Variable)}
 
 
-def stores(body: Iterable[Statement]) -> bool:
+def stores(body: Iterable[ir.Statement]) -> bool:
     """Whether statements write to arrays."""
-    return any(isinstance(statement, Store) for statement in every(tuple(body)))
+    return any(isinstance(statement, ir.Store) for statement in ir.every(tuple(body)))

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.engine.kernels.nodes.arithmetic import (
-    FAN_IN,
-    TRUTHS,
-    Assign,
-    Call,
-    Choice,
-    Constant,
-    Expression,
-    Kind,
-    Loop,
-    Operation,
-    Statement,
-    Variable,
-    every,
-)
+from partita.engine.kernels.nodes import ir
 
-_ORDER: Final[tuple[Kind, ...]] = ("bool", "int", "real")
+_ORDER: Final[tuple[ir.Kind, ...]] = ("bool", "int", "real")
 
 
-def kinds_of(body: tuple[Statement, ...]) -> dict[str, Kind]:
+def kinds_of(body: tuple[ir.Statement, ...]) -> dict[str, ir.Kind]:
     """The kind of each variable: the widest of all that is ever assigned to it."""
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, ir.Kind] = {}
     settled = False
     while not settled:
         before = dict(kinds)
-        for statement in every(body):
-            if isinstance(statement, Loop):
+        for statement in ir.every(body):
+            if isinstance(statement, ir.Loop):
                 kinds[statement.variable] = "int"
-            elif isinstance(statement, Assign):
+            elif isinstance(statement, ir.Assign):
                 kinds[statement.name] = _widest(
                     kinds.get(statement.name, "bool"), kind_of(statement.value, kinds)
                 )
@@ -40,33 +26,33 @@ def kinds_of(body: tuple[Statement, ...]) -> dict[str, Kind]:
     return kinds
 
 
-def kind_of(expression: Expression, kinds: dict[str, Kind]) -> Kind:
+def kind_of(expression: ir.Expression, kinds: dict[str, ir.Kind]) -> ir.Kind:
     """The kind of an expression whose variables have these kinds."""
     match expression:
-        case Constant(value):
+        case ir.Constant(value):
             return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "real"
-        case Variable(name):
+        case ir.Variable(name):
             return kinds.get(name, "bool")
-        case Choice(_, yes, no):
+        case ir.Choice(_, yes, no):
             return _widest(kind_of(yes, kinds), kind_of(no, kinds))
-        case Call("abs", (argument,)):
+        case ir.Call("abs", (argument,)):
             return _widest("int", kind_of(argument, kinds))
-        case Call(_, _, kind):
+        case ir.Call(_, _, kind):
             return kind
-        case Operation(sign, operands):
+        case ir.Operation(sign, operands):
             return _of_operation(sign, operands, kinds)
-    return "int" if expression == FAN_IN else "real"
+    return "int" if expression == ir.FAN_IN else "real"
 
 
-def _of_operation(sign: str, operands: tuple[Expression, ...], kinds: dict[str, Kind]) -> Kind:
-    if sign in TRUTHS:
+def _of_operation(sign: str, operands: tuple[ir.Expression, ...], kinds: dict[str, ir.Kind]) -> ir.Kind:
+    if sign in ir.TRUTHS:
         return "bool"
     if sign == "/":
         return "real"
-    if sign == "**" and not (isinstance(operands[1], Constant) and operands[1].value >= 0):
+    if sign == "**" and not (isinstance(operands[1], ir.Constant) and operands[1].value >= 0):
         return "real"
     return _widest("int", *(kind_of(operand, kinds) for operand in operands))
 
 
-def _widest(*kinds: Kind) -> Kind:
+def _widest(*kinds: ir.Kind) -> ir.Kind:
     return max(kinds, key=_ORDER.index)

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from partita.engine.kernels.nodes import scalars, vectors
-from partita.engine.kernels.nodes.arithmetic import ERROR, STATE, Function, NotUnderstood
+from partita.engine.kernels.nodes import ir, scalars, vectors
 from partita.engine.kernels.nodes.comparison import Different, difference
 from partita.engine.kernels.nodes.compiler import CompiledFunction, Uncompilable, compile_function
 from partita.engine.kernels.nodes.generated import Names, NotCompiled, ready
@@ -116,14 +115,16 @@ def _sum_loops(
         up = read_function(sources[0], signature.given)
         down = None
         if sources[1] is not None:
-            down = read_function(sources[1], [*signature.given, STATE, ERROR])
+            down = read_function(sources[1], [*signature.given, ir.STATE, ir.ERROR])
         found = weighted_sum(up, down, signature.parameters)
         return None if found is None else _loops_of_sum(found, up, down, signature)
-    except (NotUnderstood, NotCompiled):
+    except (ir.Unsupported, NotCompiled):
         return None
 
 
-def _loops_of_sum(found: WeightedSum, up: Function, down: Function | None, signature: Signature) -> SumLoops:
+def _loops_of_sum(
+    found: WeightedSum, up: ir.Function, down: ir.Function | None, signature: Signature
+) -> SumLoops:
     dtype = storage(signature.precision)
     flats = [np.empty(0, dtype) for _, kind in signature.parameters if kind == "n"]
     state = np.empty((0, 0), dtype)
@@ -243,7 +244,7 @@ def _first_ready(
         return None, False
     try:
         return ready(inside_out(source, signature), warm), True
-    except (NotUnderstood, NotCompiled):
+    except (ir.Unsupported, NotCompiled):
         text = portable(source, role)
     try:
         return (None if text is None else ready(f"{text}\n{around}", warm)), False

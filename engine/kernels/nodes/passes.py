@@ -10,30 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.engine.kernels.nodes.arithmetic import (
-    Argument,
-    Assign,
-    Branch,
-    Expression,
-    Item,
-    Kind,
-    Loop,
-    NotUnderstood,
-    Operation,
-    Output,
-    Statement,
-    Store,
-    Variable,
-    bodies,
-    edited,
-    every,
-    expressions,
-    rebuilt,
-    walk,
-)
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.kinds import kind_of, kinds_of
 
-Body: TypeAlias = tuple[Statement, ...]
+Body: TypeAlias = tuple[ir.Statement, ...]
 
 
 def useful(body: Body) -> Body:
@@ -41,34 +21,34 @@ def useful(body: Body) -> Body:
     needed: set[str] = set()
     while True:
         kept = _kept(body, needed)
-        found = {name for statement in every(kept) for name in _read(statement)}
+        found = {name for statement in ir.every(kept) for name in _read(statement)}
         if found <= needed:
             return kept
         needed |= found
 
 
 def _kept(body: Body, needed: set[str]) -> Body:
-    found: list[Statement] = []
+    found: list[ir.Statement] = []
     for statement in body:
         match statement:
-            case Assign(name, _) if name not in needed:
+            case ir.Assign(name, _) if name not in needed:
                 continue
-            case Store(array, _, _) if array not in needed:
+            case ir.Store(array, _, _) if array not in needed:
                 continue
-            case Loop(variable, start, stop, step, inner):
-                statement = Loop(variable, start, stop, step, _kept(inner, needed))
-            case Branch(condition, yes, no):
-                statement = Branch(condition, _kept(yes, needed), _kept(no, needed))
-        if not bodies(statement) or any(bodies(statement)):
+            case ir.Loop(variable, start, stop, step, inner):
+                statement = ir.Loop(variable, start, stop, step, _kept(inner, needed))
+            case ir.Branch(condition, yes, no):
+                statement = ir.Branch(condition, _kept(yes, needed), _kept(no, needed))
+        if not ir.bodies(statement) or any(ir.bodies(statement)):
             found.append(statement)
     return tuple(found)
 
 
-def _read(statement: Statement) -> Iterator[str]:
-    for expression in expressions(statement):
-        for part in walk(expression):
+def _read(statement: ir.Statement) -> Iterator[str]:
+    for expression in ir.expressions(statement):
+        for part in ir.walk(expression):
             match part:
-                case Variable(name) | Item(name, _):
+                case ir.Variable(name) | ir.Item(name, _):
                     yield name
 
 
@@ -91,24 +71,24 @@ class Varying:
             self._stable = True
             self._spread(body, under=False)
 
-    def __call__(self, expression: Expression) -> bool:
+    def __call__(self, expression: ir.Expression) -> bool:
         """Whether an expression varies."""
-        for part in walk(expression):
+        for part in ir.walk(expression):
             match part:
-                case Variable(name) | Item(name, _) if name in self.names:
+                case ir.Variable(name) | ir.Item(name, _) if name in self.names:
                     return True
-                case Argument(name) if name in self.given:
+                case ir.Argument(name) if name in self.given:
                     return True
         return False
 
     def _spread(self, body: Body, *, under: bool) -> None:
         for statement in body:
             match statement:
-                case Assign(name, value) | Store(name, _, value) if under or self(value):
+                case ir.Assign(name, value) | ir.Store(name, _, value) if under or self(value):
                     self._stable = self._stable and name in self.names
                     self.names.add(name)
-            inner = under or (isinstance(statement, Branch) and self(statement.condition))
-            for one in bodies(statement):
+            inner = under or (isinstance(statement, ir.Branch) and self(statement.condition))
+            for one in ir.bodies(statement):
                 self._spread(one, under=inner)
 
 
@@ -119,102 +99,107 @@ def check(body: Body, varying: Varying) -> None:
         NotUnderstood: examples would read other places, or run through loops more or less often.
     """
     kinds = kinds_of(body)
-    for statement in every(body):
-        whole = [part.index for e in expressions(statement) for part in walk(e) if isinstance(part, Item)]
-        if isinstance(statement, Loop):
+    for statement in ir.every(body):
+        whole = [
+            part.index for e in ir.expressions(statement) for part in ir.walk(e) if isinstance(part, ir.Item)
+        ]
+        if isinstance(statement, ir.Loop):
             whole += [statement.start, statement.stop]
-        if isinstance(statement, Store):
+        if isinstance(statement, ir.Store):
             whole.append(statement.index)
         for expression in whole:
             if varying(expression) or kind_of(expression, kinds) != "int":
-                raise NotUnderstood("a loop or a place that depends on an example")
+                raise ir.Unsupported("a loop or a place that depends on an example")
 
 
 def hoisted(body: Body, varying: Varying) -> Body:
     """Takes varying numbers that are the same in every turn of a loop out of it, each for itself."""
     kinds = kinds_of(body)
-    found: list[Statement] = []
+    found: list[ir.Statement] = []
     for statement in body:
         match statement:
-            case Branch(condition, yes, no):
-                found.append(Branch(condition, hoisted(yes, varying), hoisted(no, varying)))
-            case Loop(variable, start, stop, step, inner):
-                names: dict[Expression, str] = {}
+            case ir.Branch(condition, yes, no):
+                found.append(ir.Branch(condition, hoisted(yes, varying), hoisted(no, varying)))
+            case ir.Loop(variable, start, stop, step, inner):
+                names: dict[ir.Expression, str] = {}
                 inner = _without_constants(hoisted(inner, varying), variable, kinds, varying, names)
-                found += [Assign(name, value) for value, name in names.items()]
-                found.append(Loop(variable, start, stop, step, inner))
+                found += [ir.Assign(name, value) for value, name in names.items()]
+                found.append(ir.Loop(variable, start, stop, step, inner))
             case _:
                 found.append(statement)
     return tuple(found)
 
 
 def _without_constants(
-    body: Body, variable: str, kinds: dict[str, Kind], varying: Varying, names: dict[Expression, str]
+    body: Body, variable: str, kinds: dict[str, ir.Kind], varying: Varying, names: dict[ir.Expression, str]
 ) -> Body:
     """A loop's body with variables in the place of what never changes in it, which are put into `names`."""
-    changed = {variable} | {s.name for s in every(body) if isinstance(s, Assign)}
-    changed |= {s.variable for s in every(body) if isinstance(s, Loop)}
+    changed = {variable} | {s.name for s in ir.every(body) if isinstance(s, ir.Assign)}
+    changed |= {s.variable for s in ir.every(body) if isinstance(s, ir.Loop)}
 
-    def fixed(expression: Expression) -> bool:
-        within = list(walk(expression))
+    def fixed(expression: ir.Expression) -> bool:
+        within = list(ir.walk(expression))
         moves = any(
-            isinstance(part, Item) or (isinstance(part, Variable) and part.name in changed) for part in within
+            isinstance(part, ir.Item) or (isinstance(part, ir.Variable) and part.name in changed)
+            for part in within
         )
         return not moves and len(within) > 1 and varying(expression) and kind_of(expression, kinds) == "real"
 
-    def change(expression: Expression) -> Expression:
+    def change(expression: ir.Expression) -> ir.Expression:
         if not fixed(expression):
-            return rebuilt(expression, change)
+            return ir.rebuilt(expression, change)
         name = names.setdefault(expression, f"{len(varying.names)}_fixed")
         varying.names.add(name)
-        return Variable(name)
+        return ir.Variable(name)
 
-    return tuple(edited(statement, change) for statement in body)
+    return tuple(ir.edited(statement, change) for statement in body)
 
 
 def masked(body: Body, varying: Varying) -> Body:
     """Lets loops run for all examples, and asks inside them for whom: no loop stays in a varying branch."""
-    found: list[Statement] = []
+    found: list[ir.Statement] = []
     for statement in body:
         match statement:
-            case Branch(condition, yes, no) if varying(condition) and not is_of_examples(statement, varying):
+            case ir.Branch(condition, yes, no) if varying(condition) and not is_of_examples(
+                statement, varying
+            ):
                 mask = f"{len(varying.names)}_mask"
                 varying.names.add(mask)
-                found.append(Assign(mask, Operation("not", (Operation("not", (condition,)),))))
-                found += _under(Variable(mask), masked(yes, varying), varying)
-                found += _under(Operation("not", (Variable(mask),)), masked(no, varying), varying)
-            case Branch(condition, yes, no):
-                found.append(Branch(condition, masked(yes, varying), masked(no, varying)))
-            case Loop(variable, start, stop, step, inner):
-                found.append(Loop(variable, start, stop, step, masked(inner, varying)))
+                found.append(ir.Assign(mask, ir.Operation("not", (ir.Operation("not", (condition,)),))))
+                found += _under(ir.Variable(mask), masked(yes, varying), varying)
+                found += _under(ir.Operation("not", (ir.Variable(mask),)), masked(no, varying), varying)
+            case ir.Branch(condition, yes, no):
+                found.append(ir.Branch(condition, masked(yes, varying), masked(no, varying)))
+            case ir.Loop(variable, start, stop, step, inner):
+                found.append(ir.Loop(variable, start, stop, step, masked(inner, varying)))
             case _:
                 found.append(statement)
     return tuple(found)
 
 
-def _under(condition: Expression, body: Body, varying: Varying) -> list[Statement]:
-    found: list[Statement] = []
+def _under(condition: ir.Expression, body: Body, varying: Varying) -> list[ir.Statement]:
+    found: list[ir.Statement] = []
     for statement in body:
         match statement:
             case _ if is_of_examples(statement, varying):
-                found.append(Branch(condition, (statement,), ()))
-            case Loop(variable, start, stop, step, inner):
-                found.append(Loop(variable, start, stop, step, tuple(_under(condition, inner, varying))))
-            case Branch(uniform, yes, no):
+                found.append(ir.Branch(condition, (statement,), ()))
+            case ir.Loop(variable, start, stop, step, inner):
+                found.append(ir.Loop(variable, start, stop, step, tuple(_under(condition, inner, varying))))
+            case ir.Branch(uniform, yes, no):
                 sides = (tuple(_under(condition, side, varying)) for side in (yes, no))
-                found.append(Branch(uniform, *sides))
+                found.append(ir.Branch(uniform, *sides))
             case _:
                 raise AssertionError(f"{statement} is uniform, and done for some examples only")
     return found
 
 
-def is_of_examples(statement: Statement, varying: Varying) -> bool:
+def is_of_examples(statement: ir.Statement, varying: Varying) -> bool:
     """Whether a statement can stand in the loop over the examples: it assigns what varies, without a loop."""
     match statement:
-        case Assign(name, _) | Store(name, _, _):
+        case ir.Assign(name, _) | ir.Store(name, _, _):
             return name in varying.names
-        case Branch(_, yes, no):
+        case ir.Branch(_, yes, no):
             return all(is_of_examples(inner, varying) for inner in (*yes, *no))
-        case Output(result, index, _):
+        case ir.Output(result, index, _):
             return result == 0 and index is None
     return False

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from partita.engine.kernels.nodes.arithmetic import NotUnderstood
+from partita.engine.kernels.nodes import ir
 
 
 def arguments_of(tree: ast.FunctionDef) -> list[str]:
     """The names of a function's arguments, all of which are plain."""
     plain = tree.args
     if plain.vararg or plain.kwarg or plain.kwonlyargs or plain.defaults:
-        raise NotUnderstood("arguments with defaults, or any number of them")
+        raise ir.Unsupported("arguments with defaults, or any number of them")
     return [argument.arg for argument in (*plain.posonlyargs, *plain.args)]
 
 
@@ -66,5 +66,5 @@ def breaks(statements: Sequence[ast.stmt]) -> bool:
 def name_of(node: ast.expr) -> str:
     """The name to which a loop gives values."""
     if not isinstance(node, ast.Name):
-        raise NotUnderstood("a loop over something else")
+        raise ir.Unsupported("a loop over something else")
     return node.id

@@ -10,20 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from partita.engine.kernels.nodes.arithmetic import (
-    FAN_IN,
-    Argument,
-    Call,
-    Choice,
-    Constant,
-    Expression,
-    Kind,
-    Operation,
-    Variable,
-)
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.kinds import kind_of
 
-Text = Callable[[Expression], str]
+Text = Callable[[ir.Expression], str]
 
 
 @dataclass
@@ -58,64 +48,64 @@ class Writing:
         helpers: before the names of the functions that it calls.
     """
 
-    kinds: dict[str, Kind]
+    kinds: dict[str, ir.Kind]
     constants: Constants
     helpers: str = "h_"
 
-    def leaf(self, expression: Expression) -> str | None:
+    def leaf(self, expression: ir.Expression) -> str | None:
         """The text of an expression as a whole, if it is known; who writes loops overrides this."""
         match expression:
-            case Variable(name):
+            case ir.Variable(name):
                 return f"v_{name}"
-            case Argument(name):
-                return "fan_in" if expression == FAN_IN else f"n_{name}"
+            case ir.Argument(name):
+                return "fan_in" if expression == ir.FAN_IN else f"n_{name}"
         return None
 
-    def kind(self, expression: Expression) -> Kind:
+    def kind(self, expression: ir.Expression) -> ir.Kind:
         """What kind of number it is."""
         return kind_of(expression, self.kinds)
 
-    def text(self, expression: Expression) -> str:
+    def text(self, expression: ir.Expression) -> str:
         """In its own kind."""
         found = self.leaf(expression)
         if found is not None:
             return found
         match expression:
-            case Constant(value):
+            case ir.Constant(value):
                 return _whole(value) if self.kind(expression) != "real" else self.constants.name(value)
-            case Operation():
+            case ir.Operation():
                 return self._operation(expression)
-            case Choice(condition, yes, no):
+            case ir.Choice(condition, yes, no):
                 kind = self.kind(expression)
                 return f"({self.of_kind(yes, kind)} if {self.truth(condition)} else {self.of_kind(no, kind)})"
-            case Call():
+            case ir.Call():
                 return self._call(expression)
         raise AssertionError(f"{expression} has no text")
 
-    def real(self, expression: Expression) -> str:
+    def real(self, expression: ir.Expression) -> str:
         """As a real number."""
-        if isinstance(expression, Constant):
+        if isinstance(expression, ir.Constant):
             return self.constants.name(expression.value)
         text, kind = self.text(expression), self.kind(expression)
         if kind == "bool":
             return f"({self.constants.name(1)} if {text} else {self.constants.name(0)})"
         return text if kind == "real" else f"R({text})"
 
-    def of_kind(self, expression: Expression, kind: Kind) -> str:
+    def of_kind(self, expression: ir.Expression, kind: ir.Kind) -> str:
         """As a number of a kind, which is not narrower than its own."""
         if kind == "real":
             return self.real(expression)
         text = self.text(expression)
         return f"int({text})" if kind == "int" and self.kind(expression) == "bool" else text
 
-    def truth(self, expression: Expression) -> str:
+    def truth(self, expression: ir.Expression) -> str:
         """Whether Python takes it for true."""
         if self.kind(expression) == "bool":
             return self.text(expression)
         zero = self.constants.name(0) if self.kind(expression) == "real" else "0"
         return f"({self.text(expression)} != {zero})"
 
-    def _operation(self, expression: Operation) -> str:
+    def _operation(self, expression: ir.Operation) -> str:
         sign, operands = expression.sign, expression.operands
         if sign in ("and", "or"):
             return "(" + (" & " if sign == "and" else " | ").join(map(self.truth, operands)) + ")"
@@ -133,15 +123,15 @@ class Writing:
         text = f"({left} {sign} {right})"
         return f"R{text}" if sign in ("//", "%") and kind == "real" else text
 
-    def _power(self, base: Expression, exponent: Expression, *, kind: Kind) -> str:
-        times = exponent.value if isinstance(exponent, Constant) else None
+    def _power(self, base: ir.Expression, exponent: ir.Expression, *, kind: ir.Kind) -> str:
+        times = exponent.value if isinstance(exponent, ir.Constant) else None
         if isinstance(times, int) and 1 <= times <= 4:
             return "(" + " * ".join([self.of_kind(base, kind)] * times) + ")"
         if kind == "int":
             return f"({self.text(base)} ** {self.text(exponent)})"
         return f"R(math.pow({self.real(base)}, {self.real(exponent)}))"
 
-    def _call(self, call: Call) -> str:
+    def _call(self, call: ir.Call) -> str:
         name, arguments = call.name, call.arguments
         if name == "abs":
             return f"abs({self.of_kind(arguments[0], self.kind(call))})"
@@ -156,18 +146,18 @@ class Writing:
             return f"{self.helpers}{name}({reals})"
         return f"R({name}({reals}))" if call.kind == "real" else f"{name}({reals})"
 
-    def product(self, expression: Expression) -> tuple[str, str] | None:
+    def product(self, expression: ir.Expression) -> tuple[str, str] | None:
         """The factors of a product of real numbers."""
         match expression:
-            case Operation("*", (left, right)) if self.kind(expression) == "real":
+            case ir.Operation("*", (left, right)) if self.kind(expression) == "real":
                 return self.real(left), self.real(right)
         return None
 
-    def assigned(self, name: str, value: Expression) -> str:
+    def assigned(self, name: str, value: ir.Expression) -> str:
         """The text of what a variable becomes; a sum that grows by a product is rounded once."""
-        variable = Variable(name)
+        variable = ir.Variable(name)
         match value:
-            case Operation("+", (old, term)) | Operation("+", (term, old)) if old == variable:
+            case ir.Operation("+", (old, term)) | ir.Operation("+", (term, old)) if old == variable:
                 factors = self.product(term)
                 if factors is not None and self.kind(variable) == "real":
                     return f"fma({factors[0]}, {factors[1]}, {self.text(variable)})"

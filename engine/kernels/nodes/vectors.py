@@ -12,25 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.engine.kernels.nodes.arithmetic import (
-    ERROR,
-    FAN_IN,
-    INCOMING,
-    PLACE,
-    STATE,
-    Argument,
-    Constant,
-    Elements,
-    Expression,
-    Function,
-    Item,
-    Loop,
-    NotUnderstood,
-    Output,
-    Statement,
-    Variable,
-    at,
-)
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.grouping import Flow, grouped, kept
 from partita.engine.kernels.nodes.kinds import kinds_of
 from partita.engine.kernels.nodes.passes import Body, Varying, check, hoisted, masked, useful
@@ -70,11 +52,14 @@ class Signature:
     precision: str
 
     @property
-    def given(self) -> list[Argument | Item]:
+    def given(self) -> list[ir.Argument | ir.Item]:
         """What the arguments of `upward` are."""
         return [
-            Item(INCOMING, PLACE),
-            *(Item(name, PLACE) if kind == "e" else Argument(name) for name, kind in self.parameters),
+            ir.Item(ir.INCOMING, ir.PLACE),
+            *(
+                ir.Item(name, ir.PLACE) if kind == "e" else ir.Argument(name)
+                for name, kind in self.parameters
+            ),
         ]
 
     @property
@@ -95,9 +80,9 @@ def upward_text(source: Written, signature: Signature) -> str:
         NotUnderstood: the function is to run example by example.
     """
     function = read_function(source, signature.given)
-    if function.returns_tuple or isinstance(function.results[0], Elements):
-        raise NotUnderstood("not one number")
-    body = (*function.body, Output(0, None, function.results[0]))
+    if function.returns_tuple or isinstance(function.results[0], ir.Elements):
+        raise ir.Unsupported("not one number")
+    body = (*function.body, ir.Output(0, None, function.results[0]))
     module = _Module(function, signature)
     module.loop(
         f"forward({TABLE}, {signature.flat}state, start, stop)",
@@ -114,11 +99,11 @@ def downward_text(source: Written, signature: Signature) -> str:
     Raises:
         NotUnderstood: the function is to run example by example.
     """
-    function = read_function(source, [*signature.given, STATE, ERROR])
+    function = read_function(source, [*signature.given, ir.STATE, ir.ERROR])
     wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
-    given = [isinstance(result, Elements) for result in function.results]
+    given = [isinstance(result, ir.Elements) for result in function.results]
     if given != wanted or not function.returns_tuple:
-        raise NotUnderstood("results of other shapes")
+        raise ir.Unsupported("results of other shapes")
     errors, *gradients = [_output(i, result) for i, result in enumerate(function.results)]
     module, flat = _Module(function, signature), f"{signature.flat}state, error"
     module.loop(
@@ -137,7 +122,7 @@ def downward_text(source: Written, signature: Signature) -> str:
     return module.text
 
 
-def finish_text(found: WeightedSum, upward: Function, signature: Signature) -> str:
+def finish_text(found: WeightedSum, upward: ir.Function, signature: Signature) -> str:
     """The module with `finish`, which turns the sums of some nodes into states: in place, unless these are
     stored in another type.
     """
@@ -153,7 +138,7 @@ def finish_text(found: WeightedSum, upward: Function, signature: Signature) -> s
     return module.text
 
 
-def turn_text(found: WeightedSum, downward: Function, signature: Signature) -> str:
+def turn_text(found: WeightedSum, downward: ir.Function, signature: Signature) -> str:
     """The module with `turn`, which writes the errors of sums of some nodes, from those of their states."""
     assert found.downward is not None
     module = _Module(downward, signature)
@@ -167,18 +152,18 @@ def turn_text(found: WeightedSum, downward: Function, signature: Signature) -> s
     return module.text
 
 
-def _output(result: int, value: Expression | Elements) -> Statement:
-    if not isinstance(value, Elements):
-        return Output(result, None, value)
-    place = Variable(f"{result}_edge")
-    handed = Output(result, place, at(value.template, place))
-    return Loop(place.name, Constant(0), FAN_IN, 1, (handed,))
+def _output(result: int, value: ir.Expression | ir.Elements) -> ir.Statement:
+    if not isinstance(value, ir.Elements):
+        return ir.Output(result, None, value)
+    place = ir.Variable(f"{result}_edge")
+    handed = ir.Output(result, place, ir.at(value.template, place))
+    return ir.Loop(place.name, ir.Constant(0), ir.FAN_IN, 1, (handed,))
 
 
 class _Module:
     """The text of a module, function by function."""
 
-    def __init__(self, function: Function, signature: Signature) -> None:
+    def __init__(self, function: ir.Function, signature: Signature) -> None:
         self._function, self._signature = function, signature
         self.constants, self._parts = Constants(), list[str]()
         self._helpers(function, "h_")
@@ -211,7 +196,7 @@ class _Module:
             wired: whether the nodes are given with their edges; if not, with a number `begin` of nodes before
                 them.
         """
-        varying = Varying({INCOMING}, {STATE.name, ERROR.name, SUM.name})
+        varying = Varying({ir.INCOMING}, {ir.STATE.name, ir.ERROR.name, SUM.name})
         body = self._prepared(body, varying)
         in_place = self._signature.precision != "bfloat16"
         outside = Outside(kinds_of(body), self.constants, own=self._function.arrays, sums_in_place=in_place)
@@ -231,7 +216,7 @@ class _Module:
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
                 for name in sorted(Flow(body).exposed - varying.names):  # only read where it is not used
-                    lines(f"v_{name} = {outside.of_kind(Constant(False), outside.kinds[name])}")
+                    lines(f"v_{name} = {outside.of_kind(ir.Constant(False), outside.kinds[name])}")
                 BodyWriter(outside, varying, tiles, lines).body(body)
         self._parts.append("\n".join(["@compiled", f"def {head}:", *lines.lines]))
 
@@ -242,7 +227,7 @@ class _Module:
         body = Places(self._signature.least, varying).within(body)
         return grouped(masked(hoisted(body, varying), varying), varying)
 
-    def _helpers(self, function: Function, prefix: str) -> None:
+    def _helpers(self, function: ir.Function, prefix: str) -> None:
         """Adds the functions that a function calls, each after those that it calls itself."""
         for name, helper in function.helpers.items():
             inner = helper.function
@@ -251,7 +236,7 @@ class _Module:
             lines = Lines()
             plain_body(inner.body, writing, lines)
             (result,) = inner.results
-            assert not isinstance(result, Elements)
+            assert not isinstance(result, ir.Elements)
             lines(f"return {writing.of_kind(result, helper.kind)}")
             arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
             self._parts.append("\n".join(["@compiled", f"def {prefix}{name}({arguments}):", *lines.lines]))

@@ -12,24 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from partita.engine.kernels.nodes.arithmetic import (
-    Argument,
-    Assign,
-    Branch,
-    Constant,
-    Each,
-    Expression,
-    Item,
-    Kind,
-    Loop,
-    Operation,
-    Output,
-    Statement,
-    Store,
-    Variable,
-    edited,
-    put,
-)
+from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.grouping import Flow, stores
 from partita.engine.kernels.nodes.passes import Varying
 from partita.engine.kernels.nodes.text import Writing
@@ -37,7 +20,7 @@ from partita.engine.kernels.nodes.text import Writing
 UNROLLED = 4
 """Turns of a loop over edges that share one loop over the examples."""
 
-TILE_TYPES: dict[Kind, str] = {"real": "R", "int": "np.int64", "bool": "np.bool_"}
+TILE_TYPES: dict[ir.Kind, str] = {"real": "R", "int": "np.int64", "bool": "np.bool_"}
 
 
 @dataclass
@@ -78,12 +61,12 @@ class Outside(Writing):
     own: frozenset[str] = frozenset()
     sums_in_place: bool = False
 
-    def leaf(self, expression: Expression) -> str | None:
+    def leaf(self, expression: ir.Expression) -> str | None:
         """A uniform number: a parameter's, or one that the function keeps."""
         match expression:
-            case Item(array, index) if array in self.own:
+            case ir.Item(array, index) if array in self.own:
                 return f"a_{array}[{self.text(index)}]"
-            case Item(array, index):
+            case ir.Item(array, index):
                 return f"upcast(p_{array}[edge + {self.text(index)}])"
         return super().leaf(expression)
 
@@ -98,23 +81,23 @@ class Inside(Outside):
         self._outside, self._varying, self._before = outside, varying, lines
         self._known: dict[tuple[str, str], str] = {}
 
-    def leaf(self, expression: Expression) -> str | None:
+    def leaf(self, expression: ir.Expression) -> str | None:
         """What does not vary is computed before the loop; numbers of arrays are those of the example."""
         if not self._varying(expression):
-            if isinstance(expression, Constant):
+            if isinstance(expression, ir.Constant):
                 return None
             return self._known_before("u", self._outside.text(expression))
         match expression:
-            case Item(array, index):
+            case ir.Item(array, index):
                 return self.item(array, index)
-            case Argument("@sums") if self.sums_in_place:
+            case ir.Argument("@sums") if self.sums_in_place:
                 return "result[e]"
-            case Argument(name):
+            case ir.Argument(name):
                 view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
                 return f"upcast({view}[e])"
         return super().leaf(expression)
 
-    def item(self, array: str, index: Expression) -> str:
+    def item(self, array: str, index: ir.Expression) -> str:
         """An array's number of the example at hand."""
         place = self._outside.text(index)
         if array in self.own:
@@ -143,62 +126,62 @@ class BodyWriter:
     def __init__(self, outside: Outside, varying: Varying, tiles: set[str], into: Lines) -> None:
         self._outside, self._varying, self._tiles, self._into = outside, varying, tiles, into
 
-    def body(self, body: Sequence[Statement]) -> None:
+    def body(self, body: Sequence[ir.Statement]) -> None:
         """Writes statements in their order."""
         text, into = self._outside, self._into
         for statement in body:
             match statement:
-                case Assign(name, value):
+                case ir.Assign(name, value):
                     into(f"v_{name} = {text.assigned(name, value)}")
-                case Store(array, index, value):
+                case ir.Store(array, index, value):
                     into(f"a_{array}[{text.text(index)}] = {text.real(value)}")
-                case Branch(condition, yes, no):
+                case ir.Branch(condition, yes, no):
                     with into.inside(f"if {text.truth(condition)}:"):
                         self._some(yes)
                     with into.inside("else:"):
                         self._some(no)
-                case Loop(_, _, _, 1, (Each(inner),)) if not stores(inner):
+                case ir.Loop(_, _, _, 1, (ir.Each(inner),)) if not stores(inner):
                     self._unrolled(statement)
-                case Loop(_, _, _, 1, (Output(result), *_)) if result > 0:
+                case ir.Loop(_, _, _, 1, (ir.Output(result), *_)) if result > 0:
                     self._unrolled(statement)
-                case Loop(variable, start, stop, step, inner):
+                case ir.Loop(variable, start, stop, step, inner):
                     bounds = f"{text.text(start)}, {text.text(stop)}, {step}"
                     with into.inside(f"for v_{variable} in range({bounds}):"):
                         self._some(inner)
-                case Each(inner):
+                case ir.Each(inner):
                     self._each(inner)
-                case Output(result, index, value):
+                case ir.Output(result, index, value):
                     if result == 0:
                         assert index is not None
                         self._send(index, value)
                     else:
                         self._sum((statement,))
 
-    def _some(self, body: Sequence[Statement]) -> None:
+    def _some(self, body: Sequence[ir.Statement]) -> None:
         self.body(body)
         if not body:
             self._into("pass")
 
-    def _unrolled(self, loop: Loop) -> None:
+    def _unrolled(self, loop: ir.Loop) -> None:
         """Several turns at once, as long as there are so many; then one by one. The order stays."""
         into, text, name = self._into, self._outside, loop.variable
         into(f"begin, end = {text.text(loop.start)}, {text.text(loop.stop)}")
         into(f"cut = end - (end - begin) % {UNROLLED} if end > begin else begin")
         with into.inside(f"for v_{name} in range(begin, cut, {UNROLLED}):"):
-            self._turns(loop, [_shifted(Variable(name), i) for i in range(UNROLLED)])
+            self._turns(loop, [_shifted(ir.Variable(name), i) for i in range(UNROLLED)])
         with into.inside(f"for v_{name} in range(cut, end):"):
-            self._turns(loop, [Variable(name)])
+            self._turns(loop, [ir.Variable(name)])
 
-    def _turns(self, loop: Loop, places: Sequence[Expression]) -> None:
+    def _turns(self, loop: ir.Loop, places: Sequence[ir.Expression]) -> None:
         first, *_ = loop.body
-        body = first.body if isinstance(first, Each) else loop.body
+        body = first.body if isinstance(first, ir.Each) else loop.body
         turns = tuple(_moved(statement, loop.variable, place) for place in places for statement in body)
-        if isinstance(first, Each):
+        if isinstance(first, ir.Each):
             self._each(turns)
         else:
             self._sum(turns)
 
-    def _each(self, body: Sequence[Statement]) -> None:
+    def _each(self, body: Sequence[ir.Statement]) -> None:
         """A loop over the examples: tiles are read, the statements done, tiles written."""
         inside, flow = Inside(self._outside, self._varying, self._into), Flow(body)
         lines = Lines(depth=self._into.depth + 1)
@@ -208,7 +191,7 @@ class BodyWriter:
         self._into("for e in range(m):")
         self._into.lines += lines.lines
 
-    def _send(self, index: Expression, value: Expression) -> None:
+    def _send(self, index: ir.Expression, value: ir.Expression) -> None:
         """Adds the errors of an edge to those of its sender, if that is asked for."""
         into = self._into
         into(f"sender = senders[first + {self._outside.text(index)}]")
@@ -220,13 +203,13 @@ class BodyWriter:
             with into.inside("for e in range(m):"):
                 into(*self._loads(value), f"sums[e] = {text}")
 
-    def _sum(self, outputs: Sequence[Statement]) -> None:
+    def _sum(self, outputs: Sequence[ir.Statement]) -> None:
         """Sums over the examples, side by side."""
         into, lines = self._into, Lines(depth=self._into.depth + 1)
         inside = Inside(self._outside, self._varying, into)
         loads: set[str] = set()
         for i, output in enumerate(outputs):
-            assert isinstance(output, Output)
+            assert isinstance(output, ir.Output)
             into(f"s_{i} = {self._outside.constants.name(0)}")
             factors = inside.product(output.value)
             if factors:
@@ -238,59 +221,59 @@ class BodyWriter:
             into(*sorted(loads))
         into.lines += lines.lines
         for i, output in enumerate(outputs):
-            assert isinstance(output, Output)
+            assert isinstance(output, ir.Output)
             edge = output.index and f"edge - from_edge + {self._outside.text(output.index)}"
             place = edge or "own - from_own"
             into(f"g_{output.result}[{place}] += s_{i}")
 
-    def _loads(self, value: Expression) -> list[str]:
+    def _loads(self, value: ir.Expression) -> list[str]:
         """Reads the tiles that an expression needs."""
         return [
-            f"v_{name} = t_{name}[e]" for name in sorted(Flow((Assign("", value),)).exposed & self._tiles)
+            f"v_{name} = t_{name}[e]" for name in sorted(Flow((ir.Assign("", value),)).exposed & self._tiles)
         ]
 
 
-def _each_example(body: Sequence[Statement], inside: Inside, lines: Lines) -> None:
+def _each_example(body: Sequence[ir.Statement], inside: Inside, lines: Lines) -> None:
     """Statements of one example."""
     for statement in body:
         match statement:
-            case Assign(name, value):
+            case ir.Assign(name, value):
                 lines(f"v_{name} = {inside.assigned(name, value)}")
-            case Store(array, index, value):
+            case ir.Store(array, index, value):
                 lines(f"{inside.item(array, index)} = {inside.real(value)}")
-            case Branch(condition, yes, no):
+            case ir.Branch(condition, yes, no):
                 with lines.inside(f"if {inside.truth(condition)}:"):
                     _each_example(yes, inside, lines)
                     lines("pass")
                 if no:
                     with lines.inside("else:"):
                         _each_example(no, inside, lines)
-            case Output(_, None, value):
+            case ir.Output(_, None, value):
                 lines(f"result[e] = downcast({inside.real(value)}, result[e])")
             case _:
                 raise AssertionError(f"{statement} is not of an example")
 
 
-def _shifted(place: Expression, by: int) -> Expression:
-    return Operation("+", (place, Constant(by))) if by else place
+def _shifted(place: ir.Expression, by: int) -> ir.Expression:
+    return ir.Operation("+", (place, ir.Constant(by))) if by else place
 
 
-def _moved(statement: Statement, variable: str, place: Expression) -> Statement:
-    return edited(statement, lambda expression: put(expression, Variable(variable), place))
+def _moved(statement: ir.Statement, variable: str, place: ir.Expression) -> ir.Statement:
+    return ir.edited(statement, lambda expression: ir.put(expression, ir.Variable(variable), place))
 
 
-def plain_body(body: Sequence[Statement], writing: Writing, lines: Lines) -> None:
+def plain_body(body: Sequence[ir.Statement], writing: Writing, lines: Lines) -> None:
     """Statements of a function of numbers."""
     for statement in body:
         match statement:
-            case Assign(name, value):
+            case ir.Assign(name, value):
                 lines(f"v_{name} = {writing.assigned(name, value)}")
-            case Branch(condition, yes, no):
+            case ir.Branch(condition, yes, no):
                 for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
                     with lines.inside(head):
                         plain_body(side, writing, lines)
                         lines("pass")
-            case Loop(variable, start, stop, step, inner):
+            case ir.Loop(variable, start, stop, step, inner):
                 with lines.inside(
                     f"for v_{variable} in range({writing.text(start)}, {writing.text(stop)}, {step}):"
                 ):

@@ -179,7 +179,7 @@ class Helper:
     kind: Kind
 
 
-class NotUnderstood(Exception):
+class Unsupported(Exception):
     """A function uses what cannot be written as such a tree; it is played example by example."""
 
 
