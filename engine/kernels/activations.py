@@ -1,8 +1,8 @@
-"""Activation functions over whole arrays: what dense, local and element-wise kernels share.
+"""Activation functions over whole arrays, shared by dense, local and element-wise kernels.
 
-Arrays hold numbers as they are stored, float32, float64 or bfloat16's bits; the arithmetic of the last is
-float32, rounded once. The bits of an element never depend on where in the array it lies, because cuts move
-elements: loops consist of single IEEE operations and fused multiply-adds.
+Arrays are stored as float32, float64 or bfloat16's bits; the arithmetic of the last is float32, rounded once.
+The bits of an element never depend on where in the array it lies, because cuts move elements: loops
+consist of single IEEE operations and fused multiply-adds.
 
 A loop that works in place takes its array once. Given as two arguments, an array would overlap itself, and
 the loop would run without vectors.
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, Final
 
-import numpy as np
 from numba.extending import register_jitable
 
-from partita.engine.kernels.calls import bound
-from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.calls import split_rows
+from partita.engine.kernels.kernel import Array, Call, Kernel, no_op
+from partita.engine.kernels.views import flat
 from partita.engine.numerics import compiled, downcast, fma, upcast
 from partita.engine.numerics.functions import hyperbolic_tangent, logistic
 
@@ -28,43 +27,40 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Loops:
-    """Of one activation function, compiled. Arrays of one call are of one shape, C-contiguous."""
+    """The compiled loops of one activation function. Arrays of a call have one shape, C-contiguous."""
 
     activate: Callable[[Array], None]
-    """`(sums)`, flat: replaces sums by states."""
+    """`(sums)`, flat: replaces sums by activations."""
     finish: Callable[[Array, Array], None]
-    """`(sums, bias)`, `[node, example]` and `[node]`: adds the bias, and replaces sums by states."""
+    """`(sums, bias)`, `[node, example]` and `[node]`: adds the bias, and replaces sums by activations."""
     finish_into: Callable[[Array, Array, Array], None]
-    """`(sums, bias, state)`: as `finish`, from sums of another type into the states."""
+    """`(sums, bias, output)`: as `finish`, from sums of another type into the output."""
     multiply: Callable[[Array, Array], None]
-    """`(state, error)`, flat: `error *= slope(state)`."""
+    """`(output, grad)`, flat: `grad *= slope(output)`."""
     write: Callable[[Array, Array, Array], None]
-    """`(state, error, out)`, flat: `out = error * slope(state)`."""
+    """`(output, grad, out)`, flat: `out = grad * slope(output)`."""
     add: Callable[[Array, Array, Array], None]
-    """`(state, error, out)`, flat: `out += error * slope(state)`."""
+    """`(output, grad, out)`, flat: `out += grad * slope(output)`."""
 
 
 def activate(function: str, sums: Array) -> None:
-    """Replaces sums by states, in place. Any shape, C-contiguous."""
+    """Replaces sums of any shape, C-contiguous, by activations, in place."""
     if function != "linear":
         LOOPS[function].activate(sums.reshape(-1))
 
 
-def multiply_by_slope(function: str, state: Array, error: Array) -> None:
-    """Turns errors of states into errors of sums, in place: `error *= slope(state)`. Both of one shape."""
-    if function != "linear":
-        LOOPS[function].multiply(state.reshape(-1), error.reshape(-1))
-
-
-def add_error(function: str, state: Array, error: Array, out: Array, *, accumulate: bool) -> None:
-    """Writes `error * slope(state)` into `out`, or adds it to what is there. All of one shape."""
+def add_gradient(function: str, output: Array, grad: Array, out: Array, *, accumulate: bool) -> None:
+    """Writes `grad * slope(output)` into `out`, or adds it. All of one shape."""
     loop = LOOPS[function].add if accumulate else LOOPS[function].write
-    loop(state.reshape(-1), error.reshape(-1), out.reshape(-1))
+    loop(output.reshape(-1), grad.reshape(-1), out.reshape(-1))
 
 
-def warm(loop: Callable[..., None], dtype: np.dtype[Any]) -> None:
-    """Compiles one of the flat loops of `Loops` for numbers that are stored so."""
-    bound(loop, *[np.empty(0, dtype)] * len(signature(loop).parameters))
+def multiply_by_slope(function: str, kernel: Kernel) -> Call:
+    """Prepares `Kernel.backward_activation`: multiplies the gradient by the slope, in place."""
+    if function == "linear":
+        return no_op
+    output, grad = flat(kernel.arrays.output), flat(kernel.arrays.own_grad)
+    return split_rows(kernel.pool, LOOPS[function].multiply, output, grad)
 
 
 @register_jitable
@@ -73,8 +69,8 @@ def _linear(total: Any) -> Any:
 
 
 @register_jitable
-def _linear_slope(state: Any) -> Any:
-    return type(state)(1)
+def _linear_slope(output: Any) -> Any:
+    return type(output)(1)
 
 
 @register_jitable
@@ -83,23 +79,21 @@ def _relu(total: Any) -> Any:
 
 
 @register_jitable
-def _relu_slope(state: Any) -> Any:
-    return type(state)(1) if state > 0 else type(state)(0)
+def _relu_slope(output: Any) -> Any:
+    return type(output)(1) if output > 0 else type(output)(0)
 
 
 @register_jitable
-def _sigmoid_slope(state: Any) -> Any:
-    return state * (type(state)(1) - state)
+def _sigmoid_slope(output: Any) -> Any:
+    return output * (type(output)(1) - output)
 
 
 @register_jitable
-def _tanh_slope(state: Any) -> Any:
-    return fma(-state, state, type(state)(1))
+def _tanh_slope(output: Any) -> Any:
+    return fma(-output, output, type(output)(1))
 
 
 def _loops(value: Function, slope: Function) -> Loops:
-    """The loops around a value of a sum, and a slope of a state."""
-
     @compiled
     def activate(sums: Array) -> None:
         for i in range(len(sums)):
@@ -108,31 +102,31 @@ def _loops(value: Function, slope: Function) -> Loops:
     @compiled
     def finish(sums: Array, bias: Array) -> None:
         for node in range(sums.shape[0]):
-            states, constant = sums[node], upcast(bias[node])
+            values, constant = sums[node], upcast(bias[node])
             for e in range(sums.shape[1]):
-                states[e] = downcast(value(upcast(states[e]) + constant), states[e])
+                values[e] = downcast(value(upcast(values[e]) + constant), values[e])
 
     @compiled
-    def finish_into(sums: Array, bias: Array, state: Array) -> None:
+    def finish_into(sums: Array, bias: Array, output: Array) -> None:
         for node in range(sums.shape[0]):
-            states, constant = state[node], upcast(bias[node])
+            values, constant = output[node], upcast(bias[node])
             for e in range(sums.shape[1]):
-                states[e] = downcast(value(sums[node, e] + constant), states[e])
+                values[e] = downcast(value(sums[node, e] + constant), values[e])
 
     @compiled
-    def multiply(state: Array, error: Array) -> None:
-        for i in range(len(state)):
-            error[i] = downcast(upcast(error[i]) * slope(upcast(state[i])), error[i])
+    def multiply(output: Array, grad: Array) -> None:
+        for i in range(len(output)):
+            grad[i] = downcast(upcast(grad[i]) * slope(upcast(output[i])), grad[i])
 
     @compiled
-    def write(state: Array, error: Array, out: Array) -> None:
-        for i in range(len(state)):
-            out[i] = downcast(upcast(error[i]) * slope(upcast(state[i])), out[i])
+    def write(output: Array, grad: Array, out: Array) -> None:
+        for i in range(len(output)):
+            out[i] = downcast(upcast(grad[i]) * slope(upcast(output[i])), out[i])
 
     @compiled
-    def add(state: Array, error: Array, out: Array) -> None:
-        for i in range(len(state)):
-            out[i] = downcast(upcast(out[i]) + upcast(error[i]) * slope(upcast(state[i])), out[i])
+    def add(output: Array, grad: Array, out: Array) -> None:
+        for i in range(len(output)):
+            out[i] = downcast(upcast(out[i]) + upcast(grad[i]) * slope(upcast(output[i])), out[i])
 
     return Loops(activate, finish, finish_into, multiply, write, add)
 

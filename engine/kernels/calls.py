@@ -1,4 +1,4 @@
-"""Calls prepared from compiled loops: bound to their arrays, compiled for them, spread over threads."""
+"""Prepared calls: bound to their arrays, compiled for them, spread over threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from partita.engine.kernels.thread_pool import ThreadPool
 
 
 def bound(loop: Callable[..., None], *arguments: Any) -> Call:
-    """A call of a compiled loop with these arguments, for whose types it is compiled now."""
+    """Prepares a compiled loop with these arguments, and compiles it for their types."""
     loop.compile(tuple(map(numba.typeof, arguments)))  # type: ignore[attr-defined]
     return partial(loop, *arguments)
 
 
 def split_rows(pool: ThreadPool, loop: Callable[..., None], *arrays: Array) -> Call:
-    """As `bound`, for a loop over rows: the first axis is split over the threads of the pool."""
+    """Prepares a loop over rows: the first axis is split over the threads of the pool."""
     whole = bound(loop, *arrays)
     if pool.threads == 1:
         return whole
@@ -30,6 +30,23 @@ def split_rows(pool: ThreadPool, loop: Callable[..., None], *arrays: Array) -> C
         loop(*(array[start:stop] for array in arrays))
 
     return lambda: pool.split(0, n_rows, work, operations=operations)
+
+
+def split_spans(
+    pool: ThreadPool, spans: Sequence[tuple[int, int]], work: Callable[[int, int], None], *, operations: float
+) -> Call:
+    """Prepares `work(start, stop)` for spans `[start, stop)`, each split over the threads of the pool.
+
+    An empty span is worked on now, which compiles what `work` calls.
+    """
+    for start, _ in spans[:1]:
+        work(start, start)
+
+    def call() -> None:
+        for start, stop in spans:
+            pool.split(start, stop, work, operations=operations)
+
+    return call
 
 
 def sequence(*calls: Call) -> Call:
@@ -48,7 +65,7 @@ def sequence(*calls: Call) -> Call:
 
 
 def accumulated(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
-    """A call that adds to arrays what `write` would write into them, by way of arrays beside them."""
+    """Prepares a call that adds to arrays what `write` would write into them, through scratch arrays."""
     terms = [np.empty_like(array) for array in out]
     call = write(terms)
 

@@ -1,106 +1,102 @@
-"""Layers whose node i listens to node i of each input: activations, and the sum of several inputs."""
+"""Layers whose node i reads node i of each input: activations, and the sum of several inputs."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
 
 import numpy as np
 
 from partita.engine.kernels import activations
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
-from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.kernels.calls import sequence, split_spans
+from partita.engine.kernels.kernel import Array, Call, Kernel, KernelContext
 from partita.engine.kernels.views import rows_of
-from partita.layers.activations import Activation
+from partita.layers import Activation, Add
 from partita.layers.box import BoxSet, Spans
 
 
-class ActivationKernel(Kernel):
+class _OneToOneKernel(Kernel):
+    """A layer whose node i sends a gradient to node i of an input alone."""
+
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+        """Writes the gradient of the machine's rows, and zero into rows without a receiver."""
+        own, window = self.context.rows, self.context.grad_windows[source]
+        grad, out = self.arrays.own_grad, self.arrays.grad_input(source)
+        alone = () if accumulate else without_receivers(self.context, rows, out, window)
+        common = (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
+
+        def work(start: int, stop: int) -> None:
+            span, here = (start, stop), slice(start - own[0], stop - own[0])
+            self.write_gradient(here, grad[here], rows_of(out, span, window), accumulate)
+
+        def clear() -> None:
+            for place in alone:
+                place[...] = 0
+
+        write = split_spans(self.pool, common, work, operations=self.context.operations)
+        return sequence(clear, write)
+
+    @abstractmethod
+    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
+        """Writes the gradient of an input into `out`, or adds it, for some of the machine's rows."""
+
+
+class ActivationKernel(_OneToOneKernel):
     """An activation function of every node."""
 
-    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
-        super().__init__(context, arrays, pool)
-        assert isinstance(context.grid.layer, Activation)
-        self._function = context.grid.layer.function
-        self._loops = activations.LOOPS[self._function]
+    layer = Activation
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Copies the rows and applies the function in place."""
-        own, operations = self.context.rows, self.context.operations
-        state, source = self.arrays.output, rows_of(self.arrays.inputs[0], own, self.context.windows[0])
+        output, window = self.arrays.output, self.context.windows[0]
+        source = rows_of(self.arrays.inputs[0], self.context.rows, window)
 
         def work(start: int, stop: int) -> None:
-            states = rows_of(state, (start, stop), own)
-            np.copyto(states, rows_of(source, (start, stop), own))
-            activations.activate(self._function, states)
+            part = output[start:stop]
+            np.copyto(part, source[start:stop])
+            activations.activate(self._function, part)
 
-        if self._function != "linear":
-            activations.warm(self._loops.activate, self.context.dtype)
-        return lambda: self.pool.split(*own, work, operations=operations)
+        return split_spans(self.pool, ((0, len(output)),), work, operations=self.context.operations)
 
-    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """The errors times the slope."""
-        own, window, operations = self.context.rows, self.context.grad_windows[0], self.context.operations
-        state, delta, out = self.arrays.output, self.arrays.own_grad, self.arrays.grad_input(source)
-        rest = () if accumulate else without_receivers(self.context, rows, out, window)
-        heard = (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
-        activations.warm(self._loops.add if accumulate else self._loops.write, self.context.dtype)
+    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
+        """Multiplies by the slope."""
+        activations.add_gradient(self._function, self.arrays.output[own], grad, out, accumulate=accumulate)
 
-        def work(start: int, stop: int) -> None:
-            run = (start, stop)
-            states, errors = rows_of(state, run, own), rows_of(delta, run, own)
-            activations.add_error(
-                self._function, states, errors, rows_of(out, run, window), accumulate=accumulate
-            )
-
-        def call() -> None:
-            for place in rest:
-                place[...] = 0
-            for run in heard:
-                self.pool.split(*run, work, operations=operations)
-
-        return call
+    @property
+    def _function(self) -> str:
+        assert isinstance(self.context.grid.layer, Activation)
+        return self.context.grid.layer.function
 
 
-class AddKernel(Kernel):
-    """The sum of the inputs, in their order. Every input receives the layer's own errors."""
+class AddKernel(_OneToOneKernel):
+    """The sum of the inputs, in their order; every input receives the layer's own gradient."""
+
+    layer = Add
+    precisions = ("float32", "float64")
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds input after input."""
-        own, state = self.context.rows, self.arrays.output
-        heard = zip(self.arrays.inputs, self.context.windows, strict=True)
-        one, other, *others = (rows_of(term, own, window) for term, window in heard)
+        own, output = self.context.rows, self.arrays.output
+        windows = zip(self.arrays.inputs, self.context.windows, strict=True)
+        one, other, *others = (rows_of(term, own, window) for term, window in windows)
 
         def call() -> None:
-            np.add(one, other, out=state)
+            np.add(one, other, out=output)
             for term in others:
-                np.add(state, term, out=state)
+                np.add(output, term, out=output)
 
         return call
 
-    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Hands the errors on."""
-        own, window = self.context.rows, self.context.grad_windows[source]
-        delta, out = self.arrays.own_grad, self.arrays.grad_input(source)
-        rest = () if accumulate else without_receivers(self.context, rows, out, window)
-        pairs = [
-            (rows_of(out, run, window), rows_of(delta, run, own))
-            for run in (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
-        ]
-
-        def call() -> None:
-            for place in rest:
-                place[...] = 0
-            for place, error in pairs:
-                if accumulate:
-                    np.add(place, error, out=place)
-                else:
-                    np.copyto(place, error)
-
-        return call
+    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
+        """Passes the gradient on."""
+        if accumulate:
+            np.add(out, grad, out=out)
+        else:
+            np.copyto(out, grad)
 
 
 def without_receivers(
     context: KernelContext, rows: Spans, out: Array, window: tuple[int, int]
 ) -> tuple[Array, ...]:
-    """Of the asked rows, views of those that no node of this machine listens to."""
-    return tuple(
-        rows_of(out, run, window) for run in (BoxSet.of_rows(*rows) - BoxSet.of_rows(context.rows)).spans
-    )
+    """Views of those rows that no node of this machine reads."""
+    rest = BoxSet.of_rows(*rows) - BoxSet.of_rows(context.rows)
+    return tuple(rows_of(out, span, window) for span in rest.spans)

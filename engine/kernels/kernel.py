@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import master, storage
 from partita.layers.box import Spans
 from partita.layers.graph import Grid
+from partita.layers.layer import Layer
 from partita.partitioner.cluster.products import Products
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -155,11 +156,20 @@ class Kernel(ABC):
     same time.
     """
 
+    layer: ClassVar[type[Layer]]
+    """The kind of layer; none where `build` does not look the kernel up by it."""
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16")
+    """Precisions that the kernel computes; in bfloat16, others run in float32 (`upcast`)."""
     gradient_by_rows = True
     """Whether parameter gradients can be computed for some rows alone: no two rows share a weight."""
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         self.context, self.arrays, self.pool = context, arrays, pool
+
+    @classmethod
+    def make(cls, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel:
+        """The kernel, however the layer is cut."""
+        return cls(context, arrays, pool)
 
     @abstractmethod
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:

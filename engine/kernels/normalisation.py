@@ -1,4 +1,4 @@
-"""Local contrast normalisation on a machine's rows, spread over threads; its loops are beside it."""
+"""Local contrast normalisation on a machine's rows: `normalisation_loops`, spread over threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from partita.engine.kernels.calls import sequence
+from partita.engine.kernels.calls import sequence, split_spans
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
-from partita.engine.kernels.normalisation_loops import add_channels, find_errors, find_returned, normalise
+from partita.engine.kernels.normalisation_loops import add_channels, backward_input, normalise, sum_windows
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import rows_of
@@ -19,10 +19,12 @@ from partita.layers.normalisation import Neighbourhood
 
 
 class LocalContrastNormalisationKernel(Kernel):
-    """`state = (input - mean) / max(floor, deviation)`, mean and deviation of the window around the place.
+    """`output = (input - mean) / max(floor, deviation)`, mean and deviation of the window around the place.
 
-    The way up keeps both for the way down.
+    The forward pass saves both for the backward pass.
     """
+
+    layer = LocalContrastNormalisation2D
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
@@ -31,7 +33,7 @@ class LocalContrastNormalisationKernel(Kernel):
         source = context.sources[0].shape
         self._left = len(layer.windows[1]) // 2 - wiring.axes(source)[1].before
         self._floor, (self._rows, self._columns) = layer.floor, map(np.array, layer.windows)
-        self._kept = np.zeros((context.n_rows, 3, width, context.batch), context.master)
+        self._saved = np.zeros((context.n_rows, 3, width, context.batch), context.master)
         self._row = (2, source[1], context.batch)
         self._size = math.prod(self._row)
 
@@ -42,79 +44,64 @@ class LocalContrastNormalisationKernel(Kernel):
         sums, scratch = np.zeros((len(x), *self._row)), self._scratch(np.dtype(np.float64))
 
         def add(start: int, stop: int) -> None:
-            run = start, stop
-            with scratch.lent(self._size) as room:
-                row = room.reshape(self._row)
-                add_channels(rows_of(x, run, window), rows_of(sums, run, window), row, self._columns)
+            with scratch.take(self._size) as row:
+                pair = (rows_of(array, (start, stop), window) for array in (x, sums))
+                add_channels(*pair, row.reshape(self._row), self._columns)
 
-        def find(start: int, stop: int) -> None:
-            state, kept = (rows_of(array, (start, stop), own) for array in (self.arrays.output, self._kept))
-            with scratch.lent(self._size) as room:
-                row = room.reshape(self._row)
-                normalise(x, sums, window[0], height, state, kept, row, self._rows, floor, start, self._left)
+        def divide(start: int, stop: int) -> None:
+            with scratch.take(self._size) as row:
+                pair = (rows_of(array, (start, stop), own) for array in (self.arrays.output, self._saved))
+                given = row.reshape(self._row), self._rows, floor, start, self._left
+                normalise(x, sums, window[0], height, *pair, *given)
 
-        def call() -> None:
-            self.pool.split(*window, add, operations=operations)
-            self.pool.split(*own, find, operations=operations)
-
-        add(window[0], window[0])
-        find(own[0], own[0])
-        return call
+        return sequence(
+            split_spans(self.pool, (window,), add, operations=operations),
+            split_spans(self.pool, (own,), divide, operations=operations),
+        )
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """What each window that holds these rows returns, then its share for each state."""
-        (first, last), half, (begin, end) = (
-            self.context.rows,
-            len(self._rows) // 2,
-            BoxSet.of_rows(*rows).hull[0],
+        """Sums the gradients of each window that holds these rows, then shares them out."""
+        (first, last), half = self.context.rows, len(self._rows) // 2
+        begin, end = BoxSet.of_rows(*rows).hull[0]
+        receivers = max(begin - half, first), min(end + half, last)
+        receivers = receivers if receivers[0] < receivers[1] else (first, first)
+        sums = np.zeros((receivers[1] - receivers[0], *self._row), self.context.master)
+        return sequence(
+            self._sum_windows(sums, receivers), self._share_out(sums, receivers[0], rows, accumulate)
         )
-        heard = max(begin - half, first), min(end + half, last)
-        heard = heard if heard[0] < heard[1] else (first, first)
-        returned = np.zeros((heard[1] - heard[0], *self._row), self.context.master)
-        return sequence(self._returning(returned, heard), self._spreading(returned, heard, rows, accumulate))
 
-    def _returning(self, returned: Array, heard: tuple[int, int]) -> Call:
-        """What the windows of these own rows return."""
-        own, window, operations = self.context.rows, self.context.windows[0], self.context.operations
-        x, delta = self.arrays.inputs[0], self.arrays.own_grad
+    def _sum_windows(self, sums: Array, receivers: tuple[int, int]) -> Call:
+        """Sums the gradients of the windows of these own rows."""
+        own, window = self.context.rows, self.context.windows[0]
+        x, grad = self.arrays.inputs[0], self.arrays.own_grad
         scratch, columns = self._scratch(self.context.master), self._columns.astype(self.context.master)
 
         def work(start: int, stop: int) -> None:
-            run = start, stop
-            inputs, into = rows_of(x, run, window), rows_of(returned, run, heard)
-            given, kept = (rows_of(array, run, own) for array in (delta, self._kept))
-            with scratch.lent(self._size) as room:
-                find_returned(inputs, given, kept, into, room.reshape(self._row), columns, self._left)
+            span = start, stop
+            inputs, into = rows_of(x, span, window), rows_of(sums, span, receivers)
+            pair = (rows_of(array, span, own) for array in (grad, self._saved))
+            with scratch.take(self._size) as row:
+                sum_windows(inputs, *pair, into, row.reshape(self._row), columns, self._left)
 
-        work(heard[0], heard[0])
-        return lambda: self.pool.split(*heard, work, operations=operations)
+        return split_spans(self.pool, (receivers,), work, operations=self.context.operations)
 
-    def _spreading(self, returned: Array, heard: tuple[int, int], rows: Spans, accumulate: bool) -> Call:
-        """Shares it out to these rows of the input."""
-        (first, _), (window, _), operations = (
-            self.context.rows,
-            self.context.windows[0],
-            self.context.operations,
-        )
-        x, delta, kept = self.arrays.inputs[0], self.arrays.own_grad, self._kept
-        out, errors_window = self.arrays.grad_input(0), self.context.grad_windows[0]
+    def _share_out(self, sums: Array, first_sum: int, rows: Spans, accumulate: bool) -> Call:
+        """Adds each window's share to these rows of the input."""
+        (first, _), (window, _) = self.context.rows, self.context.windows[0]
+        x, grad, saved = self.arrays.inputs[0], self.arrays.own_grad, self._saved
+        out, grad_window = self.arrays.grad_input(0), self.context.grad_windows[0]
         scratch, weights = self._scratch(self.context.master), self._rows.astype(self.context.master)
 
         def work(start: int, stop: int) -> None:
-            place = rows_of(out, (start, stop), errors_window)
-            given = x, window, delta, kept, first, returned, heard[0], weights, accumulate
-            with scratch.lent(self._size) as room:
-                find_errors(place, start, *given, room.reshape(self._row), self._left)
+            place = rows_of(out, (start, stop), grad_window)
+            given = x, window, grad, saved, first, sums, first_sum, weights, accumulate
+            with scratch.take(self._size) as row:
+                backward_input(place, start, *given, row.reshape(self._row), self._left)
 
-        def call() -> None:
-            for run in rows:
-                self.pool.split(*run, work, operations=operations)
-
-        work(errors_window[0], errors_window[0])
-        return call
+        return split_spans(self.pool, rows, work, operations=self.context.operations)
 
     def _scratch(self, dtype: np.dtype[Any]) -> Scratch:
-        """A row for each thread."""
+        """Scratch of a row for each thread."""
         scratch = Scratch(self.pool.threads, dtype)
         scratch.reserve(self._size)
         return scratch

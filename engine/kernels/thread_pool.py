@@ -1,5 +1,4 @@
-"""Splits the rows of a kernel over threads. The compiled loops run without the GIL, so Python's threads will
-do.
+"""Splits the rows of a kernel over Python threads; compiled loops run without the GIL.
 
 Each row is computed by one thread in the order in which one thread alone would: the number of threads never
 shows in the bits. (Numba's own threads are not used: its default layer aborts a process that enters it twice
@@ -21,25 +20,25 @@ import numpy as np
 class ThreadPool:
     """Threads that work on one kernel call together: the caller, and `threads - 1` helpers.
 
-    One team may serve many kernels, and calls from several threads at once. The helpers end with `close()`,
-    or when nobody holds the team any more.
+    One pool may serve many kernels, and calls from several threads at once. The helpers end with `close()`,
+    or when the pool is garbage-collected.
     """
 
     def __init__(self, threads: int = 1, *, thread_operations: float = 500_000) -> None:
-        """A team of `threads`, the caller included.
+        """Starts a pool of `threads`, the caller included.
 
-        Waking a helper costs some 50 microseconds (a guess for the machines that we know), so a run of rows
-        goes to a thread of its own only if it holds `thread_operations` operations, some 100 microseconds.
+        Waking a helper costs some 50 microseconds (a guess for the machines that we know), so a span of rows
+        gets a thread of its own only if it holds `thread_operations` operations, some 100 microseconds.
         """
-        assert threads >= 1, f"a team of {threads} threads"
-        self.threads, self._worth = threads, thread_operations
+        assert threads >= 1, f"a pool of {threads} threads"
+        self.threads, self._thread_operations = threads, thread_operations
         self._helpers: ThreadPoolExecutor | None = None
-        if threads > 1:  # what is not finite is for those to see who made the call
+        if threads > 1:  # the caller's thread warns of numbers that are not finite
             ignore = partial(np.seterr, all="ignore")
             self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel", initializer=ignore)
 
     def at_most(self, threads: int) -> ThreadPool:
-        """This team for calls on which no more than so many of its threads work. It ends with this one."""
+        """This pool with fewer threads for each call. It ends with this one."""
         if threads >= self.threads:
             return self
         fewer = copy(self)
@@ -49,18 +48,15 @@ class ThreadPool:
     def split(
         self, start: int, stop: int, work: Callable[[int, int], None], *, operations: float = math.inf
     ) -> None:
-        """Calls `work(a, b)` for nearly equal runs that cover `[start, stop)`, and returns when all are done.
+        """Calls `work(a, b)` for nearly equal spans that cover `[start, stop)`; returns when all are done.
 
-        Args:
-            start: of the rows.
-            stop: of the rows.
-            work: what to do with rows `[a, b)`; it is called from several threads at once.
-            operations: how many the rows need in all, roughly.
+        `work` is called from several threads at once; `operations` is roughly how many all rows need.
 
         Raises:
-            Exception: what the first run raised that raised; the others have ended by then too.
+            Exception: the first error of a span; the other spans have ended by then.
         """
-        pieces = int(min(self.threads, stop - start, operations / self._worth if self._worth else math.inf))
+        worth = operations / self._thread_operations if self._thread_operations else math.inf
+        pieces = int(min(self.threads, stop - start, worth))
         if pieces <= 1 or self._helpers is None:
             if start < stop:
                 work(start, stop)
@@ -69,12 +65,12 @@ class ThreadPool:
         others: list[Future[None]] = [self._helpers.submit(work, a, b) for a, b in pairwise(cuts[1:])]
         try:
             work(cuts[0], cuts[1])
-        finally:  # whatever happens, nobody uses the arrays any more when this returns
+        finally:  # no thread uses the arrays any more when this returns
             wait(others)
         for other in others:
             other.result()
 
     def close(self) -> None:
-        """Ends the helpers. The team cannot be used afterwards, unless it is of one thread."""
+        """Ends the helpers. A pool of several threads cannot be used afterwards."""
         if self._helpers is not None:
             self._helpers.shutdown(wait=True)

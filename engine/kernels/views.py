@@ -1,4 +1,4 @@
-"""Views of node-major arrays. Nothing here copies."""
+"""Views of node-major arrays, of NumPy or torch. Nothing here copies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from partita.engine.kernels.kernel import Array
 
 
 def columns(array: Array) -> Array:
-    """`[nodes, example]` of `[rows, other node axes ..., example]`, C-contiguous both."""
+    """`[nodes, example]` of `[rows, other node axes ..., example]`, both C-contiguous."""
     assert array.flags.c_contiguous, (
         f"an array of shape {array.shape} and strides {array.strides} is not contiguous"
     )
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def flat(array: Array) -> Array:
+    """All numbers of a C-contiguous array, in their order."""
+    assert array.flags.c_contiguous, f"an array of strides {array.strides} is not contiguous"
+    return array.reshape(-1)
 
 
 def rows_of(array: Array, rows: tuple[int, int], window: tuple[int, int]) -> Array:

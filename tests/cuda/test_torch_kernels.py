@@ -176,10 +176,10 @@ def test_a_label_that_is_no_class_is_refused_when_the_step_is_judged(device: str
     target = np.array([[1, 5, 0]])
     given_case = case(SoftmaxCrossEntropy(), (5,), batch=3, target=target)
     with on_device(device, losses):
-        judged = losses.Judged(given_case)
+        example_metrics = losses.Judged(given_case)
         with pytest.raises(ValueError, match="was given the label 5; with 5 scores, labels are 0 to 4"):
-            judged.metrics(3)
-        assert judged.metrics(1)[0] > 0
+            example_metrics.metrics(3)
+        assert example_metrics.metrics(1)[0] > 0
 
 
 def test_a_state_that_is_no_number_spreads_over_its_neighbourhood_alone(device: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partita import layers
-from partita.engine.kernels.registry import LINES
+from partita.engine.kernels.registry import KERNELS as ALL_KERNELS
 from partita.layers import Layer, Node
 from tests.docs.pages import ROOT
 
@@ -60,12 +60,12 @@ def test_the_index_names_every_layer_and_page() -> None:
     assert set(re.findall(r"^\| \[[^]]+\]\((\w+\.md)\)", index, flags=re.MULTILINE)) == pages
 
 
-@pytest.mark.parametrize("kind", sorted({line[0].__name__ for line in LINES}))
+@pytest.mark.parametrize("kind", sorted(kernel.layer.__name__ for kernel in ALL_KERNELS))
 def test_the_page_of_a_layer_names_the_files_of_its_kernels(kind: str) -> None:
     files = {
-        maker.__module__.removeprefix("partita.").replace(".", "/") + ".py"
-        for layer, _, _, maker in LINES
-        if layer.__name__ == kind
+        kernel.__module__.removeprefix("partita.").replace(".", "/") + ".py"
+        for kernel in ALL_KERNELS
+        if kernel.layer.__name__ == kind
     }
     (page,) = (page for page in FOLDER.glob("*.md") if f"`{kind}`" in sections(page).get(KERNELS, ""))
     assert [file for file in files if f"`{file}`" not in sections(page)[KERNELS]] == []

@@ -92,12 +92,12 @@ def expected_errors(given: Case) -> Array:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_equals_the_definition_and_sends_the_errors_of_the_mean(loss: Loss) -> None:
     given = given_case(loss)
-    judged = Judged(given)
-    np.testing.assert_allclose(judged.state, given.reference.forward(given.inputs), rtol=1e-12)
-    np.testing.assert_allclose(judged.errors, expected_errors(given), rtol=1e-9, atol=1e-15)
-    once = judged.errors.copy()
-    judged.ask(accumulate=True)
-    np.testing.assert_allclose(judged.errors, 2 * once, rtol=1e-12)
+    evaluated = Judged(given)
+    np.testing.assert_allclose(evaluated.state, given.reference.forward(given.inputs), rtol=1e-12)
+    np.testing.assert_allclose(evaluated.errors, expected_errors(given), rtol=1e-9, atol=1e-15)
+    once = evaluated.errors.copy()
+    evaluated.ask(accumulate=True)
+    np.testing.assert_allclose(evaluated.errors, 2 * once, rtol=1e-12)
 
 
 @given(
@@ -123,7 +123,7 @@ def test_machines_with_some_of_the_scores_agree_with_one_that_has_all(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_equals_torch(loss: Loss, dtype: type) -> None:
     given = given_case(loss, n=1200, dtype=dtype)
-    judged = Judged(given)
+    evaluated = Judged(given)
     scores = torch.from_numpy(given.inputs[0].reshape(-1, BATCH).T.copy()).requires_grad_()
     target = torch.from_numpy(given.inputs[1].reshape(-1, BATCH).T.copy())
     functions = torch.nn.functional
@@ -137,32 +137,34 @@ def test_equals_torch(loss: Loss, dtype: type) -> None:
         value = functions.binary_cross_entropy_with_logits(scores, target, reduction="sum") / BATCH
     value.backward()
     assert scores.grad is not None
-    assert judged.metrics()[0] / BATCH == pytest.approx(value.item(), rel=1e-5)
-    np.testing.assert_allclose(judged.errors.reshape(-1, BATCH).T, scores.grad.numpy(), rtol=1e-4, atol=1e-7)
+    assert evaluated.metrics()[0] / BATCH == pytest.approx(value.item(), rel=1e-5)
+    np.testing.assert_allclose(
+        evaluated.errors.reshape(-1, BATCH).T, scores.grad.numpy(), rtol=1e-4, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("cuts", [(), (300,)])
 def test_bfloat16_is_rounded_once(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss, n=600, dtype=np.float32).rounded
-    judged = Judged(given, *cuts)
+    evaluated = Judged(given, *cuts)
     wide = given.upcast
     expected = wide.reference.forward(wide.inputs)
-    np.testing.assert_allclose(judged.state, expected, rtol=2.0**-8 * (1 + len(cuts)))
-    assert judged.metrics()[0] == pytest.approx(expected.sum(), rel=1e-5)  # not of rounded losses
-    np.testing.assert_allclose(upcast_array(judged.errors), expected_errors(given), rtol=2.0**-7)
+    np.testing.assert_allclose(evaluated.state, expected, rtol=2.0**-8 * (1 + len(cuts)))
+    assert evaluated.metrics()[0] == pytest.approx(expected.sum(), rel=1e-5)  # not of rounded losses
+    np.testing.assert_allclose(upcast_array(evaluated.errors), expected_errors(given), rtol=2.0**-7)
 
 
 @pytest.mark.parametrize("loss", LABELLED)
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 def test_counts_the_right_among_the_first_examples(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss)
-    judged = Judged(given, *cuts)
+    evaluated = Judged(given, *cuts)
     right = given.inputs[0].argmax(axis=0) == given.inputs[1][0]
     assert 0 < right.sum() < BATCH
     for count in (0, 3, BATCH):
-        total, hits = judged.metrics(count)
-        assert total == pytest.approx(judged.state[0, :count].sum())
+        total, hits = evaluated.metrics(count)
+        assert total == pytest.approx(evaluated.state[0, :count].sum())
         assert hits == right[:count].sum()
 
 
@@ -176,11 +178,11 @@ def test_a_target_of_numbers_is_neither_right_nor_wrong() -> None:
 def test_large_scores_neither_overflow_nor_vanish(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss, dtype=np.float32)
     given.inputs[0][:] *= 1e4
-    judged = Judged(given, *cuts)
+    evaluated = Judged(given, *cuts)
     wide = case(loss, *(source.shape for source in given.sources[:1]), batch=BATCH, target=given.inputs[1])
     wide = replace(wide, inputs=(given.inputs[0].astype(np.float64), given.inputs[1]))
-    np.testing.assert_allclose(judged.state, wide.reference.forward(wide.inputs), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(judged.errors, expected_errors(wide), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(evaluated.state, wide.reference.forward(wide.inputs), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(evaluated.errors, expected_errors(wide), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("loss", LABELLED)
@@ -188,9 +190,9 @@ def test_large_scores_neither_overflow_nor_vanish(loss: Loss, cuts: tuple[int, .
 def test_a_score_that_is_no_number_is_found_in_the_loss(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss)
     given.inputs[0][1, 2] = np.nan
-    judged = Judged(given, *cuts)
-    assert np.isnan(judged.state[0]).tolist() == [example == 2 for example in range(BATCH)]
-    assert np.isnan(judged.errors[1, 2])
+    evaluated = Judged(given, *cuts)
+    assert np.isnan(evaluated.state[0]).tolist() == [example == 2 for example in range(BATCH)]
+    assert np.isnan(evaluated.errors[1, 2])
 
 
 @pytest.mark.parametrize("loss", LABELLED)

@@ -16,7 +16,7 @@ def test_each_thread_has_its_own_and_it_comes_back() -> None:
     scratch.reserve(10)
 
     def work(_: int) -> int:
-        with scratch.lent(7) as array:
+        with scratch.take(7) as array:
             barrier.wait(10)
             assert array.shape == (7,)
             assert array.dtype == np.float32
@@ -31,9 +31,9 @@ def test_each_thread_has_its_own_and_it_comes_back() -> None:
 
 def test_comes_back_after_an_error() -> None:
     scratch = Scratch(1, np.dtype(np.float64))
-    with pytest.raises(KeyError), scratch.lent(0):
+    with pytest.raises(KeyError), scratch.take(0):
         raise KeyError
-    with scratch.lent(0) as array:
+    with scratch.take(0) as array:
         assert array.size == 0
 
 
@@ -41,5 +41,5 @@ def test_grows_and_never_shrinks() -> None:
     scratch = Scratch(1, np.dtype(np.float64))
     for size in (5, 9, 2):
         scratch.reserve(size)
-    with scratch.lent(9) as array:
+    with scratch.take(9) as array:
         assert array.size == 9

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, ThreadPool
-from partita.engine.kernels.products.tiles import product, turned_lanes
+from partita.engine.kernels.products.tiles import padded_stride, product
 from partita.engine.kernels.tiles.scratch import Scratch
 from tests.draws import examples
 from tests.kernels.test_products import assert_product, matrix
@@ -111,7 +111,7 @@ def test_a_sum_of_nothing_is_zero() -> None:
 @pytest.mark.parametrize("item_bytes", [4, 8])
 def test_turned_rows_lie_an_odd_number_of_lines_apart(item_bytes: int) -> None:
     for lanes in (1, 16, 17, 32, 2560):
-        found = turned_lanes(lanes, item_bytes)
+        found = padded_stride(lanes, item_bytes)
         assert found >= lanes
         assert (found * item_bytes / 64) % 2 == 1
         assert found - lanes < math.ceil(128 / item_bytes)

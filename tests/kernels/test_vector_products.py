@@ -16,7 +16,7 @@ from partita.engine.kernels.tiles.vector_products import (
     VECTORS,
     Extent,
     Following,
-    Walk,
+    Strides,
     multiply,
 )
 from partita.engine.numerics import compiled, downcast_array, fma, upcast
@@ -48,10 +48,10 @@ def _chains(
         for lane in range(extent.lanes):
             place = into.at + row * into.row_stride + lane
             total = out[place] if more else out.dtype.type(0)
-            for leap in range(extent.leaps):
+            for outer in range(extent.outer_steps):
                 for step in range(extent.steps):
-                    a = from_left.at + leap * from_left.leap_stride + step * from_left.step_stride
-                    b = from_right.at + leap * from_right.leap_stride + step * from_right.step_stride
+                    a = from_left.at + outer * from_left.outer_stride + step * from_left.step_stride
+                    b = from_right.at + outer * from_right.outer_stride + step * from_right.step_stride
                     total = fma(upcast(left[a + row * from_left.row_stride]), upcast(right[b + lane]), total)
             out[place] = total
 
@@ -74,15 +74,15 @@ def _numbers(draw: np.random.Generator, size: int, precision: str) -> Array:
 def test_every_element_is_a_chain(
     extent: Extent, precision: str, more: bool, rows_last: bool, seed: int
 ) -> None:
-    rows, lanes, leaps, steps = extent
+    rows, lanes, outer_steps, steps = extent
     draw = np.random.default_rng(seed)
     out = draw.normal(size=_SPARE + rows * (lanes + 3) + _SPARE)
     out = out.astype("float32" if precision == "bfloat16" else precision)
-    left = _numbers(draw, 2 + rows * leaps * steps, precision)
-    right = _numbers(draw, 1 + leaps * steps * (lanes + 5), precision)
-    into = Walk(_SPARE, lanes + 3, 0, 0)
-    from_left = Walk(2, 1, rows * steps, rows) if rows_last else Walk(2, leaps * steps, steps, 1)
-    from_right = Walk(1, 0, steps * (lanes + 5), lanes + 5)
+    left = _numbers(draw, 2 + rows * outer_steps * steps, precision)
+    right = _numbers(draw, 1 + outer_steps * steps * (lanes + 5), precision)
+    into = Strides(_SPARE, lanes + 3, 0, 0)
+    from_left = Strides(2, 1, rows * steps, rows) if rows_last else Strides(2, outer_steps * steps, steps, 1)
+    from_right = Strides(1, 0, steps * (lanes + 5), lanes + 5)
     expected = out.copy()
     _chains(expected, into, left, from_left, right, from_right, extent, more)
     for following in (NOWHERE, Following(len(left), 1000)):  # what follows may lie anywhere
@@ -100,11 +100,11 @@ def test_every_tile(rows: int, vectors: int) -> None:
         out = np.full((rows, lanes), np.nan)
         _product(
             out.reshape(-1),
-            Walk(0, lanes, 0, 0),
+            Strides(0, lanes, 0, 0),
             left.reshape(-1),
-            Walk(0, 4, 0, 1),
+            Strides(0, 4, 0, 1),
             right.reshape(-1),
-            Walk(0, 0, 0, lanes),
+            Strides(0, 0, 0, lanes),
             Extent(rows, lanes, 1, 4),
             False,
             NOWHERE,
@@ -118,7 +118,7 @@ def test_does_not_read_what_it_does_not_need() -> None:
     left, right = np.full(40, np.nan, np.float32), np.full(60, np.nan, np.float32)
     out = np.full(rows * lanes + 40, np.nan, np.float32)
     left[2 : 2 + rows * steps], right[3 : 3 + steps * lanes] = 1, 2
-    walks = Walk(0, lanes, 0, 0), Walk(2, steps, 0, 1), Walk(3, 0, 0, lanes)
+    walks = Strides(0, lanes, 0, 0), Strides(2, steps, 0, 1), Strides(3, 0, 0, lanes)
     _product(out, walks[0], left, walks[1], right, walks[2], Extent(rows, lanes, 1, steps), False, NOWHERE)
     assert (out[: rows * lanes] == 2 * steps).all()
     assert np.isnan(out[rows * lanes :]).all()

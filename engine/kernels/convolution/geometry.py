@@ -1,4 +1,4 @@
-"""How the patches of a convolution lie on its input, as plain integers that compiled loops can read."""
+"""The patches of a convolution on its input, as plain integers that compiled loops can read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Axis(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """Whose patches hold a node: `n_places` from `place` on, every `step`; the node is tap `tap` of the
-    first, and `tap_step` less of each following.
+    """The places whose patches hold a node: `n_places` from `place` on, every `step`.
+
+    The node is tap `tap` of the first, and `tap_step` less of each following.
     """
 
     place: int
@@ -33,7 +34,7 @@ class Receivers(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Of both axes; channels and filters fall into `groups`."""
+    """The patches on both axes; channels and filters fall into `groups`."""
 
     y: Axis
     x: Axis
@@ -51,13 +52,13 @@ class Geometry(NamedTuple):
 
 @compiled
 def are_joined(g: Geometry) -> bool:
-    """Whether all that a filter hears of a patch's row lies in one run: its columns, one after another."""
+    """Whether the inputs of a filter in a patch's row are contiguous: its columns, one after another."""
     return g.groups == 1 and g.x.dilation == 1
 
 
 @compiled
 def inside(place: int, axis: Axis) -> tuple[int, int]:
-    """Which taps `[low, high)` of a place lie on the input, and not on the padding."""
+    """The taps `[low, high)` of a place that lie on the input, and not on the padding."""
     start = place * axis.stride - axis.before
     low = max(0, -(start // axis.dilation))
     return low, max(low, min(axis.size, -((start - axis.extent) // axis.dilation)))
@@ -65,7 +66,7 @@ def inside(place: int, axis: Axis) -> tuple[int, int]:
 
 @compiled
 def receivers(node: int, axis: Axis, first: int, last: int) -> Receivers:
-    """Which of the places `[first, last)` have a node in their patches."""
+    """The places among `[first, last)` that have a node in their patches."""
     reach, common = node + axis.before, math.gcd(axis.stride, axis.dilation)
     step, tap_step = axis.dilation // common, axis.stride // common
     lowest = max(first, -(((axis.size - 1) * axis.dilation - reach) // axis.stride))

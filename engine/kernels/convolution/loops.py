@@ -1,13 +1,13 @@
 """The compiled loops of convolutions: every place is a matrix product over its patch, examples innermost.
 
-A patch row is contiguous (its columns times their channels), so that a product reads states and errors where
-they lie; only weights are laid out anew, for the way down.
+A patch row is contiguous (its columns times their channels), so that a product reads activations and
+gradients where they lie; only weights are laid out anew, for the backward pass.
 
-Axes: inputs and their errors `[row, column, channel, example]`, states and theirs `[place row, place column,
-filter, example]`, weights `[filter, kernel row, kernel column, channel of the group]`. All are as they are
-stored; sums are of the masters' type.
+Axes: inputs and their gradient `[row, column, channel, example]`, outputs and theirs `[place row, place
+column, filter, example]`, weights `[filter, kernel row, kernel column, channel of the group]`, all in storage
+type; sums have the masters' type.
 
-Each sum is one chain of fused multiply-adds: of a state in the order of the patch, of an input's error over
+Each sum is one chain of fused multiply-adds: forward in the order of the patch, for an input's gradient over
 receivers in ascending rows. Neither tiles, nor vectors, nor cuts, nor threads change its bits.
 """
 
@@ -16,55 +16,56 @@ from __future__ import annotations
 from partita.engine.kernels.activations import LOOPS
 from partita.engine.kernels.convolution.geometry import Geometry, Receivers, are_joined, inside, receivers
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, Extent, Walk, multiply
+from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, Extent, Strides, multiply
 from partita.engine.numerics import compiled, downcast, upcast
 
 CACHED_BYTES = 1 << 19
-"""Weights that a core's own cache holds beside their inputs. More are taken block by block, each for a whole
-row."""
+"""Size of the weights that a core's own cache holds beside their inputs. More are taken block by block, each
+for a whole row.
+"""
 ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh")
-"""In the order of their numbers in compiled code."""
+"""Activations by their numbers in compiled code."""
 _LINEAR, _RELU, _SIGMOID, _TANH = (LOOPS[name].finish_into for name in ACTIVATIONS)
 
 
 @compiled
-def find_states(
+def forward(
     x: Array,
     window: int,
     weight: Array,
     bias: Array,
-    state: Array,
+    out: Array,
     first: int,
     activation: int,
     sums: Array,
     g: Geometry,
 ) -> None:
-    """Rows of places from `first` on; `x` begins at row `window` of the input.
+    """Computes rows of places from `first` on; `x` begins at row `window` of the input.
 
     `sums` is scratch for a row of places.
     """
-    for row in range(state.shape[0]):
+    for row in range(out.shape[0]):
         _multiply_row(x, window, weight, first + row, sums, g)
-        for column in range(state.shape[1]):
-            finish(activation, sums[column], bias, state[row, column])
+        for column in range(out.shape[1]):
+            finish(activation, sums[column], bias, out[row, column])
 
 
 @compiled
-def finish(activation: int, sums: Array, bias: Array, state: Array) -> None:
-    """States of one place from its sums, both `[filter, example]`."""
+def finish(activation: int, sums: Array, bias: Array, out: Array) -> None:
+    """Computes the activations of one place from its sums, both `[filter, example]`."""
     if activation == 0:
-        _LINEAR(sums, bias, state)
+        _LINEAR(sums, bias, out)
     elif activation == 1:
-        _RELU(sums, bias, state)
+        _RELU(sums, bias, out)
     elif activation == 2:
-        _SIGMOID(sums, bias, state)
+        _SIGMOID(sums, bias, out)
     else:
-        _TANH(sums, bias, state)
+        _TANH(sums, bias, out)
 
 
 @compiled
 def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g: Geometry) -> None:
-    """The sums of one row of places, block of weights after block."""
+    """Computes the sums of one row of places, block of weights after block."""
     low, high = inside(row, g.y)
     filters = sums.shape[1] // g.groups
     n_filters = filters if weight.nbytes <= CACHED_BYTES else 4 * ROWS
@@ -92,25 +93,25 @@ def _multiply_patch(
     continued: bool,
     g: Geometry,
 ) -> None:
-    """Of one place, the sums of some filters over some rows of its patch, of which the first is `x[top]`."""
-    batch, (_, width, channels, _), heard = sums.shape[1], x.shape, weight.shape[3]
-    patch, patch_row = g.y.size * g.x.size * heard, g.x.size * heard
+    """Computes sums of some filters at one place over some rows of its patch, the first being `x[top]`."""
+    batch, (_, width, channels, _), group_channels = sums.shape[1], x.shape, weight.shape[3]
+    patch, patch_row = g.y.size * g.x.size * group_channels, g.x.size * group_channels
     low, high = inside(column, g.x)
     left = column * g.x.stride - g.x.before + low * g.x.dilation
     if are_joined(g):
-        leaps, steps = taps[1] - taps[0], (high - low) * heard
-        weight_leap, input_leap = patch_row, g.y.dilation * width * channels * batch
+        outer_steps, steps = taps[1] - taps[0], (high - low) * group_channels
+        weight_outer, input_outer = patch_row, g.y.dilation * width * channels * batch
     else:  # one row of the patch at a time
-        leaps, steps = (taps[1] - taps[0]) * (high - low), heard
-        weight_leap, input_leap = heard, g.x.dilation * channels * batch
+        outer_steps, steps = (taps[1] - taps[0]) * (high - low), group_channels
+        weight_outer, input_outer = group_channels, g.x.dilation * channels * batch
     multiply(
         sums.reshape(-1),
-        Walk(rows[0] * batch, batch, 0, 0),
+        Strides(rows[0] * batch, batch, 0, 0),
         weight.reshape(-1),
-        Walk(rows[0] * patch + taps[0] * patch_row + low * heard, patch, weight_leap, 1),
+        Strides(rows[0] * patch + taps[0] * patch_row + low * group_channels, patch, weight_outer, 1),
         x.reshape(-1),
-        Walk(((top * width + left) * channels + group * heard) * batch, 0, input_leap, batch),
-        Extent(rows[1] - rows[0], batch, leaps, steps),
+        Strides(((top * width + left) * channels + group * group_channels) * batch, 0, input_outer, batch),
+        Extent(rows[1] - rows[0], batch, outer_steps, steps),
         continued,
         NOWHERE,
     )
@@ -118,7 +119,7 @@ def _multiply_patch(
 
 @compiled
 def pack(weight: Array, packed: Array, g: Geometry, begin: int, end: int) -> None:
-    """Weights as the way down reads them, tiles `[begin, end)` of channels.
+    """Lays out weights for the backward pass, tiles `[begin, end)` of channels.
 
     `packed` is `[tile, kernel row, kernel column, filter of the group, ROWS channels]`; tiles of one group
     after those of another.
@@ -136,47 +137,47 @@ def pack(weight: Array, packed: Array, g: Geometry, begin: int, end: int) -> Non
 
 
 @compiled
-def find_errors(
+def backward_input(
     out: Array,
     start: int,
     packed: Array,
-    delta: Array,
+    grad: Array,
     first: int,
     accumulate: bool,
     sums: Array,
     g: Geometry,
 ) -> None:
-    """Rows of the input from `start` on; `delta` begins at row `first` of places.
+    """Computes rows of the input's gradient from `start` on; `grad` begins at row `first` of places.
 
     `sums` is scratch for a row of the input.
     """
     for row in range(out.shape[0]):
-        errors = out[row]
-        for column in range(errors.shape[0]):
-            for c in range(errors.shape[1]):
-                for e in range(errors.shape[2]):
-                    before = upcast(errors[column, c, e])
+        grads = out[row]
+        for column in range(grads.shape[0]):
+            for c in range(grads.shape[1]):
+                for e in range(grads.shape[2]):
+                    before = upcast(grads[column, c, e])
                     sums[column, c, e] = before if accumulate else type(before)(0)
-        _add_rows(sums, packed, delta, first, receivers(start + row, g.y, first, first + delta.shape[0]), g)
-        for column in range(errors.shape[0]):
-            for c in range(errors.shape[1]):
-                for e in range(errors.shape[2]):
-                    errors[column, c, e] = downcast(sums[column, c, e], errors[column, c, e])
+        _add_rows(sums, packed, grad, first, receivers(start + row, g.y, first, first + grad.shape[0]), g)
+        for column in range(grads.shape[0]):
+            for c in range(grads.shape[1]):
+                for e in range(grads.shape[2]):
+                    grads[column, c, e] = downcast(sums[column, c, e], grads[column, c, e])
 
 
 @compiled
-def _add_rows(sums: Array, packed: Array, delta: Array, first: int, rows: Receivers, g: Geometry) -> None:
-    """Adds what rows of places return to one row of the input, block of weights after block."""
+def _add_rows(sums: Array, packed: Array, grad: Array, first: int, rows: Receivers, g: Geometry) -> None:
+    """Adds the terms of rows of places to one row of the input, block of weights after block."""
     whole = packed.nbytes <= CACHED_BYTES
     n_tiles, n_rows = (packed.shape[0], max(rows.n_places, 1)) if whole else (1, 1)
     for tile in range(0, packed.shape[0], n_tiles):
         for k in range(0, rows.n_places, n_rows):
             for column in range(sums.shape[0]):
-                columns = receivers(column, g.x, 0, delta.shape[1])
+                columns = receivers(column, g.x, 0, grad.shape[1])
                 for above in range(k, k + n_rows):
                     place, tap = rows.place + above * rows.step - first, rows.tap - above * rows.tap_step
                     for t in range(tile, tile + n_tiles):
-                        _add_place(sums[column], packed, t, tap, delta, place, columns, g)
+                        _add_place(sums[column], packed, t, tap, grad, place, columns, g)
 
 
 @compiled
@@ -185,24 +186,24 @@ def _add_place(
     packed: Array,
     tile: int,
     tap: int,
-    delta: Array,
+    grad: Array,
     row: int,
     columns: Receivers,
     g: Geometry,
 ) -> None:
-    """Adds what places in a row of `delta` return to a tile of channels of one place of the input."""
-    (batch, (_, n_columns, n_filters, _)), channels = (sums.shape[1], delta.shape), sums.shape[0] // g.groups
+    """Adds the terms of places in a row of `grad` to a tile of channels of one place of the input."""
+    (batch, (_, n_columns, n_filters, _)), channels = (sums.shape[1], grad.shape), sums.shape[0] // g.groups
     filters, tiles = n_filters // g.groups, packed.shape[0] // g.groups
     group, first = tile // tiles, tile % tiles * ROWS
     from_weights = ((tile * g.y.size + tap) * g.x.size + columns.tap) * filters * ROWS
-    from_errors = ((row * n_columns + columns.place) * n_filters + group * filters) * batch
+    from_grad = ((row * n_columns + columns.place) * n_filters + group * filters) * batch
     multiply(
         sums.reshape(-1),
-        Walk((group * channels + first) * batch, batch, 0, 0),
+        Strides((group * channels + first) * batch, batch, 0, 0),
         packed.reshape(-1),
-        Walk(from_weights, 1, -columns.tap_step * filters * ROWS, ROWS),
-        delta.reshape(-1),
-        Walk(from_errors, 0, columns.step * n_filters * batch, batch),
+        Strides(from_weights, 1, -columns.tap_step * filters * ROWS, ROWS),
+        grad.reshape(-1),
+        Strides(from_grad, 0, columns.step * n_filters * batch, batch),
         Extent(min(ROWS, channels - first), batch, columns.n_places, filters),
         True,
         NOWHERE,

@@ -27,6 +27,8 @@ _find_gradient: Final[Callable[..., torch.Tensor]] = grad.conv2d_weight
 class Conv2DKernel(TensorKernel):
     """`state = activation(sum over the patch of weight * input + bias)` for the machine's rows."""
 
+    layer = Conv2D
+
     gradient_by_rows = False
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
@@ -53,7 +55,7 @@ class Conv2DKernel(TensorKernel):
         top, window = self._top(self.context.rows[0]), self.context.windows[0]
         low, high = (min(max(row, window[0]), window[1]) for row in (top, top + self._padded.shape[2]))
         inside = self._inside(self._padded)[:, :, low - top : high - top]
-        source = _turned(rows_of(self.inputs[0], (low, high), window))[..., self._columns]
+        source = _transposed(rows_of(self.inputs[0], (low, high), window))[..., self._columns]
 
         def call() -> None:
             inside.copy_(source)
@@ -84,7 +86,7 @@ class Conv2DKernel(TensorKernel):
         y, first, last = self._geometry.y, *self.context.rows
         low = max(first, -((self._reach - 1 - run[0] - y.before) // y.stride))
         high = max(low, min(last, (run[1] - 1 + y.before) // y.stride + 1))
-        delta = _turned(rows_of(self.own_grad, (low, high), self.context.rows))
+        delta = _transposed(rows_of(self.own_grad, (low, high), self.context.rows))
         top, (batch, channels, *_) = self._top(low), self._padded.shape
         shape = [batch, channels, self._height(high - low), self._width]
         start, stop = max(run[0], top), min(run[1], top + shape[2])
@@ -109,7 +111,7 @@ class Conv2DKernel(TensorKernel):
         shape = list(self._weight.shape)
 
         def call() -> None:
-            found = _find_gradient(self._padded, shape, _turned(delta), *self._settings)
+            found = _find_gradient(self._padded, shape, _transposed(delta), *self._settings)
             weight.copy_(found.permute(0, 2, 3, 1))
             if bias is not None:
                 bias.copy_(delta.sum((0, 1, 3), dtype=self.wide))
@@ -130,7 +132,7 @@ class Conv2DKernel(TensorKernel):
         return padded[..., before + self._columns.start : before + self._columns.stop]
 
 
-def _turned(tensor: torch.Tensor) -> torch.Tensor:
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
     """`[example, channel, row, column]` of `[row, column, channel, example]`: a view."""
     return tensor.permute(3, 2, 0, 1)
 

@@ -10,8 +10,9 @@ import torch
 
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, PartialKernel
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, PartialKernel
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.layers import Dense
 from partita.layers.box import Spans
 
 
@@ -21,6 +22,8 @@ class DenseKernel(TensorKernel):
     As on a CPU, a product in bfloat16 is rounded once, and a sum of several is kept in float32 until it is
     whole.
     """
+
+    layer = Dense
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
@@ -77,6 +80,11 @@ class DenseKernel(TensorKernel):
                     torch.mm(weight, delta, out=place)
 
         return call
+
+    @classmethod
+    def make(cls, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel:
+        """The kernel for all inputs, or for a cut by inputs."""
+        return (cls if context.input_rows is None else DenseByInputsKernel)(context, arrays, pool)
 
     @property
     def gradient_dtype(self) -> np.dtype[Any]:
@@ -167,8 +175,3 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
         deltas = self.partial.grad_output
         assert deltas is not None, "nothing comes down to this layer"
         return tensor_of(deltas), (0, self.context.grid.n_rows), self.partial.bias_rows
-
-
-def dense_kernel(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> TensorKernel:
-    """The kernel of a dense layer, however it is cut."""
-    return (DenseKernel if context.input_rows is None else DenseByInputsKernel)(context, arrays, pool)

@@ -7,7 +7,7 @@ import torch
 from partita.engine.kernels.cuda.activations import activate, slope_times
 from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Call
-from partita.layers.activations import Activation
+from partita.layers import Activation, Add
 from partita.layers.box import BoxSet, Spans
 
 
@@ -47,6 +47,8 @@ class _OneToOneKernel(TensorKernel):
 class ActivationKernel(_OneToOneKernel):
     """An activation function of every node."""
 
+    layer = Activation
+
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Copies the rows and applies the function in place."""
         layer, source = (
@@ -70,6 +72,8 @@ class ActivationKernel(_OneToOneKernel):
 
 class AddKernel(_OneToOneKernel):
     """The sum of the inputs, in their order. Every input receives the layer's own errors."""
+
+    layer = Add
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds input after input."""

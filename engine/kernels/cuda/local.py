@@ -15,12 +15,15 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics.cuda import bound
+from partita.layers import LocallyConnected2D
 from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
 
 
 class LocallyConnectedKernel(TensorKernel):
     """`state = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
+
+    layer = LocallyConnected2D
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)

@@ -9,6 +9,7 @@ import torch
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, LossKernel
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.layers import BinaryCrossEntropy, HalfSquaredError, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.box import Spans
 
 
@@ -19,7 +20,7 @@ class _ScoresKernel(TensorKernel, LossKernel):
         super().__init__(context, arrays, pool)
         self.scores = columns(self.inputs[0])
         self.first = context.windows[0][0] * context.sources[0].nodes_per_row
-        self.judged = self.zeros(3, context.batch, dtype=torch.float64)
+        self.example_metrics = self.zeros(3, context.batch, dtype=torch.float64)
         """Of each example the loss, whether the scores are right, and whether its label names no score."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
@@ -51,14 +52,14 @@ class _ScoresKernel(TensorKernel, LossKernel):
         Raises:
             ValueError: a label names no score.
         """
-        loss, n_right, n_wrong = self.judged[:, :count].sum(1).tolist()
+        loss, n_right, n_wrong = self.example_metrics[:, :count].sum(1).tolist()
         if n_wrong:
             self._refuse()
         return loss, int(n_right)
 
     def _judge(self, losses: torch.Tensor) -> None:
         """Keeps what each example costs."""
-        self.judged[0] = losses
+        self.example_metrics[0] = losses
         self.output[0] = losses
 
     @abstractmethod
@@ -91,7 +92,7 @@ class _LabelKernel(_ScoresKernel):
         def call() -> None:
             if self.whole:
                 summarise()
-            self.judged[2] = (self.labels < 0) | (self.labels >= classes)
+            self.example_metrics[2] = (self.labels < 0) | (self.labels >= classes)
             places = self.labels - self.first
             here = (places >= 0) & (places < len(self.scores))
             inside = places.clamp(0, len(self.scores) - 1)[None]
@@ -107,7 +108,7 @@ class _LabelKernel(_ScoresKernel):
         return (self.labels == self.numbers[here]).to(self.wide)
 
     def _refuse(self) -> None:
-        wrong, classes = int(self.labels[self.judged[2] > 0][0]), self.context.sources[0].n_nodes
+        wrong, classes = int(self.labels[self.example_metrics[2] > 0][0]), self.context.sources[0].n_nodes
         raise ValueError(
             f"{self.context.label} was given the label {wrong}; "
             f"with {classes} scores, labels are 0 to {classes - 1}"
@@ -116,6 +117,8 @@ class _LabelKernel(_ScoresKernel):
 
 class SoftmaxCrossEntropyKernel(_LabelKernel):
     """The negative log of the softmax probability of the right label."""
+
+    layer = SoftmaxCrossEntropy
 
     n_summary = 2
 
@@ -141,7 +144,7 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
         total = (told[:, 1] * (told[:, 0] - largest).exp()).sum(0)
         self.kept[0], self.kept[1] = largest, 1 / (total * self.mean_over)
         losses = torch.where(here, total.log() + (largest - scores), 0)
-        self.judged[1] = here & (scores >= largest) & losses.isfinite()
+        self.example_metrics[1] = here & (scores >= largest) & losses.isfinite()
         self._judge(losses)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
@@ -149,8 +152,10 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
         return found.sub_(self._one_hot(here), alpha=1 / self.mean_over)
 
 
-class OneAgainstAllKernel(_LabelKernel):
+class OneVsRestKernel(_LabelKernel):
     """A logistic classifier for each score."""
+
+    layer = OneVsRest
 
     n_summary = 1
 
@@ -166,7 +171,7 @@ class OneAgainstAllKernel(_LabelKernel):
     def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
         losses = _softplus_sum(self.scores) - torch.where(here, scores, 0)
         largest = self.summaries[:, 0].amax(0)
-        self.judged[1] = here & (scores >= largest) & losses.isfinite()
+        self.example_metrics[1] = here & (scores >= largest) & losses.isfinite()
         self._judge(losses)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
@@ -189,8 +194,10 @@ class _TargetKernel(_ScoresKernel):
         """Of each example."""
 
 
-class LogisticCrossEntropyKernel(_TargetKernel):
+class BinaryCrossEntropyKernel(_TargetKernel):
     """The cross-entropy of each score's logistic with its target."""
+
+    layer = BinaryCrossEntropy
 
     def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return _softplus_sum(scores) - (scores * target).sum(0)
@@ -199,8 +206,10 @@ class LogisticCrossEntropyKernel(_TargetKernel):
         return scores.sigmoid().sub_(self.target[here]).div_(self.mean_over)
 
 
-class SquaredErrorKernel(_TargetKernel):
+class HalfSquaredErrorKernel(_TargetKernel):
     """Half the sum of squared differences."""
+
+    layer = HalfSquaredError
 
     def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (scores - target).square().sum(0) / 2

@@ -24,6 +24,8 @@ class LocalContrastNormalisationKernel(TensorKernel):
     The way up keeps both for the way down. Sums over windows are float64.
     """
 
+    layer = LocalContrastNormalisation2D
+
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         layer, wiring, source = context.grid.layer, context.grid.connectivity, context.sources[0].shape

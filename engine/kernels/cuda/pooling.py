@@ -14,7 +14,7 @@ from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.layers import AveragePool2D
+from partita.layers import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
 
@@ -128,6 +128,8 @@ def _inside(places: range, stride: int, before: int, size: int, extent: int) -> 
 class MaxPoolKernel(_PoolKernel):
     """The largest state of the patch; the error goes to the first that is largest."""
 
+    layer = MaxPool2D
+
     padding = -math.inf
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
@@ -148,6 +150,8 @@ class MaxPoolKernel(_PoolKernel):
 
 class AveragePoolKernel(_PoolKernel):
     """The mean of the patch, or of what of it lies inside the picture."""
+
+    layer = AveragePool2D
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
@@ -171,6 +175,8 @@ class AveragePoolKernel(_PoolKernel):
 
 class L2PoolKernel(_PoolKernel):
     """The square root of the sum of squares; no error where it is zero."""
+
+    layer = L2Pool2D
 
     def _pool(self, taps: list[torch.Tensor]) -> None:
         total = self.zeros(*self.output.shape)

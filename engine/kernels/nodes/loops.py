@@ -23,7 +23,7 @@ from partita.engine.kernels.nodes import ir, scalars, vectors
 from partita.engine.kernels.nodes.comparison import Different, difference
 from partita.engine.kernels.nodes.compiler import CompiledFunction, Uncompilable, compile_function
 from partita.engine.kernels.nodes.generated import Names, NotCompiled, ready
-from partita.engine.kernels.nodes.plays import downward_play, finish_play, turn_play, upward_play
+from partita.engine.kernels.nodes.plays import backward_sum_play, downward_play, finish_play, upward_play
 from partita.engine.kernels.nodes.portable import portable
 from partita.engine.kernels.nodes.reader import read_function
 from partita.engine.kernels.nodes.source import first_line, meaning, written
@@ -71,12 +71,12 @@ class SumLoops:
     Attributes:
         weight: which of the parameters is the weight.
         finish: as `vectors.finish_text` writes it.
-        turn: as `vectors.turn_text` writes it; None if errors pass as they are, or never come.
+        backward_sum: as `vectors.backward_sum_text` writes it; None where the gradient passes.
     """
 
     weight: int
     finish: Callable[..., None]
-    turn: Callable[..., None] | None
+    backward_sum: Callable[..., None] | None
 
 
 def sum_loops(
@@ -99,7 +99,7 @@ def kept_sum_loops(
     if loops is not None:
         differences = [difference(upward, signature, "upward", finish_play(loops.finish, loops.weight))]
         if downward is not None:
-            played = turn_play(loops.turn, loops.weight)
+            played = backward_sum_play(loops.backward_sum, loops.weight)
             differences.append(difference(downward, signature, "downward", played))
         _settle(differences, signature, lambda exact: sum_loops(upward, downward, exact))
     return loops
@@ -136,11 +136,11 @@ def _loops_of_sum(
     weight = [name for name, _ in signature.parameters].index(found.weight)
     if down is None or found.passes:
         return SumLoops(weight, names["finish"], None)
-    turns = ready(
-        vectors.turn_text(found, down, signature),
-        lambda names: names["turn"](0, *flats, state, state, state, 0),
+    found_backward = ready(
+        vectors.backward_sum_text(found, down, signature),
+        lambda names: names["backward_sum"](0, *flats, state, state, state, 0),
     )
-    return SumLoops(weight, names["finish"], turns["turn"])
+    return SumLoops(weight, names["finish"], found_backward["backward_sum"])
 
 
 def up_loop(upward: Callable[..., Any], signature: Signature) -> ForwardLoop:

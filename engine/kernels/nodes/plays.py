@@ -64,15 +64,15 @@ def finish_play(finish: Loop, weight: int) -> Play:
     return play
 
 
-def turn_play(turn: Loop | None, weight: int) -> Play:
+def backward_sum_play(backward_sum: Loop | None, weight: int) -> Play:
     """Plays a weighted sum downward: everything follows from the error of the sum."""
 
     def play(inputs: Inputs) -> Array:
         state, error = inputs.last(-2), inputs.last(-1)
         delta = error
-        if turn is not None:
+        if backward_sum is not None:
             delta = stored(np.zeros(error.shape), inputs.signature)
-            turn(len(inputs.incoming), *_of_nodes(inputs), state, error, delta, 0)
+            backward_sum(len(inputs.incoming), *_of_nodes(inputs), state, error, delta, 0)
         results = []
         for given, of_sum in zip(inputs.given, numbers(delta)[0], strict=True):
             learned = [

@@ -138,12 +138,12 @@ def finish_text(found: WeightedSum, upward: ir.Function, signature: Signature) -
     return module.text
 
 
-def turn_text(found: WeightedSum, downward: ir.Function, signature: Signature) -> str:
-    """The module with `turn`, which writes the errors of sums of some nodes, from those of their states."""
+def backward_sum_text(found: WeightedSum, downward: ir.Function, signature: Signature) -> str:
+    """The module with `backward_sum`, from the gradient of some nodes' activations to that of their sums."""
     assert found.downward is not None
     module = _Module(downward, signature)
     module.loop(
-        f"turn(fan_in, {signature.of_nodes}state, error, delta, begin)",
+        f"backward_sum(fan_in, {signature.of_nodes}state, error, delta, begin)",
         "for n in range(state.shape[0]):",
         found.downward,
         each_tile=["result = part(delta, n, at, m)"],

@@ -175,11 +175,13 @@ class BodyWriter:
     def _turns(self, loop: ir.Loop, places: Sequence[ir.Expression]) -> None:
         first, *_ = loop.body
         body = first.body if isinstance(first, ir.Each) else loop.body
-        turns = tuple(_moved(statement, loop.variable, place) for place in places for statement in body)
+        found_backward = tuple(
+            _moved(statement, loop.variable, place) for place in places for statement in body
+        )
         if isinstance(first, ir.Each):
-            self._each(turns)
+            self._each(found_backward)
         else:
-            self._sum(turns)
+            self._sum(found_backward)
 
     def _each(self, body: Sequence[ir.Statement]) -> None:
         """A loop over the examples: tiles are read, the statements done, tiles written."""

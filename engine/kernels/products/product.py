@@ -86,7 +86,7 @@ def _by_numpy(
     room.reserve(out.size)
 
     def add() -> None:
-        with room.lent(out.size) as flat:
+        with room.take(out.size) as flat:
             term = flat.reshape(out.shape)
             _multiply(a, b, term, pool)
             np.add(out, term, out)

@@ -18,7 +18,7 @@ from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.transposition import transpose
-from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
 from partita.engine.numerics import compiled
 
 _PANEL: Final = 96
@@ -47,20 +47,20 @@ def product(
         scratch: of that type, where `b` is turned; it may serve many products. None for one of its own.
         accumulate: the chains begin with what is in `out`.
     """
-    item_bytes, right = a.itemsize, _flat(b)
-    if b.strides[1] == item_bytes:
+    right = _flat(b)
+    if b.strides[1] == b.itemsize:
         multiply = _of_rows(a, right, b.shape[1], out, pool, accumulate=accumulate)
-        return partial(multiply, right, b.strides[0] // item_bytes)
-    stride = turned_lanes(b.shape[1], item_bytes)
-    size, room = len(b) * stride, scratch or Scratch(1, a.dtype)
+        return partial(multiply, right, b.strides[0] // b.itemsize)
+    stride = padded_stride(b.shape[1], out.itemsize)
+    size, room = len(b) * stride, scratch or Scratch(1, out.dtype)
     room.reserve(size)
-    turn = _turning(b.T, out, stride, pool)
+    backward_sum = _transposition(b.T, out, stride, pool)
     multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, pool, accumulate=accumulate)
 
     def call() -> None:
-        with room.lent(size) as turned:
-            turn(turned)
-            multiply(turned, stride)
+        with room.take(size) as transposed:
+            backward_sum(transposed)
+            multiply(transposed, stride)
 
     return call
 
@@ -82,23 +82,23 @@ def _of_rows(
     return multiply
 
 
-def _turning(matrix: Array, like: Array, stride: int, pool: ThreadPool) -> Callable[[Array], None]:
+def _transposition(matrix: Array, like: Array, stride: int, pool: ThreadPool) -> Callable[[Array], None]:
     """What writes the columns of a matrix, which lies in rows, into a flat array, a stride apart."""
     (n_rows, n_columns), x, x_stride = matrix.shape, _flat(matrix), matrix.strides[0] // matrix.itemsize
     in_line = LINE_BYTES // matrix.itemsize
     bound(_turn, x, x_stride, like.reshape(-1), stride, 0, 0, n_columns)
 
-    def turn(turned: Array) -> None:
+    def backward_sum(transposed: Array) -> None:
         def work(start: int, stop: int) -> None:
             rows = start * in_line, min(stop * in_line, n_rows)
-            _turn(x, x_stride, turned, stride, *rows, n_columns)
+            _turn(x, x_stride, transposed, stride, *rows, n_columns)
 
         pool.split(0, -(-n_rows // in_line), work, operations=float(matrix.size))
 
-    return turn
+    return backward_sum
 
 
-def turned_lanes(lanes: int, item_bytes: int) -> int:
+def padded_stride(lanes: int, item_bytes: int) -> int:
     """From row to row of a matrix that was turned: an odd number of lines, so that the rows of a tile do not
     compete for the same places of the cache.
     """
@@ -109,11 +109,11 @@ def turned_lanes(lanes: int, item_bytes: int) -> int:
 @compiled
 def multiply_blocks(
     out: Array,
-    into: Walk,
+    into: Strides,
     left: Array,
-    from_left: Walk,
+    from_left: Strides,
     right: Array,
-    from_right: Walk,
+    from_right: Strides,
     extent: Extent,
     continued: bool,
 ) -> None:
@@ -131,7 +131,7 @@ def multiply_blocks(
             for row in range(first, end, _PANEL):
                 multiply(
                     out,
-                    Walk(into.at + row * into.row_stride, into.row_stride, 0, 0),
+                    Strides(into.at + row * into.row_stride, into.row_stride, 0, 0),
                     left,
                     _shifted(from_left, row, step),
                     right,
@@ -150,9 +150,9 @@ def _evenly(steps: int, longest: int, multiple: int) -> int:
 
 
 @compiled
-def _shifted(walk: Walk, rows: int, steps: int) -> Walk:
+def _shifted(walk: Strides, rows: int, steps: int) -> Strides:
     at = walk.at + rows * walk.row_stride + steps * walk.step_stride
-    return Walk(at, walk.row_stride, 0, walk.step_stride)
+    return Strides(at, walk.row_stride, 0, walk.step_stride)
 
 
 @compiled
@@ -172,11 +172,11 @@ def _rows(
     """Rows `[start, stop)` of a product."""
     multiply_blocks(
         out,
-        Walk(start * lanes, lanes, 0, 0),
+        Strides(start * lanes, lanes, 0, 0),
         left,
-        Walk(start * row_stride, row_stride, 0, step_stride),
+        Strides(start * row_stride, row_stride, 0, step_stride),
         right,
-        Walk(0, 0, 0, right_stride),
+        Strides(0, 0, 0, right_stride),
         Extent(stop - start, lanes, 1, steps),
         accumulate,
     )

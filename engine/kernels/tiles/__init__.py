@@ -4,6 +4,6 @@
 both are written with the vectors of `llvm_vectors`. `scratch` is memory that threads borrow.
 """
 
-from partita.engine.kernels.tiles.vector_products import Extent, Walk, multiply
+from partita.engine.kernels.tiles.vector_products import Extent, Strides, multiply
 
-__all__ = ["Extent", "Walk", "multiply"]
+__all__ = ["Extent", "Strides", "multiply"]

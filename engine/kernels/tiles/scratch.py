@@ -1,4 +1,4 @@
-"""Room in which the threads of a team work, taken while calls are prepared."""
+"""Scratch arrays of the threads of a pool, allocated while calls are prepared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partita.engine.numerics import aligned
 
 
 class Scratch:
-    """An array for each thread of a team. Who works borrows one, and waits if all are lent."""
+    """An array for each thread of a pool; a thread takes one, and waits while all are taken."""
 
     def __init__(self, threads: int, dtype: np.dtype[Any]) -> None:
         self._threads, self._dtype, self._size = threads, dtype, -1
@@ -22,7 +22,7 @@ class Scratch:
         self.reserve(0)
 
     def reserve(self, size: int) -> None:
-        """Each array will have this many numbers, or more. Not while one is lent."""
+        """Makes each array at least so large. Not while one is taken."""
         if size <= self._size:
             return
         self._size, self._free = size, SimpleQueue()
@@ -30,8 +30,8 @@ class Scratch:
             self._free.put(aligned((size,), self._dtype))
 
     @contextmanager
-    def lent(self, size: int) -> Iterator[Array]:
-        """The first numbers of an array, `[size]`, in any state; from any thread."""
+    def take(self, size: int) -> Iterator[Array]:
+        """The first numbers of a free array, `[size]`, not initialised; from any thread."""
         array = self._free.get()
         try:
             yield array[:size]

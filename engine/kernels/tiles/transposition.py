@@ -14,7 +14,7 @@ from partita.engine.kernels.tiles.llvm_vectors import Vectors, data_of, lanes_of
 from partita.engine.numerics import compiled_to_be_called
 
 
-def _turned(vectors: Vectors, rows: list[ir.Value]) -> list[ir.Value]:
+def _transposed(vectors: Vectors, rows: list[ir.Value]) -> list[ir.Value]:
     """The columns of a square of vectors: pairs exchange halves, then quarters ... down to single lanes."""
     rows, half = list(rows), vectors.lanes // 2
     while half:
@@ -39,7 +39,7 @@ def _declare_turn(typing_context, x, x_at, x_stride, out, out_at, out_stride, ro
             place = builder.gep(source, [builder.add(x_at, builder.mul(row, x_stride))])
             loaded.append(vectors.load(place, there))
         wanted = vectors.mask(n_rows)
-        for j, column in enumerate(_turned(vectors, loaded)):
+        for j, column in enumerate(_transposed(vectors, loaded)):
             with builder.if_then(builder.icmp_signed("<", number(j), n_columns)):
                 place = builder.gep(target, [builder.add(out_at, builder.mul(number(j), out_stride))])
                 vectors.store(column, place, wanted)

@@ -40,14 +40,14 @@ ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
 Masks: TypeAlias = Sequence[ir.Value | None]
 
 
-class Walk(NamedTuple):
+class Strides(NamedTuple):
     """How an operand lies in a flat array: its number for a row, leap and step stands at
-    `at + row * row_stride + leap * leap_stride + step * step_stride`.
+    `at + row * row_stride + outer * outer_stride + step * step_stride`.
     """
 
     at: int
     row_stride: int
-    leap_stride: int
+    outer_stride: int
     step_stride: int
 
 
@@ -56,7 +56,7 @@ class Extent(NamedTuple):
 
     rows: int
     lanes: int
-    leaps: int
+    outer_steps: int
     steps: int
 
 
@@ -82,12 +82,12 @@ class _Tiles:
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
         self.builder, self.vectors = builder, Vectors(builder, scalar)
         self.out, into, self.left, from_left, self.right, from_right, extent, continued, following = arguments
-        self.from_left = Walk(*cgutils.unpack_tuple(builder, from_left, 4))
+        self.from_left = Strides(*cgutils.unpack_tuple(builder, from_left, 4))
         at, row_stride = cgutils.unpack_tuple(builder, into, 2)
-        self.into = Walk(at, row_stride, number(0), number(0))
-        at, leap_stride, step_stride = cgutils.unpack_tuple(builder, from_right, 3)
-        self.from_right = Walk(at, number(0), leap_stride, step_stride)
-        self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
+        self.into = Strides(at, row_stride, number(0), number(0))
+        at, outer_stride, step_stride = cgutils.unpack_tuple(builder, from_right, 3)
+        self.from_right = Strides(at, number(0), outer_stride, step_stride)
+        self.rows, self.lanes, self.outer_steps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
         self.following = Following(*cgutils.unpack_tuple(builder, following, 2))
         is_one = builder.icmp_signed(">=", self.following.at, number(0))
         self.asks = builder.or_(is_one, builder.icmp_signed(">", self.following.beyond, number(0)))
@@ -123,21 +123,26 @@ class _Tiles:
         for total, (row, v, mask) in zip(sums, places, strict=True):
             held = self.continued if mask is None else builder.and_(self.continued, mask)
             builder.store(vectors.load(self._lane(row, v), held), total)
-        with cgutils.for_range(builder, self.leaps) as leap:
+        with cgutils.for_range(builder, self.outer_steps) as outer:
             with builder.if_then(self.asks):
-                self._ask(leap.index, n_rows)
+                self._ask(outer.index, n_rows)
             with cgutils.for_range(builder, self.steps) as step:
-                self._step(leap.index, step.index, from_left, masks, sums)
+                self._step(outer.index, step.index, from_left, masks, sums)
         for total, (row, v, mask) in zip(sums, places, strict=True):
             vectors.store(builder.load(total), self._lane(row, v), mask)
 
     def _step(
-        self, leap: ir.Value, step: ir.Value, rows: Sequence[ir.Value], masks: Masks, sums: Sequence[ir.Value]
+        self,
+        outer: ir.Value,
+        step: ir.Value,
+        rows: Sequence[ir.Value],
+        masks: Masks,
+        sums: Sequence[ir.Value],
     ) -> None:
         """One number for each row times one vector for each mask."""
         builder, vectors = self.builder, self.vectors
         from_left, from_right = (
-            builder.add(builder.mul(leap, walk.leap_stride), builder.mul(step, walk.step_stride))
+            builder.add(builder.mul(outer, walk.outer_stride), builder.mul(step, walk.step_stride))
             for walk in (self.from_left, self.from_right)
         )
         begin = builder.gep(self.right, [builder.add(self.from_right.at, from_right)])
@@ -149,15 +154,15 @@ class _Tiles:
                 total = next(totals)
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
 
-    def _ask(self, leap: ir.Value, n_rows: int) -> None:
+    def _ask(self, outer: ir.Value, n_rows: int) -> None:
         """Asks for the share of a leap in what follows."""
         builder, following = self.builder, self.following
         numbers = builder.mul(self.steps, number(n_rows))
-        begin = self._place(self.left, following.at, (leap, numbers))
+        begin = self._place(self.left, following.at, (outer, numbers))
         is_none = builder.icmp_signed("<", following.at, number(0))
         self._ask_for(begin, builder.select(is_none, number(0), numbers))
         walk = self.from_right
-        end = self._place(self.right, walk.at, (leap, walk.leap_stride), (self.steps, walk.step_stride))
+        end = self._place(self.right, walk.at, (outer, walk.outer_stride), (self.steps, walk.step_stride))
         self._ask_for(end, following.beyond)
 
     def _ask_for(self, begin: ir.Value, count: ir.Value) -> None:
@@ -200,7 +205,7 @@ def _multiply_tile(
     out: Any,
     into: tuple[int, int],
     left: Any,
-    from_left: Walk,
+    from_left: Strides,
     right: Any,
     from_right: tuple[int, int, int],
     extent: Extent,
@@ -208,7 +213,7 @@ def _multiply_tile(
     following: Following,
 ) -> None:
     """Computes one tile. Takes pointers (an array would be seven arguments), and of walks what it uses:
-    `(at, row_stride)` of `into`, `(at, leap_stride, step_stride)` of `from_right`.
+    `(at, row_stride)` of `into`, `(at, outer_stride, step_stride)` of `from_right`.
     """
     _tile(out, into, left, from_left, right, from_right, extent, continued, following)
 
@@ -220,16 +225,16 @@ _inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
 @_inlined
 def multiply(
     out: Array,
-    into: Walk,
+    into: Strides,
     left: Array,
-    from_left: Walk,
+    from_left: Strides,
     right: Array,
-    from_right: Walk,
+    from_right: Strides,
     extent: Extent,
     continued: bool,
     following: Following,
 ) -> None:
-    """`out[row, lane] = sum over leaps and steps of left[row, leap, step] * right[leap, step, lane]`.
+    """`out[row, lane] = sum over outer_steps and steps of left[row, outer, step] * right[outer, step, lane]`.
 
     Lanes lie one after another, in `out` and in `right`. For compiled code, without checks.
 
@@ -259,20 +264,20 @@ def multiply(
                 pointer_to(left),
                 _from_row(from_left, row),
                 pointer_to(right),
-                (from_right.at + lane, from_right.leap_stride, from_right.step_stride),
-                Extent(n_rows, n_lanes, extent.leaps, extent.steps),
+                (from_right.at + lane, from_right.outer_stride, from_right.step_stride),
+                Extent(n_rows, n_lanes, extent.outer_steps, extent.steps),
                 continued,
                 Following(at, beyond),
             )
             if at >= 0:
-                at += n_rows * extent.leaps * extent.steps
+                at += n_rows * extent.outer_steps * extent.steps
             row, beyond = row + n_rows, 0
         lane, at = lane + n_lanes, -1
 
 
 @register_jitable
-def _from_row(walk: Walk, row: int) -> Walk:
-    return Walk(walk.at + row * walk.row_stride, walk.row_stride, walk.leap_stride, walk.step_stride)
+def _from_row(walk: Strides, row: int) -> Strides:
+    return Strides(walk.at + row * walk.row_stride, walk.row_stride, walk.outer_stride, walk.step_stride)
 
 
 @register_jitable
@@ -290,7 +295,10 @@ def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # typ
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, walk, _, at, rows, lanes = arguments
         target, source = (data_of(context, builder, takes[k], arguments[k]) for k in (0, 2))
-        vectors, walk = Vectors(builder, target.type.pointee), Walk(*cgutils.unpack_tuple(builder, walk, 4))
+        vectors, walk = (
+            Vectors(builder, target.type.pointee),
+            Strides(*cgutils.unpack_tuple(builder, walk, 4)),
+        )
         with cgutils.for_range(builder, rows) as row:
             place = builder.gep(target, [builder.add(walk.at, builder.mul(row.index, walk.row_stride))])
             value = builder.load(builder.gep(source, [builder.add(at, row.index)]))
