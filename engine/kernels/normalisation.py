@@ -45,14 +45,16 @@ class LocalContrastNormalisationKernel(Kernel):
 
         def add(start: int, stop: int) -> None:
             with scratch.take(self._size) as row:
-                pair = (rows_of(array, (start, stop), window) for array in (x, sums))
-                add_channels(*pair, row.reshape(self._row), self._columns)
+                inputs, into = rows_of(x, (start, stop), window), rows_of(sums, (start, stop), window)
+                add_channels(inputs, into, row.reshape(self._row), self._columns)
 
         def divide(start: int, stop: int) -> None:
             with scratch.take(self._size) as row:
-                pair = (rows_of(array, (start, stop), own) for array in (self.arrays.output, self._saved))
+                out, saved = (
+                    rows_of(array, (start, stop), own) for array in (self.arrays.output, self._saved)
+                )
                 given = row.reshape(self._row), self._rows, floor, start, self._left
-                normalise(x, sums, window[0], height, *pair, *given)
+                normalise(x, sums, window[0], height, out, saved, *given)
 
         return sequence(
             split_spans(self.pool, (window,), add, operations=operations),
@@ -79,9 +81,9 @@ class LocalContrastNormalisationKernel(Kernel):
         def work(start: int, stop: int) -> None:
             span = start, stop
             inputs, into = rows_of(x, span, window), rows_of(sums, span, receivers)
-            pair = (rows_of(array, span, own) for array in (grad, self._saved))
+            of_span, saved = rows_of(grad, span, own), rows_of(self._saved, span, own)
             with scratch.take(self._size) as row:
-                sum_windows(inputs, *pair, into, row.reshape(self._row), columns, self._left)
+                sum_windows(inputs, of_span, saved, into, row.reshape(self._row), columns, self._left)
 
         return split_spans(self.pool, (receivers,), work, operations=self.context.operations)
 

@@ -119,7 +119,7 @@ def test_bfloat16_rounds_what_it_stores_and_nothing_else(
     rounded = given_case.rounded
     cuts = data.draw(cut_points(rounded.grid.n_rows))
     whole, wide = play(rounded), play(rounded.upcast)
-    assert_same_bits(whole, Played(_rounded(wide.output), (_rounded(wide.errors[0]),), wide.gradients))
+    assert_same_bits(whole, Played(_rounded(wide.state), (_rounded(wide.errors[0]),), wide.gradients))
     assert_same_bits(play(rounded, threads=3), whole)
     pieces = play(rounded, *cuts)  # the errors of rows that pieces share are rounded on their way
     assert_same_bits(Played(pieces.state, whole.errors, pieces.gradients), whole)

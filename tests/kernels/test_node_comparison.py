@@ -73,7 +73,7 @@ def squares_errors(incoming, weight, state, error):  # type: ignore[no-untyped-d
     ("functions", "planted", "role"),
     [
         ((weighs, weighs_errors), "finish_text", "upward"),
-        ((weighs, weighs_errors), "turn_text", "downward"),
+        ((weighs, weighs_errors), "backward_sum_text", "downward"),
         ((squares, squares_errors), "upward_text", "upward"),
         ((squares, squares_errors), "downward_text", "downward"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -68,9 +68,10 @@ class Conv2DKernel(Kernel):
         own, (window, _) = self.context.rows, self.context.windows[0]
         x, output, geometry, bias = self.arrays.inputs[0], self.arrays.output, self._geometry, self._bias
         activation, (_, columns, filters, batch) = ACTIVATIONS.index(self._function), output.shape
-        loop, weight, row = forward, self._weight, (columns, filters, batch)
+        loop: Callable[..., None] = forward_small_batch if self._over_filters else forward
+        weight, row = self._weight, (columns, filters, batch)
         if self._over_filters:
-            loop, weight, row = forward_small_batch, self._transposed, (columns + 1, batch, filters)
+            weight, row = self._transposed, (columns + 1, batch, filters)
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
@@ -112,9 +113,10 @@ class Conv2DKernel(Kernel):
         window, (first, _) = self.context.grad_windows[0], self.context.rows
         out, grad = self.arrays.grad_input(0), self.arrays.own_grad
         _, columns, channels, batch = out.shape
-        loop, weight, row = backward_input, self._packed, (columns, channels, batch)
+        loop: Callable[..., None] = backward_input_small_batch if self._over_channels else backward_input
+        weight, row = self._packed, (columns, channels, batch)
         if self._over_channels:
-            loop, weight, row = backward_input_small_batch, self._weight, (columns, batch, channels)
+            weight, row = self._weight, (columns, batch, channels)
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:

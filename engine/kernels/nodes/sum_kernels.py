@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -152,13 +151,7 @@ class NodeFullSumKernel(Kernel):
         for start, stop in rows:
             out = columns(rows_of(self.arrays.grad_input(0), (start, stop), window))
             weight = self._weight[:, start * per_row : stop * per_row].T
-            sums = out if self._in_place else np.zeros(out.shape, self.context.master)
-            multiply = self._product(weight, grad, sums, accumulate=accumulate)
-            if not self._in_place and accumulate:
-                calls.append(partial(upcast_array, out, sums))
-            calls.append(multiply)
-            if not self._in_place:
-                calls.append(partial(downcast_array, sums, out))
+            calls.append(self._rounded_product(weight, grad, out, accumulate=accumulate))
         return sequence(*calls)
 
     def backward_parameters(
@@ -171,6 +164,21 @@ class NodeFullSumKernel(Kernel):
         multiply = self._product(grad, self._x.T, weight, accumulate=accumulate)
         of_nodes = self._own.gradient_of_nodes(out, asked, accumulate=accumulate)
         return sequence(self._own.backward_sums(asked), multiply, of_nodes)
+
+    def _rounded_product(self, a: Array, b: Array, out: Array, *, accumulate: bool) -> Call:
+        """A product that is rounded once where `out` is bfloat16."""
+        if self._in_place:
+            return self._product(a, b, out, accumulate=accumulate)
+        sums = np.zeros(out.shape, self.context.master)
+        multiply = self._product(a, b, sums, accumulate=accumulate)
+
+        def call() -> None:
+            if accumulate:
+                upcast_array(out, sums)
+            multiply()
+            downcast_array(sums, out)
+
+        return call
 
     def _product(self, a: Array, b: Array, out: Array, *, accumulate: bool = False) -> Call:
         return product(a, b, out, pool=self.pool, scratch=self._transposed, accumulate=accumulate)

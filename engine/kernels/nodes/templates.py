@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from partita.engine.kernels.nodes import ir
 
@@ -64,9 +65,7 @@ def substituted(body: Body) -> Body | None:
     found: list[ir.Statement] = []
     for statement in body:
         for name, value in values.items():
-            statement = ir.edited(
-                statement, lambda e, name=name, value=value: ir.put(e, ir.Variable(name), value)
-            )  # type: ignore[misc]
+            statement = ir.edited(statement, partial(ir.put, variable=ir.Variable(name), value=value))
         if not isinstance(statement, ir.Assign | ir.Store):
             return None
         changed = statement.name if isinstance(statement, ir.Assign) else statement.array
