@@ -1,18 +1,17 @@
 """Hosts at work: joins the protocol's machines, the kernels and a mailbox. Only this folder knows all three.
 
-`host` is the loop of every host (one mailbox, one thread, one role) and `task` what a host is given to do
-(`replica_task`, where it is a part of a run). There are five roles: `training` (a part under Downpour),
-`portions` (a part under Sandblaster, whose `turns` are fed by `portion_feed`), `session` (a part that plays a
-step when told to), `serving` (a shard) and `vector_serving` (a shard under batch optimisation, with
-`gradients` on their way into a sum); what the two shards have in common is `leased`, `writing` their files,
-and what goes on `beside` the talk. A part's program is played by `player` on kernel threads, and `trace`
-tells what was done when; `compute` turns instructions into calls, `buffers` holds every array in a `window`
-on one of the `devices` (a GPU is a `torch_device`; `open_device` finds the machine's), of which `views` shows
-a kernel its part, `feed` brings the examples; `learn` takes gradients block by block, `norms` adds up squares
-over machines, `updates` steps the optimizer; `metrics` counts what losses come to, and `finite` finds where
-numbers went wrong; `underway` knows what is being computed, `compiling` counts what is compiled, and
-`acknowledged` keeps on disk which pushes were. `simulation` plays the same machines on a virtual clock
-instead. Import the modules themselves: a shard does not need what a part needs.
+`host` is the loop of every host (one mailbox, one thread, one role), and `task` what a host is set up with. There
+are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sandblaster_part` with `assignments`, in
+common `part_role`), a part in a `session`, and shards under both drivers (`downpour_shard`, `sandblaster_shard`
+with its `gradient_pool`, in common `shard_role`). Long work of a host is done in the `background`.
+
+A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
+instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for parameters.
+`buffers` holds every array in a `window` on one of the `devices` (a GPU is a `torch_device`; `open_device` finds
+the machine's); `feed` and `portion_feed` fill in the examples, `updates` uses the gradients. `metrics` sums
+losses, `nonfinite` finds the first array that is not finite, `watchdog` computations that do not end;
+`compile_events` counts what is compiled, and `push_log` keeps acknowledged pushes on disk. `simulation` plays the
+same machines on a virtual clock. Import the modules themselves: a shard does not need what a part needs.
 """
 
 __all__: list[str] = []

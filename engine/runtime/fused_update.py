@@ -23,22 +23,23 @@ from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
 
 class Apply(Protocol):
-    """Updates a range by its gradient."""
+    """The prepared update of a range of parameters by its gradient."""
 
     def __call__(self, factor: float, later: int = 0) -> bool:
-        """Updates it by its gradient times a factor, after so many other updates in the same step; says
-        whether the gradient was finite.
+        """Updates the range by its gradient times a factor; returns whether the gradient was finite.
+
+        `later` is the number of other updates in the same step before this one.
         """
 
 
 class Updates(Protocol):
-    """What a driver does with gradients."""
+    """A driver's use of gradients."""
 
     def bind(self, span: slice, gradient: Vector) -> Apply:
         """Prepares the update of a range of the machine's parameters by a gradient of its size."""
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """What the gradient of each parameter is multiplied with, by norms over all machines."""
+        """The factor for the gradient of each parameter, by norms over all machines."""
 
 
 _WORTH_A_THREAD: Final = 1 << 16
@@ -66,7 +67,7 @@ class FusedUpdate:
 
         Args:
             kernels: of the layer, one for each micro-batch of the minibatch.
-            held: what the machine has of its parameters, or borrows.
+            held: the machine's slices of the parameters, or whole shared ones.
             start: where the layer's range in the machine's parameters begins.
             by_blocks: whether blocks are worth their calls; else all rows are one.
         """
@@ -166,7 +167,7 @@ class FusedUpdate:
         return call
 
     def _offsets(self, rows: tuple[int, int]) -> list[int]:
-        """Where each parameter's gradient begins in the scratch, and the end, in bytes; aligned to 64."""
+        """The offsets of the parameters' gradients in the scratch, and the end, in bytes; aligned to 64."""
         item_bytes = self._kernel.gradient_dtype.itemsize
         sizes = (-(-held.part(rows).size * item_bytes // 64) * 64 for held in self._held)
         return list(accumulate(sizes, initial=0))

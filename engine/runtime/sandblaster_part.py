@@ -128,7 +128,7 @@ class SandblasterPartRole(PartRole[GradientSum]):
             self._report_waits(*self._waits(), now)
 
     def _waits(self) -> tuple[object, Sequence[tuple[str, str]]]:
-        """Where the part is, and (host, what) that it gets no further without."""
+        """The place of the part in its work, and (host, what) that it gets no further without."""
         with self._lock:
             shards = self._client.waits_for
         return (None, [(shard, "an answer") for shard in shards]) if shards else self._runner.stuck_on

@@ -1,4 +1,4 @@
-"""Who holds which numbers: the global vector is cut into nearly equal runs, one for each shard."""
+"""The owners of numbers: the global vector is cut into nearly equal ranges, one for each shard."""
 
 from __future__ import annotations
 
