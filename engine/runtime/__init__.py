@@ -1,17 +1,19 @@
 """Hosts at work: joins the protocol's machines, the kernels and a mailbox. Only this folder knows all three.
 
-`host` is the loop of every host (one mailbox, one thread, one role), and `task` what a host is set up with. There
-are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sandblaster_part` with `assignments`, in
-common `part_role`), a part in a `session`, and shards under both drivers (`downpour_shard`, `sandblaster_shard`
-with its `gradient_pool`, in common `shard_role`). Long work of a host is done in the `background`.
+`host` is the loop of every host (one mailbox, one thread, one role), and `task` what a host is set up with.
+There are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sandblaster_part` with
+`assignments`, in common `part_role`), a part in a `session`, and shards under both drivers (`downpour_shard`,
+`sandblaster_shard` with its `gradient_pool`, in common `shard_role`). Long work of a host is done in the
+`background`.
 
 A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
-instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for parameters.
-`buffers` holds every array in a `window` on one of the `devices` (a GPU is a `torch_device`; `open_device` finds
-the machine's); `feed` and `portion_feed` fill in the examples, `updates` uses the gradients. `metrics` sums
-losses, `nonfinite` finds the first array that is not finite, `watchdog` computations that do not end;
-`compile_events` counts what is compiled, and `push_log` keeps acknowledged pushes on disk. `simulation` plays the
-same machines on a virtual clock. Import the modules themselves: a shard does not need what a part needs.
+instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for
+parameters. `buffers` holds every array in a `window` on one of the `devices` (a GPU is a `torch_device`;
+`open_device` finds the machine's); `feed` and `portion_feed` fill in the examples, `updates` uses the
+gradients. `metrics` sums losses, `nonfinite` finds the first array that is not finite, `watchdog`
+computations that do not end; `compile_events` counts what is compiled, and `push_log` keeps acknowledged
+pushes on disk. `simulation` plays the same machines on a virtual clock. Import the modules themselves: a
+shard does not need what a part needs.
 """
 
 __all__: list[str] = []
