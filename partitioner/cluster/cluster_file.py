@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 import msgspec
 
@@ -106,25 +105,13 @@ class _MachineTable(_Table, kw_only=True):
     products: Any = None
 
 
-class _File(_Table, kw_only=True):
-    machine: list[_MachineTable] = []
-    link: _LinkTable | None = None
-    between: list[_BetweenTable] = []
-    shared_memory: _LinkTable | None = None
-
-
-_TABLES: Final[dict[str, type[_Table]]] = {
-    "": _File,
-    "machine": _MachineTable,
-    "link": _LinkTable,
-    "between": _BetweenTable,
-    "shared_memory": _LinkTable,
-}
 _EXAMPLES: Final = {
     "memory": f'"64 GiB", or "{UNLIMITED}"',
     "latency": '"50 us"',
     "bandwidth": '"10 Gbit/s"',
 }
+_TABLES: Final = ("machine", "link", "between", "shared_memory")
+T = TypeVar("T", bound=_Table)
 
 
 def read_parts(path: Path) -> dict[str, Any]:
@@ -135,13 +122,9 @@ def read_parts(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _arguments(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}; correct it") from error
-    try:
-        return _parts(msgspec.convert(found, _File, dec_hook=_parse), path.parent)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{path}: {_sentence(str(error), found)}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -169,67 +152,73 @@ def write_parts(
     path.write_text("\n\n".join(written) + "\n", encoding="utf-8")
 
 
-def _parse(kind: type[_Quantity], written: object) -> _Quantity:
-    if kind is _Bytes and written == UNLIMITED:
-        return kind(math.inf)
-    return kind(parse_quantity(written, kind.units))
-
-
-def _sentence(error: str, file: Mapping[str, Any]) -> str:
-    """What msgspec found wrong with a file, in the words of the person who wrote it."""
-    rule, _, path = error.partition(" - at `$")
-    steps = re.findall(r"\w+", path)
-    found: Any = file
-    for step in steps:
-        found = found[int(step) if step.isdecimal() else step]
-    table, *rest = steps or [""]
-    key = "" if not rest or rest[-1].isdecimal() else rest.pop()
-    where = _place(table, file[table][int(rest[0])] if rest else found)
-    name = re.findall(r"`(\w+)`", rule)[-1:]
-    if rule.startswith("Object contains unknown field"):
-        known = ", ".join(_TABLES[table].__struct_encode_fields__)
-        return f"{where} has the unknown key '{name[0]}'; known are {known}"
-    if rule.startswith("Object missing required field"):
-        return f"{where} has no {name[0]}; write for example {name[0]} = {_EXAMPLES[name[0]]}"
-    if key:
-        return f"{where}: the {key.replace('_', ' ')} is {found!r}; {rule}"
-    if _TABLES[table] in (_MachineTable, _BetweenTable) and not rest:
-        return f"[{table}] is one table; write [[{table}]], because there may be several"
-    return f"{table} is {found!r}; write it as a table, [{table}]"
-
-
-def _place(table: str, found: Any) -> str:
-    match table, found:
-        case "machine", {"name": str(name)} if name:
-            return f"machine '{name}'"
-        case "machine", _:
-            return "a machine"
-        case "between", {"hosts": [one, other]}:
-            return f"the link between '{one}' and '{other}'"
-        case _:
-            return f"the {table.replace('_', ' ') or 'file'}"
-
-
-def _parts(file: _File, folder: Path) -> dict[str, Any]:
-    if not file.machine:
+def _arguments(file: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    for key in file.keys() - set(_TABLES):
+        raise ValueError(f"the file has the unknown key '{key}'; known are {', '.join(_TABLES)}")
+    machines = _several(file, "machine")
+    if not machines:
         raise ValueError("there is no machine; write at least one table [[machine]]")
     read = {
         "times": cache(lambda name: read_times(folder / name)),
         "products": cache(lambda name: read_products(folder / name)),
     }
     return {
-        "machines": tuple(machine for table in file.machine for machine in _machines(table, read)),
-        "link": Link(**file.link.settings()) if file.link else None,
-        "between": tuple(map(_between, file.between)),
-        "memory": Link(**file.shared_memory.settings()) if file.shared_memory else SHARED_MEMORY,
+        "machines": tuple(machine for table in machines for machine in _machines(table, read)),
+        "link": _link(file["link"], "link") if "link" in file else None,
+        "between": tuple(map(_between, _several(file, "between"))),
+        "memory": _link(file["shared_memory"], "shared_memory") if "shared_memory" in file else SHARED_MEMORY,
     }
 
 
-def _machines(table: _MachineTable, read: Mapping[str, Any]) -> Iterator[Machine]:
+def _several(file: Mapping[str, Any], key: str) -> list[Any]:
+    if not isinstance(file.get(key, []), list):
+        raise ValueError(f"[{key}] is one table; write [[{key}]], because there may be several")
+    return list(file.get(key, []))
+
+
+def _read(kind: type[T], table: Any, key: str, what: str) -> T:
+    """Reads a table of the file; errors name it as `what`."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{key} is {table!r}; write it as a table, [{key}]")
+    try:
+        return msgspec.convert(table, kind, dec_hook=_parse)
+    except msgspec.ValidationError as error:
+        rule, _, path = str(error).partition(" - at `$.")
+        path = path.rstrip("`")
+        name = rule.split("`")[-2] if "`" in rule else ""
+        if rule.startswith("Object contains unknown field"):
+            known = ", ".join(kind.__struct_encode_fields__)
+            raise ValueError(f"{what} has the unknown key '{name}'; known are {known}") from error
+        if rule.startswith("Object missing required field"):
+            example = f"write for example {name} = {_EXAMPLES[name]}"
+            raise ValueError(f"{what} has no {name}; {example}") from error
+        raise ValueError(f"{what}: the {path.replace('_', ' ')} is {table[path]!r}; {rule}") from error
+
+
+def _parse(kind: type[_Quantity], written: object) -> _Quantity:
+    if kind is _Bytes and written == UNLIMITED:
+        return kind(math.inf)
+    return kind(parse_quantity(written, kind.units))
+
+
+def _link(table: Any, key: str) -> Link:
+    return Link(**_read(_LinkTable, table, key, f"the {key.replace('_', ' ')}").settings())
+
+
+def _between(table: Any) -> Between:
+    hosts = table.get("hosts") if isinstance(table, dict) else ()
+    if not isinstance(hosts, list) or len(hosts) != 2:
+        raise ValueError(f'a link is between {hosts!r}; write for example hosts = ["a", "b"]')
+    found = _read(_BetweenTable, table, "between", f"the link between '{hosts[0]}' and '{hosts[1]}'")
+    return Between(hosts[0], hosts[1], Link(**found.settings("hosts")))
+
+
+def _machines(given: Any, read: Mapping[str, Any]) -> Iterator[Machine]:
     """The machine of a table, or several of its kind."""
-    name = table.name
+    name = given.get("name") if isinstance(given, dict) else "?"
     if not isinstance(name, str) or not name:
         raise ValueError(f'a machine has the name {name!r}; write for example name = "worker"')
+    table = _read(_MachineTable, given, "machine", f"machine '{name}'")
     settings = table.settings("count", "memory_bytes")
     if table.cores is not None:
         settings.setdefault("threads", table.cores)
@@ -245,12 +234,6 @@ def _machines(table: _MachineTable, read: Mapping[str, Any]) -> Iterator[Machine
         return
     for n in range(check_whole(table.count, f"machine '{name}': the count is")):
         yield replace(machine, name=f"{name}{n}")
-
-
-def _between(table: _BetweenTable) -> Between:
-    if not isinstance(table.hosts, list) or len(table.hosts) != 2:
-        raise ValueError(f'a link is between {table.hosts!r}; write for example hosts = ["a", "b"]')
-    return Between(table.hosts[0], table.hosts[1], Link(**table.settings("hosts")))
 
 
 def _folded(machines: tuple[Machine, ...]) -> Iterator[tuple[Machine, int]]:
