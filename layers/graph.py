@@ -12,7 +12,7 @@ from functools import cached_property
 
 import networkx
 
-from partita.layers.box import Box, BoxSet, Shape
+from partita.layers.box import Box, BoxSet, Shape, Span
 from partita.layers.connectivity import Connectivity
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.text import counted
@@ -36,7 +36,7 @@ class Grid:
 
     @property
     def connectivity(self) -> Connectivity:
-        """Which nodes of each input a node hears: as the layer says, but in a part of a grid `wiring`."""
+        """The nodes of each input that feed a node: the layer's, or `wiring` in a part of a grid."""
         return self.layer.connectivity if self.wiring is None else self.wiring
 
     @property
@@ -85,19 +85,19 @@ class Grid:
                 return f"has parameter {parameter.name} of shape {parameter.shape}, not one for each place"
         return None
 
-    def within(self, columns: tuple[int, int], heard: tuple[int, int] | None, source: Shape | None) -> Grid:
-        """The columns `[left, right)` of the grid alone, over the columns `heard` of an input.
+    def within(self, columns: Span, source_columns: Span | None, source: Shape | None) -> Grid:
+        """Returns a part of a picture: some columns, over some columns of an input.
 
         Args:
-            columns: of this grid, a picture.
-            heard: of its inputs, at least those that they listen to; None where they are no pictures.
-            source: the shape of a whole input; None for a grid that is given.
+            columns: columns of this grid.
+            source_columns: columns of the input that feed them, at least; None if it is no picture.
+            source: shape of the whole input; None for a placeholder.
         """
         shape = (self.shape[0], columns[1] - columns[0], *self.shape[2:])
         parameters = tuple(parameter.narrowed(columns) for parameter in self.parameters)
         wiring = None
-        if source is not None and heard is not None:
-            wiring = self.connectivity.within(columns, heard, self.shape, source)
+        if source is not None and source_columns is not None:
+            wiring = self.connectivity.within(columns, source_columns, self.shape, source)
         return replace(self, shape=shape, parameters=parameters, wiring=wiring)
 
     def bytes_per_node(self, *, batch: int, item_bytes: int) -> float:
@@ -160,9 +160,9 @@ class Graph:
 
     @cached_property
     def scores(self) -> tuple[str, ...]:
-        """What the network predicts: the layers that the losses judge; without a loss, its last layers."""
-        judged = [self[loss].sources[0] for loss in self.losses]
-        return tuple(dict.fromkeys(judged)) or tuple(
+        """The layers that the losses evaluate; without a loss, the last layers."""
+        evaluated = [self[loss].sources[0] for loss in self.losses]
+        return tuple(dict.fromkeys(evaluated)) or tuple(
             g.name for g in self.computed if not self.consumers(g.name)
         )
 
@@ -188,7 +188,7 @@ class Graph:
         return sum(parameter.size for parameter in self.parameters.values())
 
     def consumers(self, name: str) -> tuple[tuple[str, int], ...]:
-        """Who listens to this layer: pairs of a layer and which of its inputs it is, in graph order."""
+        """The consumers of a layer: pairs of a layer and the number of its input, in graph order."""
         return self._consumers[name]
 
     @cached_property
@@ -200,9 +200,7 @@ class Graph:
         return {name: tuple(consumers) for name, consumers in found.items()}
 
     def source_rows(self, name: str, box: Box, source: int, *, columns: bool = False) -> BoxSet:
-        """The rows of input number `source` that these rows of a layer listen to; of a picture, `boxes` if so
-        asked.
-        """
+        """The rows (with `columns` also columns) of input number `source` that feed a box of a layer."""
         key = name, box, source, columns
         if key not in self._source_rows:
             self._source_rows[key] = self._find_source_rows(*key)

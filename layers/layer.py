@@ -50,7 +50,7 @@ class Parameter:
         fan_in, fan_out: edges into and out of a node, for the initialiser.
         row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
         shared: every node uses the whole array, as in a convolution. It then belongs to the machine of the
-            layer's first row, its home, which lends it to the others and sums their gradients.
+            layer's first row, its owner, which sends it to the others and sums their gradients.
 
     Raises:
         ValueError: there is no such initialiser.

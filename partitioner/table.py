@@ -50,8 +50,8 @@ def _layers(plan: Plan, width: int | None) -> list[str]:
         else:
             cells = [_owners(grid, plan.ownership.of(grid.name))]
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
-    by_inputs = [piece for piece in plan.pieces if piece.inputs is not None]
-    notes = wrapped(_by_inputs(by_inputs[0]), width) if few and by_inputs else []
+    split = [piece for piece in plan.pieces if piece.inputs is not None]
+    notes = wrapped(_input_split(split[0]), width) if few and split else []
     return [*columns(rows, left=range(3 if few else len(rows[0])), width=width), *notes]
 
 
@@ -63,7 +63,7 @@ def _cell(plan: Plan, layer: str, machine: int) -> str:
     return str(rows) + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")
 
 
-def _by_inputs(piece: Piece) -> str:
+def _input_split(piece: Piece) -> str:
     """Explains the cell of a layer that is cut by its inputs, by an example."""
     rows, inputs = str(piece.rows), Box((piece.inputs or (0, 0),)).text
     return f"{rows}/{inputs}: activations of rows {rows}, with the weights for rows {inputs} of the input"
@@ -82,8 +82,8 @@ def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
     sizes = [piece.stop - piece.start for piece in pieces]
     least, most = min(sizes), max(sizes)
     each = f"{most}" if least == most else f"{least} to {most}"
-    by_inputs = ", by inputs" if pieces[0].inputs is not None else ""
-    return f"{shown}, {each} {'row' if most == 1 else 'rows'} each{by_inputs}"
+    inputs = ", by inputs" if pieces[0].inputs is not None else ""
+    return f"{shown}, {each} {'row' if most == 1 else 'rows'} each{inputs}"
 
 
 def _machines(plan: Plan, width: int | None) -> list[str]:

@@ -50,7 +50,7 @@ def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -
         most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
         copies = grid.replicable and not (tiles and grid.is_picture)
         ways = ["automatic", "whole", "equal", "sized", "sized"]
-        ways += ["repeated", *["halo"] * (most > 1)] * copies
+        ways += ["replicated", *["halo"] * (most > 1)] * copies
         ways += ["inputs", "summed"] * (grid.layer.splits_sum and not (tiles and _near_pictures(graph, grid)))
         ways += ["tiles"] * (12 * (tiles and grid.tiling_rejection() is None))
         how = draw(st.sampled_from(ways))
@@ -58,10 +58,10 @@ def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -
             found[grid.name] = draw(tilings(grid, machines))
         elif how == "whole":
             found[grid.name] = Whole(draw(st.integers(0, machines - 1)))
-        elif how == "repeated":
+        elif how == "replicated":
             found[grid.name] = Replicated(draw(owners(machines)))
         elif how in ("inputs", "summed"):
-            found[grid.name] = draw(by_inputs(graph, grid, machines, repeated=how == "summed"))
+            found[grid.name] = draw(input_splits(graph, grid, machines, replicated=how == "summed"))
         elif how != "automatic":
             on = draw(owners(machines, most=most))
             sizes = None if how == "equal" else draw(cut_sizes(grid.n_rows, len(on)))
@@ -101,12 +101,12 @@ def cut_sizes(draw: st.DrawFn, n_rows: int, count: int) -> tuple[int, ...]:
 
 
 @st.composite
-def by_inputs(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, repeated: bool) -> InputSplit:
+def input_splits(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, replicated: bool) -> InputSplit:
     """A cut by inputs of any sizes, or along the pieces of the input."""
     n_inputs = graph[grid.sources[0]].n_rows
-    on = draw(owners(machines, most=min(machines, n_inputs, machines if repeated else grid.n_rows)))
+    on = draw(owners(machines, most=min(machines, n_inputs, machines if replicated else grid.n_rows)))
     sizes = draw(st.one_of(st.none(), cut_sizes(n_inputs, len(on))))
-    return InputSplit(on, sizes, replicated=repeated)
+    return InputSplit(on, sizes, replicated=replicated)
 
 
 @st.composite

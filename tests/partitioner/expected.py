@@ -40,8 +40,18 @@ class Expected:
 
     def __init__(self, owned: Ownership) -> None:
         self.owned, self.graph = owned, owned.graph
-        self.heard = cache(self._heard)
-        again = "own", "by_inputs", "owners", "is_narrow", "needed", "judged", "judges", "error", "delta"
+        self.sources = cache(self._sources)
+        again = (
+            "own",
+            "is_input_split",
+            "owners",
+            "is_tiled",
+            "needed",
+            "evaluated",
+            "loss_shards",
+            "error",
+            "delta",
+        )
         for asked in again:
             setattr(self, asked, cache(getattr(self, asked)))
 
@@ -54,11 +64,11 @@ class Expected:
             for unit in members(piece.rows)
         ]
 
-    def by_inputs(self, layer: str) -> bool:
+    def is_input_split(self, layer: str) -> bool:
         """Whether each machine of a layer has the weights of some inputs."""
         return any(piece.inputs is not None for piece in self.owned.pieces if piece.layer == layer)
 
-    def feeder(self, layer: str, row: Unit, machine: int) -> int:
+    def supplier(self, layer: str, row: Unit, machine: int) -> int:
         """Who feeds a row to a machine: its own copy, or else the first one."""
         owners = [other for other in self.owners(layer) if row in self.own(layer, other)]
         return machine if machine in owners else owners[0]
@@ -72,12 +82,12 @@ class Expected:
         """Whether the units of a layer are places."""
         return len(self.graph[layer].shape) == 3 and any(p.columns is not None for p in self.owned.pieces)
 
-    def is_narrow(self, layer: str) -> bool:
+    def is_tiled(self, layer: str) -> bool:
         """Whether the columns of a layer are cut."""
         pieces = [piece for piece in self.owned.pieces if piece.layer == layer and piece.columns]
         return any(piece.columns != (0, self.graph[layer].shape[1]) for piece in pieces)
 
-    def _heard(self, consumer: str, number: int, unit: Unit) -> frozenset[Unit]:
+    def _sources(self, consumer: str, number: int, unit: Unit) -> frozenset[Unit]:
         source = self.graph[consumer].sources[number]
         found = heard_nodes(self.graph, consumer, number, unit)
         if not self.is_boxed(source):
@@ -92,51 +102,51 @@ class Expected:
         """
         source = self.graph[consumer].sources[number]
         columns = range(self.graph[source].shape[1] if self.is_boxed(source) else 0)
-        if self.by_inputs(consumer):
+        if self.is_input_split(consumer):
             runs = [p.inputs for p in self.owned.pieces if (p.layer, p.machine) == (consumer, machine)]
             rows = {row for run in runs if run is not None for row in range(*run)}
             return set(product(rows, columns)) if columns else set(rows)
-        if machine in self.judges(consumer):
+        if machine in self.loss_shards(consumer):
             scores = self.graph[self.graph[consumer].sources[0]]
             if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
-                return self.judged(scores.name, machine)
+                return self.evaluated(scores.name, machine)
         own = self.own(consumer, machine)
-        found = {heard for unit in own for heard in self.heard(consumer, number, unit)}
+        found = {heard for unit in own for heard in self.sources(consumer, number, unit)}
         if not found or not columns:
             return found
         by_hand = isinstance(self.graph[consumer].layer.connectivity, Edges)
-        if not by_hand and (self.is_narrow(source) or self.is_narrow(consumer)):
+        if not by_hand and (self.is_tiled(source) or self.is_tiled(consumer)):
             columns = range(min(column for _, column in found), max(column for _, column in found) + 1)
         return set(product({row for row, _ in found}, columns))
 
-    def judges(self, loss: str) -> list[int]:
-        """The machines that each judge their own scores, by the rows of these; none if one judges all."""
+    def loss_shards(self, loss: str) -> list[int]:
+        """The machines that each evaluate their own scores, by the rows of these; none if one does all."""
         if loss not in self.graph.losses or len(self.owners(loss)) < 2:
             return []
         scores = self.graph[loss].sources[0]
-        found = [machine for machine in self.owners(scores) if self.judged(scores, machine)]
+        found = [machine for machine in self.owners(scores) if self.evaluated(scores, machine)]
         return found if sorted(found) == sorted(self.owners(loss)) else []
 
-    def judged(self, scores: str, machine: int) -> set[Unit]:
-        """The scores that a machine may judge: its own, where no machine before it has them."""
-        return {row for row in self.own(scores, machine) if self.feeder(scores, row, -1) == machine}
+    def evaluated(self, scores: str, machine: int) -> set[Unit]:
+        """The scores that a machine may evaluate: those of its own that no machine before it has."""
+        return {row for row in self.own(scores, machine) if self.supplier(scores, row, -1) == machine}
 
-    def counted(self, consumer: str) -> list[int]:
-        """The machines of a layer that return errors: of a loss that is only repeated, the first."""
+    def loss_owners(self, consumer: str) -> list[int]:
+        """The machines of a layer that return errors; the first alone for a loss that is only replicated."""
         owners = self.owners(consumer)
-        repeated = consumer in self.graph.losses and not self.judges(consumer)
-        return owners[:1] if repeated else owners
+        replicated = consumer in self.graph.losses and not self.loss_shards(consumer)
+        return owners[:1] if replicated else owners
 
-    def tells(self, loss: str) -> list[int]:
-        """Those judges that must hear of one another: where the target is a label, all."""
-        return self.judges(loss) if isinstance(self.graph[loss].layer, LABELLED) else []
+    def summary_senders(self, loss: str) -> list[int]:
+        """The loss shards that send one another summaries: all, if the target is a label."""
+        return self.loss_shards(loss) if isinstance(self.graph[loss].layer, LABELLED) else []
 
-    def borrowers(self, layer: str) -> list[int]:
+    def weight_receivers(self, layer: str) -> list[int]:
         """The machines that use a layer's weights but do not own them."""
         shared = any(parameter.shared for parameter in self.graph[layer].parameters)
         return self.owners(layer)[1:] if shared else []
 
-    def learners(self) -> list[int]:
+    def parameter_owners(self) -> list[int]:
         """The machines that own parameters."""
         return [
             machine
@@ -144,27 +154,27 @@ class Expected:
             if any(
                 grid.parameters
                 and machine in self.owners(grid.name)
-                and machine not in self.borrowers(grid.name)
+                and machine not in self.weight_receivers(grid.name)
                 for grid in self.graph.computed
             )
         ]
 
     def needed_by_all(self, layer: str, machine: int) -> set[Unit]:
-        """The rows of a layer that anything on the machine listens to."""
+        """The rows of a layer that any piece of the machine reads."""
         found: set[Unit] = set()
         for consumer, number in self.consumers(layer):
             found |= self.needed(consumer, number, machine)
         return found
 
     def consumers(self, layer: str) -> list[tuple[str, int]]:
-        """Who listens to a layer, and as which of its inputs; in the order of the graph."""
+        """The consumers of a layer and the number of its input, in the order of the graph."""
         return [
             (g.name, k) for g in self.graph.grids for k, source in enumerate(g.sources) if source == layer
         ]
 
-    def by_part(self, consumer: str, number: int = 0) -> bool:
-        """Whether the machines of a layer sum the errors of an input each for itself."""
-        tiled = self.is_narrow(consumer) or self.is_narrow(self.graph[consumer].sources[number])
+    def sums_by_machine(self, consumer: str, number: int = 0) -> bool:
+        """Whether each machine of a layer sums the errors of an input for itself."""
+        tiled = self.is_tiled(consumer) or self.is_tiled(self.graph[consumer].sources[number])
         ordered = self.graph[consumer].layer.connectivity.ordered_errors and not tiled
         return not ordered and len(self.owners(consumer)) > 1
 
@@ -176,24 +186,25 @@ class Expected:
         """
         found = []
         for consumer, number in self.consumers(layer):
-            listeners = [
+            machines = [
                 other
-                for other in self.counted(consumer)
-                if unit in self.needed(consumer, number, other) and self.feeder(layer, unit, other) == machine
+                for other in self.loss_owners(consumer)
+                if unit in self.needed(consumer, number, other)
+                and self.supplier(layer, unit, other) == machine
             ]
-            if self.by_part(consumer, number):
-                listeners.sort(key=lambda other: other != machine)
+            if self.sums_by_machine(consumer, number):
+                machines.sort(key=lambda other: other != machine)
             found += [
                 (consumer, number, receiver, other)
-                for other in listeners
+                for other in machines
                 for receiver in self.receivers(consumer, other)
-                if unit in self.heard(consumer, number, receiver)
+                if unit in self.sources(consumer, number, receiver)
             ]
         return found
 
     def receivers(self, consumer: str, machine: int) -> list[Unit]:
         """The rows of a layer for which a machine has weights, and returns errors to its inputs."""
-        if self.by_inputs(consumer):
+        if self.is_input_split(consumer):
             return list(range(self.graph[consumer].n_rows))
         return self.own(consumer, machine)
 

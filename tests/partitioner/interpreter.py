@@ -83,7 +83,9 @@ class Interpreter:
         for found in [host.portion(n, up=False) for n in last] if pipeline.total > 1 else [host]:
             self._check_portion(machine, found)
         for grid in self.graph.computed if self.train else ():
-            owns = self.expected.own(grid.name, machine) and machine not in self.expected.borrowers(grid.name)
+            owns = self.expected.own(grid.name, machine) and machine not in self.expected.weight_receivers(
+                grid.name
+            )
             if owns and grid.parameters:
                 times = (host.number + 1) * pipeline.overlap
                 assert host.updates.get(grid.name) == times, f"{grid.name} has not learnt once"
@@ -172,7 +174,7 @@ class Interpreter:
                 for layer in learnt:
                     self._check_gradient(machine, host, layer)
                     self._check_parameters(machine, host, layer)
-                place = self.expected.learners().index(machine)
+                place = self.expected.parameter_owners().index(machine)
                 assert instruction.target.rows == BoxSet.of_rows((place, place + 1))
                 self._write(host, instruction.target, [(host.learnt, machine)])
             case Op.UPDATE:
@@ -180,7 +182,7 @@ class Interpreter:
                 self._check_gradient(machine, host, layer)
                 if self.kind.norms:
                     told = self._read(host, instruction.sources[1])
-                    assert told == [(host.learnt, other) for other in self.expected.learners()], told
+                    assert told == [(host.learnt, other) for other in self.expected.parameter_owners()], told
                 self._update(machine, host, layer)
 
     # Learning
@@ -192,7 +194,7 @@ class Interpreter:
             for grid in self.graph.computed
             if grid.parameters
             and self.expected.own(grid.name, machine)
-            and machine not in self.expected.borrowers(grid.name)
+            and machine not in self.expected.weight_receivers(grid.name)
         ]
 
     def _learn(self, machine: int, whole: Host, instruction: Instruction) -> None:
@@ -221,7 +223,7 @@ class Interpreter:
     def _check_gradient(self, machine: int, host: Host, layer: str) -> None:
         """It is the sum over the machine's rows; of weights that were lent, over all rows, in their order."""
         expected = self._terms(host, self.expected.receivers(layer, machine))
-        if self.expected.borrowers(layer):
+        if self.expected.weight_receivers(layer):
             owners = self.expected.owners(layer)
             expected = [term for m in owners for term in self._terms(host, self.expected.own(layer, m))]
         found = host.gradients.get(Buffer(BufferKind.GRADIENT, layer))
@@ -299,7 +301,7 @@ class Interpreter:
 
     def _check_deltas(self, machine: int, host: Host, layer: str) -> None:
         """What the errors of a layer's inputs and its gradient are computed from is complete."""
-        if not self.expected.by_inputs(layer):
+        if not self.expected.is_input_split(layer):
             self._check_errors(machine, host, layer)
             return
         for row in range(self.graph[layer].n_rows):
@@ -320,7 +322,7 @@ class Interpreter:
 
     def _check_parameters(self, machine: int, host: Host, layer: str) -> None:
         learns = self.train and self.graph[layer].parameters
-        if machine in self.expected.borrowers(layer):
+        if machine in self.expected.weight_receivers(layer):
             found = host.shared.get((Buffer(BufferKind.PARAMETERS, layer), 0))
             expected = host.lent if learns else (host.lent[0], "as given")
             assert found == expected, f"machine {machine} uses weights of {layer} of {found}"
@@ -333,14 +335,14 @@ class Interpreter:
 
     def _up(self, machine: int, host: Host, instruction: Instruction) -> None:
         layer = instruction.target.buffer.layer
-        if self.expected.by_inputs(layer):
+        if self.expected.is_input_split(layer):
             self._sum_up(machine, host, instruction, layer)
             return
         own = self.expected.own(layer, machine)
         assert members(instruction.target.rows) == own
         self._check_parameters(machine, host, layer)
         read = list(instruction.sources)
-        if self.expected.tells(layer):
+        if self.expected.summary_senders(layer):
             self._check_summaries(host, layer, read.pop())
         for source in read:
             self._check_states(host, source.buffer.layer, members(source.rows))
@@ -372,17 +374,17 @@ class Interpreter:
 
     def _summarise(self, machine: int, host: Host, instruction: Instruction) -> None:
         loss = instruction.target.buffer.layer
-        place = self.expected.tells(loss).index(machine)
+        place = self.expected.summary_senders(loss).index(machine)
         assert instruction.target.rows == BoxSet.of_rows((place, place + 1))
         for source in instruction.sources:
             self._check_states(host, source.buffer.layer, members(source.rows))
         heard = set(members(instruction.sources[0].rows))
-        assert heard == self.expected.judged(self.graph[loss].sources[0], machine)
+        assert heard == self.expected.evaluated(self.graph[loss].sources[0], machine)
         self._write(host, instruction.target, [(host.step, machine)])
 
     def _check_summaries(self, host: Host, loss: str, operand: Operand) -> None:
         assert operand.buffer == Buffer(BufferKind.SUMMARY, loss)
-        expected = [(host.step, machine) for machine in self.expected.tells(loss)]
+        expected = [(host.step, machine) for machine in self.expected.summary_senders(loss)]
         assert self._read(host, operand) == expected, f"{operand} is not all of the step"
 
     def _inputs(self, machine: int, layer: str) -> list[tuple[str, int]]:
@@ -410,7 +412,7 @@ class Interpreter:
             new = [
                 (host.step, consumer, number, c, machine)
                 for c in own
-                if row in self.expected.heard(consumer, number, c)
+                if row in self.expected.sources(consumer, number, c)
             ]
             key = (instruction.target.buffer, row)
             host.errors[key] = [*(self._error(host, *key) if instruction.accumulate else []), *new]

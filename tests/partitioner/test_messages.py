@@ -109,7 +109,7 @@ def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
         nodes[layer] * len(expected.own(layer, machine)) * (len(expected.owners(layer)) - 1)
         for layer in nodes
         for machine in machines
-        if expected.by_inputs(layer)
+        if expected.is_input_split(layer)
     )
     assert plan.travelling == (states, sums) and plan.connectivity == states + sums
     heard = Counter[str]()
@@ -148,7 +148,7 @@ def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
             assert rows <= expected.needed(consumer, number, message.source)
             onward = (
                 set()
-                if expected.by_part(consumer)
+                if expected.sums_by_machine(consumer)
                 else expected.needed(consumer, number, message.destination)
             )
             assert rows <= onward | set(expected.own(message.layer, message.destination))
@@ -158,14 +158,14 @@ def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
 def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     item = PRECISIONS[plan.precision]
-    lent, returned = [], []
+    sent, returned = [], []
     for grid in plan.graph.computed:
         numbers = sum(parameter.size for parameter in grid.parameters)
         home = expected.owners(grid.name)[0]
-        for other in expected.borrowers(grid.name):
-            lent.append((f"{grid.name}.parameters", home, other, numbers * item))
+        for other in expected.weight_receivers(grid.name):
+            sent.append((f"{grid.name}.parameters", home, other, numbers * item))
             returned.append((f"{grid.name}.gradient", other, home, numbers * item))
-    for direction, messages in (("forward", lent), ("backward", returned)):
+    for direction, messages in (("forward", sent), ("backward", returned)):
         found = [m for m in plan.messages if m.direction == direction and m.is_of_weights]
         assert sorted((str(m.buffer), m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
         assert all(m.rows == BoxSet.of_rows((0, 1)) for m in found)
@@ -177,8 +177,8 @@ def test_judges_tell_one_another_a_few_numbers_for_each_example(plan: Plan) -> N
     told = {
         (f"{loss}.summary", BoxSet.of_rows((n, n + 1)), machine, other)
         for loss in plan.graph.losses
-        for n, machine in enumerate(expected.tells(loss))
-        for other in expected.tells(loss)
+        for n, machine in enumerate(expected.summary_senders(loss))
+        for other in expected.summary_senders(loss)
         if machine != other
     }
     found = [m for m in plan.messages if m.buffer.kind is BufferKind.SUMMARY]
@@ -191,7 +191,7 @@ def test_judges_tell_one_another_a_few_numbers_for_each_example(plan: Plan) -> N
 
 @given(plans(shared=True))
 def test_machines_that_learn_tell_one_another_their_norms(plan: Plan) -> None:
-    learners = Expected(plan.ownership).learners()
+    learners = Expected(plan.ownership).parameter_owners()
     found = [m for m in plan.messages_for(StepKind(norms=True)) if m.buffer == NORMS]
     assert {(m.rows, m.source, m.destination) for m in found} == {
         (BoxSet.of_rows((n, n + 1)), machine, other)

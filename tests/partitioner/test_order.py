@@ -73,12 +73,12 @@ def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
             for grid in plan.graph.computed
             if grid.parameters
             and expected.own(grid.name, program.machine)
-            and not expected.borrowers(grid.name)
+            and not expected.weight_receivers(grid.name)
         )
         assert sorted(whole) == sorted(
             f"{grid.name}.gradient"
             for grid in plan.graph.computed
-            if expected.own(grid.name, program.machine) and expected.borrowers(grid.name)
+            if expected.own(grid.name, program.machine) and expected.weight_receivers(grid.name)
         )
     for kind in (StepKind(gradients="whole"), StepKind(norms=True)):
         for program in plan.programs_for(kind):

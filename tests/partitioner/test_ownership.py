@@ -26,15 +26,15 @@ def two_layers() -> Graph:
 
 @given(plans(shared=True))
 def test_every_row_of_every_layer_is_owned_once(plan: Plan) -> None:
-    """Or on purpose by several: then one of them is its home."""
+    """Replicated rows have several owners, of which one is the primary owner."""
     owned = Counter((piece.layer, row) for piece in plan.pieces for row in members(piece.rows))
-    homes = Counter(
+    primary = Counter(
         (p.layer, row)
         for p in plan.pieces
         for row in members(plan.ownership.primary_rows(p.layer, p.machine))
     )
     everything = {(grid.name, row) for grid in plan.graph.computed for row in range(grid.n_rows)}
-    assert homes == Counter(everything) and owned.keys() == everything
+    assert primary == Counter(everything) and owned.keys() == everything
     for (layer, _), count in owned.items():
         grid = plan.graph[layer]
         assert (

@@ -70,11 +70,11 @@ def test_programs_parse_back_and_send_what_was_planned(plan: Plan, kind: StepKin
 def test_every_place_is_owned_once_and_so_is_every_parameter(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for grid in plan.graph.computed:
-        home, every = plan.ownership.primary_rows, plan.ownership.of(grid.name)
-        owned = Counter(unit for p in every for unit in members(home(grid.name, p.machine)))
+        primary_rows, every = plan.ownership.primary_rows, plan.ownership.of(grid.name)
+        owned = Counter(unit for p in every for unit in members(primary_rows(grid.name, p.machine)))
         boxed = expected.is_boxed(grid.name)
         assert owned == Counter(members(BoxSet((grid.whole,)) if boxed else grid.rows))
-        assert not boxed or [p.rows for p in every] == [home(grid.name, p.machine) for p in every]
+        assert not boxed or [p.rows for p in every] == [primary_rows(grid.name, p.machine) for p in every]
     parameters = sum(plan.n_parameters(machine) for machine in range(len(plan.cluster)))
     assert parameters == plan.graph.n_parameters
     copied = {layer for layer in plan.ownership.replicated if not plan.ownership.loss_shards(layer)}

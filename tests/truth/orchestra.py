@@ -241,10 +241,10 @@ class Orchestra:
                     )
                 if rows and edges:
                     self._collect(result.errors, edges[0].buffer, rows, player.buffers, grid.shape)
-        self._check_copies()
+        self._check_replicas()
         return result
 
-    def _check_copies(self) -> None:
+    def _check_replicas(self) -> None:
         """Several machines that have the same rows have the same states, to the bit."""
         for player in self.players:
             for name, whole in self.result.states.items():
@@ -252,7 +252,7 @@ class Orchestra:
                 if rows and name not in self.plan.graph.losses:
                     portions = player.buffers.collected(activations(name), rows)
                     own = np.concatenate([upcast_array(portion) for portion in portions], axis=-1)
-                    np.testing.assert_array_equal(own, whole[rows.hull.slices], err_msg=f"copies of {name}")
+                    np.testing.assert_array_equal(own, whole[rows.hull.slices], err_msg=f"replicas of {name}")
 
     def _collect(
         self,
