@@ -49,9 +49,9 @@ def test_waits_that_end_are_reported_later_and_progress_begins_anew() -> None:
 
 def test_the_coordinator_names_both() -> None:
     run = Run().start()
-    (warned,) = of(Warn, run.hear("part 0.0", WaitReport("part 0.1", "hidden in step 7", 5.04)))
+    (warned,) = of(Warn, run.receive("part 0.0", WaitReport("part 0.1", "hidden in step 7", 5.04)))
     assert warned.text == "part 0.0 waits for hidden in step 7 of part 0.1 since 5 s"
-    assert of(Refuse, run.hear("part 0.0", WaitReport("nobody", "x", 5.0)))
+    assert of(Refuse, run.receive("part 0.0", WaitReport("nobody", "x", 5.0)))
 
 
 def block(here: Placement, there: Placement, change: str) -> None:

@@ -49,7 +49,7 @@ class Run:
         self.commits = True  # every manifest is written at once
         self.incarnations = dict.fromkeys(HOSTS, 0)
 
-    def tell(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
+    def feed(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
         effects = self.machine.receive(event, self.now)
         for commit in of(Commit, effects) if self.commits else ():
             effects = [*effects, *self.machine.receive(Committed(commit.checkpoint), self.now)]
@@ -58,13 +58,15 @@ class Run:
             self.incarnations.update(restart.hosts)
         return effects
 
-    def hear(self, name: str, message: Message, *, incarnation: int | None = None) -> list[CoordinatorEffect]:
+    def receive(
+        self, name: str, message: Message, *, incarnation: int | None = None
+    ) -> list[CoordinatorEffect]:
         known = self.incarnations[name] if incarnation is None else incarnation
-        return self.tell(Received(name, known, message))
+        return self.feed(Received(name, known, message))
 
     def hello(self, name: str) -> list[CoordinatorEffect]:
-        self.tell(Launched(name, self.incarnations[name], f"key {name}"))
-        return self.hear(name, Hello(f"tcp://{name}", {"python": "3.11"}))
+        self.feed(Launched(name, self.incarnations[name], f"key {name}"))
+        return self.receive(name, Hello(f"tcp://{name}", {"python": "3.11"}))
 
     def wait(self, seconds: float, *, hearing: Sequence[str] = HOSTS) -> list[CoordinatorEffect]:
         """Ticks for so long; these hosts are heard all the time, and what they were told has come through."""
@@ -72,14 +74,14 @@ class Run:
         while self.now < until - 1e-9:
             self.now += 0.25
             for name in hearing:
-                self.hear(name, Heartbeat(0))
-                self.hear(name, DirectoryAck(1000))
-            effects += self.tell(Tick())
+                self.receive(name, Heartbeat(0))
+                self.receive(name, DirectoryAck(1000))
+            effects += self.feed(Tick())
         return effects
 
     def start(self) -> Run:
         """To the first step."""
-        self.tell(Opened())
+        self.feed(Opened())
         for name in HOSTS:
             self.hello(name)
         for name in HOSTS:
@@ -88,9 +90,9 @@ class Run:
 
     def ready(self, name: str, *, continues: int | None = 0) -> list[CoordinatorEffect]:
         """It has its task, and a part its first parameters."""
-        effects = self.hear(name, Ready())
+        effects = self.receive(name, Ready())
         if name in PARTS:
-            effects += self.hear(name, ResumeStep(continues))
+            effects += self.receive(name, ResumeStep(continues))
         return effects
 
     def restarted(self, *names: str, continues: int | None = 0) -> list[CoordinatorEffect]:
@@ -99,14 +101,14 @@ class Run:
         return effects + [effect for name in names for effect in self.ready(name, continues=continues)]
 
     def report(self, name: str, step: int) -> list[CoordinatorEffect]:
-        return self.hear(name, Report(step, 32, 1.5, 20, 3, 2))
+        return self.receive(name, Report(step, 32, 1.5, 20, 3, 2))
 
     def finish(self, *names: str, directory: int = 1000) -> list[CoordinatorEffect]:
-        return [e for name in names for e in self.hear(name, Finished(STEPS, directory))]
+        return [e for name in names for e in self.receive(name, Finished(STEPS, directory))]
 
     def saved(self, shard: str, checkpoint: int, *, lost: int = 0) -> list[CoordinatorEffect]:
         epoch = self.incarnations[shard]
-        return self.hear(shard, Saved(checkpoint, epoch, 7, f"{shard}.{epoch}", "00", lost))
+        return self.receive(shard, Saved(checkpoint, epoch, 7, f"{shard}.{epoch}", "00", lost))
 
 
 def of(kind: type[T], effects: Sequence[object]) -> list[T]:

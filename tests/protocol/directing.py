@@ -101,9 +101,9 @@ class Stage:
         if not self.events and not self.incarnations:
             self.events.append(Opened())
         while self.events and not until():
-            self.tell(self.events.popleft())
+            self.feed(self.events.popleft())
 
-    def tell(self, event: CoordinatorEvent, *, wait_s: float = 0.01) -> None:
+    def feed(self, event: CoordinatorEvent, *, wait_s: float = 0.01) -> None:
         """One event, after so many seconds."""
         self.now += wait_s
         for effect in self.coordinator.receive(event, self.now):
@@ -120,9 +120,9 @@ class Stage:
 
     def die(self, name: str) -> None:
         """This host's process ends."""
-        self.tell(Died(name, self.incarnations[name], "it was killed"))
+        self.feed(Died(name, self.incarnations[name], "it was killed"))
 
-    def said(self, kind: type[Message]) -> list[tuple[str, Message]]:
+    def sent(self, kind: type[Message]) -> list[tuple[str, Message]]:
         """What the coordinator has said of this kind, and to whom."""
         sent = [effect for effect in self.effects if isinstance(effect, Send)]
         return [(send.to, send.message) for send in sent if isinstance(send.message, kind)]
@@ -144,21 +144,21 @@ class Stage:
             self.hosts[name] = shard = Shard(start=10.0 + index)
             self._restore(name, shard, checkpoint)
         self.events.append(Launched(name, incarnation, "key"))
-        self._say(name, Hello(f"tcp://{name}", {}))
+        self._send(name, Hello(f"tcp://{name}", {}))
 
     def _restore(self, name: str, shard: Shard, checkpoint: int | None) -> None:
         start = {"x": shard.start}
         shard.vectors = dict(self.files[name, checkpoint] if checkpoint is not None else start)
 
-    def _say(self, name: str, message: Message) -> None:
+    def _send(self, name: str, message: Message) -> None:
         self.events.append(Received(name, self.incarnations[name], message))
 
     def _hear(self, name: str, message: Message) -> None:
         match message:
             case SetUp():
-                self._say(name, Ready())
+                self._send(name, Ready())
             case Directory(revision=revision):
-                self._say(name, DirectoryAck(revision))
+                self._send(name, DirectoryAck(revision))
             case Assignment():
                 self._compute(name, message)
             case Command():
@@ -179,7 +179,7 @@ class Stage:
                 continue
             shard.taken.setdefault(order.unit, sum(shard.vectors["x"] - p for p in portions))
             self._finish(shard_name, shard, command)
-        self._say(name, AssignmentResult(order.sequence, order.evaluation, order.unit, loss, 0))
+        self._send(name, AssignmentResult(order.sequence, order.evaluation, order.unit, loss, 0))
 
     def _command(self, name: str, shard: Shard, command: Command) -> None:
         if command.number < shard.number:
@@ -187,12 +187,12 @@ class Stage:
         if command.number == shard.number:
             if shard.evaluates is None:
                 assert shard.answer is not None
-                self._say(name, shard.answer)
+                self._send(name, shard.answer)
                 return
             evaluate = next(one for one in command.operations if isinstance(one, Evaluate))
             units = range(len(work_units_of(evaluate, UNIT_SIZE)))
             lacks = tuple((n, n + 1) for n in units if n not in shard.taken)
-            self._say(name, MissingUnits(command.number, lacks))
+            self._send(name, MissingUnits(command.number, lacks))
             return
         shard.number, shard.evaluates, shard.answer = command.number, None, None
         shard.taken.clear()
@@ -228,11 +228,11 @@ class Stage:
                     shard.evaluates = command
                     return
         shard.answer = CommandResult(command.number, scalars)
-        self._say(name, shard.answer)
+        self._send(name, shard.answer)
 
     def _saved(self, name: str, checkpoint: int) -> None:
         incarnation = self.incarnations[name]
-        self._say(name, Saved(checkpoint, incarnation, self.hosts[name].number, "file", "hash"))
+        self._send(name, Saved(checkpoint, incarnation, self.hosts[name].number, "file", "hash"))
 
 
 def staged(

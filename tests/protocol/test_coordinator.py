@@ -50,7 +50,7 @@ def run() -> Run:
 
 def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
     run = Run()
-    assert run.tell(Opened()) == [Restart(tuple((name, 0) for name in HOSTS), None, "the run starts")]
+    assert run.feed(Opened()) == [Restart(tuple((name, 0) for name in HOSTS), None, "the run starts")]
     for name in HOSTS[:-1]:
         task = Send(name, SetUp("r"), Span(f"task of {name}", 0, 0))
         assert run.hello(name) == [task], "nobody is told who is where before all are there"
@@ -71,15 +71,15 @@ def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
 
 def test_what_was_lost_on_the_way_is_said_again() -> None:
     run = Run()
-    run.tell(Opened())
+    run.feed(Opened())
     for name in HOSTS:
         run.hello(name)
     assert messages(SetUp, run.hello("part 0.0")) == {"part 0.0": SetUp("r")}
     for name in HOSTS:
         run.ready(name)
-    assert run.hear("shard 0", Ready()) == []
+    assert run.receive("shard 0", Ready()) == []
     for name in HOSTS[:-1]:
-        run.hear(name, DirectoryAck(1))
+        run.receive(name, DirectoryAck(1))
         if name in PARTS:
             run.report(name, 1)
     again = run.wait(1.0, hearing=())
@@ -89,8 +89,8 @@ def test_what_was_lost_on_the_way_is_said_again() -> None:
 
 def test_other_versions_are_refused_with_both_named() -> None:
     run = Run()
-    run.tell(Opened())
-    effects = run.hear("part 0.0", Hello("tcp://x", {"python": "3.12"}))
+    run.feed(Opened())
+    effects = run.receive("part 0.0", Hello("tcp://x", {"python": "3.12"}))
     assert "part 0.0 runs python 3.12 and the coordinator python 3.11" in of(AbortRun, effects)[0].reason
     assert run.machine.phase is Phase.OVER
     assert run.hello("shard 0") == []
@@ -112,14 +112,14 @@ def test_a_host_that_does_not_get_ready_is_named_with_what_it_was_doing(
     """Each sign of life gives it the whole time again."""
     run, late = Run(timeouts=Timeouts(start_s=limit_s)), "part 1.0"
     others = [name for name in HOSTS if name != late]
-    run.tell(Opened())
+    run.feed(Opened())
     for name in others:
         run.hello(name)
-        run.hear(name, Ready())
+        run.receive(name, Ready())
     for sign in (
-        lambda: run.tell(ProcessStarted(late, 0)),
+        lambda: run.feed(ProcessStarted(late, 0)),
         lambda: run.hello(late),
-        lambda: run.hear(late, SetUpProgress(14)),
+        lambda: run.receive(late, SetUpProgress(14)),
     )[:signs]:
         assert not of(AbortRun, run.wait(limit_s - 0.5, hearing=others))
         sign()
@@ -133,27 +133,27 @@ def test_a_host_that_does_not_get_ready_is_named_with_what_it_was_doing(
 
 def test_how_far_a_start_is_can_be_shown_until_the_run_begins() -> None:
     run = Run()
-    run.tell(Opened())
-    assert of(Starting, run.tell(Tick())) == [Starting(6, 0, 0, 0)]
-    run.tell(ProcessStarted("shard 0", 0))
+    run.feed(Opened())
+    assert of(Starting, run.feed(Tick())) == [Starting(6, 0, 0, 0)]
+    run.feed(ProcessStarted("shard 0", 0))
     for name in PARTS:
         run.hello(name)
     for name, compiled in (("part 0.0", 3), ("part 0.1", 4), ("part 0.0", 2)):
-        run.hear(name, SetUpProgress(compiled))
-    run.hear("part 1.0", Ready())
-    assert of(Starting, run.tell(Tick())) == [Starting(6, 5, 1, 7)]
+        run.receive(name, SetUpProgress(compiled))
+    run.receive("part 1.0", Ready())
+    assert of(Starting, run.feed(Tick())) == [Starting(6, 5, 1, 7)]
     for name in HOSTS:
         run.hello(name)
-        run.hear(name, Ready())
-    assert not of(Starting, run.tell(Tick()))
+        run.receive(name, Ready())
+    assert not of(Starting, run.feed(Tick()))
 
 
 def test_a_host_that_dies_while_the_run_starts_is_launched_again() -> None:
     run = Run()
-    run.tell(Opened())
+    run.feed(Opened())
     for name in HOSTS:
         run.hello(name)
-    effects = run.tell(Died("shard 1", 0, "killed"))
+    effects = run.feed(Died("shard 1", 0, "killed"))
     assert of(Restart, effects) == [Restart((("shard 1", 1),), None, "killed")]
     for name in HOSTS:
         if name != "shard 1":
@@ -162,14 +162,14 @@ def test_a_host_that_dies_while_the_run_starts_is_launched_again() -> None:
 
 
 def test_what_nobody_expects_changes_nothing(run: Run) -> None:
-    assert run.tell(Received("part 9.9", 0, Ready())) == []
-    assert run.tell(Died("part 9.9", 0)) == []
-    assert run.tell(Died("part 0.0", 7)) == []
-    assert run.hear("part 0.0", Tensor(0, "x", ())) == []
-    assert run.hear("shard 0", Finished(STEPS)) == []
+    assert run.feed(Received("part 9.9", 0, Ready())) == []
+    assert run.feed(Died("part 9.9", 0)) == []
+    assert run.feed(Died("part 0.0", 7)) == []
+    assert run.receive("part 0.0", Tensor(0, "x", ())) == []
+    assert run.receive("shard 0", Finished(STEPS)) == []
     assert run.report("shard 0", 3) == []
-    assert run.hear("part 0.0", Hello("tcp://again", {"python": "3.11"})) == []
-    assert messages(Restart, run.tell(Launched("part 0.0", 0, "another key"))) == {}
+    assert run.receive("part 0.0", Hello("tcp://again", {"python": "3.11"})) == []
+    assert messages(Restart, run.feed(Launched("part 0.0", 0, "another key"))) == {}
 
 
 # Progress.
@@ -224,8 +224,8 @@ def test_a_round_saves_all_shards_and_commits_once(run: Run) -> None:
 def test_a_round_in_which_a_shard_dies_is_dropped(run: Run) -> None:
     run.wait(30.0)
     run.saved("shard 1", 1)
-    run.tell(Died("shard 0", 0))
-    assert run.hear("shard 0", Saved(1, 0, 7, "late", "00"), incarnation=0) == []
+    run.feed(Died("shard 0", 0))
+    assert run.receive("shard 0", Saved(1, 0, 7, "late", "00"), incarnation=0) == []
     run.restarted("shard 0")
     assert run.saved("shard 0", 1) == [], "its number is not used again"
     assert messages(Save, run.wait(30.0)) == dict.fromkeys(SHARDS, Save(2))
@@ -256,7 +256,7 @@ def test_without_an_interval_there_is_only_the_last_round() -> None:
 def test_a_part_without_parameters_goes_on_from_any_step(
     run: Run, says: tuple[int | None, int | None], begins: int
 ) -> None:
-    run.tell(Died("part 0.0", 0))
+    run.feed(Died("part 0.0", 0))
     run.restarted("part 0.0", continues=says[0])
     begun = run.restarted("part 0.1", continues=says[1])
     assert messages(Begin, begun) == dict.fromkeys(PARTS[:2], Begin(begins, STEPS))
@@ -265,22 +265,22 @@ def test_a_part_without_parameters_goes_on_from_any_step(
 def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lacks(run: Run) -> None:
     run.report("part 1.0", 8)
     run.report("part 1.1", 7)
-    effects = run.tell(Died("part 1.1", 0, "killed by signal 9"))
+    effects = run.feed(Died("part 1.1", 0, "killed by signal 9"))
     assert of(Restart, effects) == [
         Restart((("part 1.0", 1), ("part 1.1", 1)), None, "part 1.1: killed by signal 9")
     ]
     assert of(Warn, effects)[0].text == "part 1.1: killed by signal 9; replica 1 is started again"
-    assert run.tell(Died("part 1.0", 0)) == [], "the interpreter ended it"
-    assert run.hear("part 1.0", Report(9, 1, 0.0, 0, 0, 0), incarnation=0) == []
+    assert run.feed(Died("part 1.0", 0)) == [], "the interpreter ended it"
+    assert run.receive("part 1.0", Report(9, 1, 0.0, 0, 0, 0), incarnation=0) == []
     assert set(messages(Directory, run.hello("part 1.0"))) == {*SHARDS, *PARTS[:3]}
     run.hello("part 1.1")
-    run.hear("part 1.0", ResumeStep(6))
-    assert messages(Begin, run.hear("part 1.0", Ready())) == {}
-    assert messages(Begin, run.hear("part 1.1", Ready())) == {}
-    begun = run.hear("part 1.1", ResumeStep(5))
+    run.receive("part 1.0", ResumeStep(6))
+    assert messages(Begin, run.receive("part 1.0", Ready())) == {}
+    assert messages(Begin, run.receive("part 1.1", Ready())) == {}
+    begun = run.receive("part 1.1", ResumeStep(5))
     assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(5, STEPS))
     assert of(Warn, begun)[0].text == "replica 1 begins again at step 5"
-    assert run.hear("part 1.0", ResumeStep(6)) == [], "a repeat"
+    assert run.receive("part 1.0", ResumeStep(6)) == [], "a repeat"
     assert run.machine.steps_done == (0, 5)
     assert run.report("part 1.0", 6), "what it did before and does again"
     assert run.report("part 0.0", 1), "the other replica goes on"
@@ -298,7 +298,7 @@ def test_silence_is_death(run: Run) -> None:
 
 def test_a_suspect_that_speaks_is_left_alone(run: Run) -> None:
     run.wait(3.0, hearing=[name for name in HOSTS if name != "shard 0"])
-    [warning] = of(Warn, run.hear("shard 0", Heartbeat(0)))
+    [warning] = of(Warn, run.receive("shard 0", Heartbeat(0)))
     assert "shard 0 sends again" in warning.text
     assert not of(Restart, run.wait(10.0))
 
@@ -307,39 +307,39 @@ def test_a_shard_comes_back_from_the_committed_checkpoint_and_everybody_hears(ru
     run.wait(30.0)
     for shard in SHARDS:
         run.saved(shard, 1)
-    effects = run.tell(Died("shard 1", 0, "killed"))
+    effects = run.feed(Died("shard 1", 0, "killed"))
     assert of(Restart, effects) == [Restart((("shard 1", 1),), 1, "killed")]
     directories = messages(Directory, run.hello("shard 1"))
     assert set(directories) == set(HOSTS)
     shard = {peer.name: peer for peer in directories["part 0.0"].peers}["shard 1"]
     assert (shard.incarnation, directories["part 0.0"].revision) == (1, 2)
-    assert messages(Begin, run.hear("shard 1", Ready(7))) == {}, "parts go on by themselves"
+    assert messages(Begin, run.receive("shard 1", Ready(7))) == {}, "parts go on by themselves"
 
 
 def test_a_host_that_dies_again_and_again_ends_the_run(run: Run) -> None:
     for _ in range(4):
-        run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
+        run.feed(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
         run.restarted("part 0.0", "part 0.1")
     run.report("part 0.0", 1)  # it got further: counted anew
     for _ in range(4):
-        run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
+        run.feed(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
         run.restarted("part 0.0", "part 0.1")
         run.report("part 0.0", 1)  # no further than before
-    [failure] = of(AbortRun, run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault")))
+    [failure] = of(AbortRun, run.feed(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault")))
     assert failure.reason == "part 0.0 died 5 times without getting any further: segmentation fault"
 
 
 def test_an_error_of_the_user_is_tried_three_times(run: Run) -> None:
     error = Failed("ZeroDivisionError: division by zero", "Traceback ...")
     for times in (1, 2):
-        effects = run.hear("part 0.1", error)
+        effects = run.receive("part 0.1", error)
         assert [restart.hosts for restart in of(Restart, effects)] == [
             (("part 0.0", times), ("part 0.1", times))
         ]
         assert f"part 0.1 failed, {times} of 3 times: ZeroDivisionError" in of(Warn, effects)[0].text
-        assert run.hear("part 0.1", error, incarnation=times - 1) == [], "a repeat"
+        assert run.receive("part 0.1", error, incarnation=times - 1) == [], "a repeat"
         run.restarted("part 0.0", "part 0.1")
-    effects = run.hear("part 0.1", error)
+    effects = run.receive("part 0.1", error)
     assert of(AbortRun, effects) == [
         AbortRun(
             "part 0.1 failed 3 times: ZeroDivisionError: division by zero; correct what its traceback shows",
@@ -350,6 +350,6 @@ def test_an_error_of_the_user_is_tried_three_times(run: Run) -> None:
 
 
 def test_an_error_that_is_heard_after_the_death_counts_too(run: Run) -> None:
-    run.tell(Died("part 0.1", 0))
-    effects = run.hear("part 0.1", Failed("too late", ""), incarnation=0)
+    run.feed(Died("part 0.1", 0))
+    effects = run.receive("part 0.1", Failed("too late", ""), incarnation=0)
     assert [type(effect) for effect in effects] == [Warn], "counted, and not restarted a second time"

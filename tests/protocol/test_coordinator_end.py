@@ -51,12 +51,12 @@ def test_when_all_have_finished_a_last_checkpoint_is_taken_and_all_are_stopped(r
     assert of(Commit, effects)[0].steps == (STEPS, STEPS)
     assert set(messages(Stop, effects)) == set(HOSTS)
     assert effects[-1] == EndRun((STEPS, STEPS), 2, 0, complete=True)
-    assert run.tell(Tick()) == run.tell(Died("shard 0", 0)) == run.tell(StopRequested()) == []
+    assert run.feed(Tick()) == run.feed(Died("shard 0", 0)) == run.feed(StopRequested()) == []
 
 
 def test_a_part_that_dies_after_its_work_is_not_needed(run: Run) -> None:
     run.finish(*PARTS[:2])
-    [warning] = run.tell(Died("part 0.0", 0))
+    [warning] = run.feed(Died("part 0.0", 0))
     assert isinstance(warning, Warn)
     assert run.machine.gone == ("part 0.0",)
     assert messages(Save, run.finish(*PARTS[2:])) == dict.fromkeys(SHARDS, Save(1))
@@ -64,14 +64,14 @@ def test_a_part_that_dies_after_its_work_is_not_needed(run: Run) -> None:
 
 def test_a_part_that_dies_before_its_mate_has_finished_is_needed(run: Run) -> None:
     run.finish("part 0.0")
-    assert of(Restart, run.tell(Died("part 0.0", 0)))
+    assert of(Restart, run.feed(Died("part 0.0", 0)))
 
 
 def test_a_shard_that_dies_at_the_end_is_asked_again_when_all_parts_have_met_the_new_one(run: Run) -> None:
     run.finish(*PARTS, directory=1)
     run.saved("shard 0", 1)
     assert run.machine.phase is Phase.FINISHING
-    run.tell(Died("shard 1", 0))
+    run.feed(Died("shard 1", 0))
     assert messages(Save, run.restarted("shard 1")) == {}
     assert messages(Save, run.finish(*PARTS, directory=1)) == {}, "that was said of the old shard"
     assert messages(Save, run.finish(*PARTS, directory=2)) == dict.fromkeys(SHARDS, Save(2))
@@ -86,23 +86,23 @@ def test_the_last_round_must_end() -> None:
 
 
 def test_what_is_lost_is_counted_from_the_checkpoint(run: Run) -> None:
-    run.tell(Died("shard 0", 0))
+    run.feed(Died("shard 0", 0))
     run.restarted("shard 0")
-    [warning] = run.hear("shard 0", LostPushes("part 0.0", 2))
+    [warning] = run.receive("shard 0", LostPushes("part 0.0", 2))
     assert "shard 0 came back without 2 acknowledged pushes of part 0.0" in of(Warn, [warning])[0].text
-    assert run.hear("shard 0", LostPushes("part 0.0", 2)) == []
+    assert run.receive("shard 0", LostPushes("part 0.0", 2)) == []
     assert run.machine.lost == 2
-    run.tell(Died("shard 0", 1))  # back to the same checkpoint: the same pushes are missing again
+    run.feed(Died("shard 0", 1))  # back to the same checkpoint: the same pushes are missing again
     assert run.machine.lost == 0
     run.restarted("shard 0")
-    run.hear("shard 0", LostPushes("part 0.0", 3))
+    run.receive("shard 0", LostPushes("part 0.0", 3))
     run.wait(30.0)
     run.saved("shard 1", 1)
     [commit] = of(Commit, run.saved("shard 0", 1, lost=4))
     assert commit.lost == run.machine.lost == 4, "one report was itself lost"
-    run.tell(Died("shard 0", 2))
+    run.feed(Died("shard 0", 2))
     run.restarted("shard 0")
-    run.hear("shard 0", LostPushes("part 1.0", 1))
+    run.receive("shard 0", LostPushes("part 1.0", 1))
     assert run.machine.lost == 5
 
 
@@ -112,8 +112,8 @@ def test_what_is_lost_is_counted_from_the_checkpoint(run: Run) -> None:
 def test_ctrl_c_takes_a_last_checkpoint(run: Run) -> None:
     run.report("part 0.0", 2)
     run.report("part 0.1", 2)
-    assert messages(Save, run.tell(StopRequested())) == dict.fromkeys(SHARDS, Save(1))
-    assert run.tell(StopRequested()) == []
+    assert messages(Save, run.feed(StopRequested())) == dict.fromkeys(SHARDS, Save(1))
+    assert run.feed(StopRequested()) == []
     run.saved("shard 0", 1)
     effects = run.saved("shard 1", 1)
     assert of(Commit, effects)[0].steps == (2, 0)
@@ -122,13 +122,13 @@ def test_ctrl_c_takes_a_last_checkpoint(run: Run) -> None:
 
 
 def test_ctrl_c_waits_as_long_as_the_last_checkpoint_comes_further(run: Run) -> None:
-    run.tell(StopRequested())
+    run.feed(StopRequested())
     for n_bytes in (1, 2, 3, 4):
         assert not of(EndRun, run.wait(2.5))
-        run.hear("shard 1", SaveProgress(1, 0, n_bytes))
+        run.receive("shard 1", SaveProgress(1, 0, n_bytes))
     run.saved("shard 0", 1)
     assert not of(EndRun, run.wait(2.75))
-    run.hear("shard 1", SaveProgress(7, 0, 1))  # of another checkpoint
+    run.receive("shard 1", SaveProgress(7, 0, 1))  # of another checkpoint
     effects = run.wait(0.25)
     assert "has come no further for 3 s; there is none before it" in of(Warn, effects)[0].text
     assert effects[-1] == EndRun((0, 0), None, 0, complete=False)
@@ -138,36 +138,36 @@ def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
     run = Run(timeouts=Timeouts(checkpoint_every_s=30.0)).start()
     run.commits = False
     run.wait(30.0)
-    [warning] = run.hear("shard 1", SaveFailed(1, 0, "No space left on device"))
+    [warning] = run.receive("shard 1", SaveFailed(1, 0, "No space left on device"))
     assert warning == Warn(
         "checkpoint 1 was not written: shard 1: No space left on device; it is tried again in 1 s"
     )
-    assert run.saved("shard 0", 1) == [] and run.hear("shard 1", SaveFailed(1, 0, "again")) == []
+    assert run.saved("shard 0", 1) == [] and run.receive("shard 1", SaveFailed(1, 0, "again")) == []
     assert messages(Save, run.wait(0.75)) == {}
     assert messages(Save, run.wait(0.25)) == dict.fromkeys(SHARDS, Save(2))
     run.saved("shard 0", 2)
     [commit] = of(Commit, run.saved("shard 1", 2))
-    [warning] = run.tell(NotCommitted(commit.checkpoint, "Too many open files"))
+    [warning] = run.feed(NotCommitted(commit.checkpoint, "Too many open files"))
     assert "checkpoint 2 was not written: Too many open files; it is tried again in 2 s" in str(warning)
     assert messages(Save, run.wait(1.75)) == {}
     assert messages(Save, run.wait(0.25)) == dict.fromkeys(SHARDS, Save(3))
     run.saved("shard 0", 3)
     run.saved("shard 1", 3)
-    assert run.tell(Committed(3)) == [] and run.machine._checkpoints.committed == 3
+    assert run.feed(Committed(3)) == [] and run.machine._checkpoints.committed == 3
     assert messages(Save, run.wait(30.0)) == dict.fromkeys(SHARDS, Save(4)), "after its usual interval"
 
 
 def test_the_last_checkpoint_is_tried_again_until_its_time_is_over() -> None:
     run = Run(timeouts=Timeouts(save_s=20.0)).start()
     assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
-    effects = run.hear("shard 0", SaveFailed(1, 0, "No space left on device"))
+    effects = run.receive("shard 0", SaveFailed(1, 0, "No space left on device"))
     tried, failed = [], of(AbortRun, effects)
     while not failed and run.now < 1000:
         effects = run.wait(1.0)
         for save in messages(Save, effects).values():
             tried.append(save.checkpoint)
             failed = of(
-                AbortRun, run.hear("shard 0", SaveFailed(save.checkpoint, 0, "No space left on device"))
+                AbortRun, run.receive("shard 0", SaveFailed(save.checkpoint, 0, "No space left on device"))
             )
             break
     assert sorted(set(tried)) == [2, 3, 4, 5, 6], "after 1, 2, 4, 8 and 16 s"
@@ -177,7 +177,7 @@ def test_the_last_checkpoint_is_tried_again_until_its_time_is_over() -> None:
 def test_a_last_checkpoint_that_fails_once_ends_the_run_as_usual() -> None:
     run = Run().start()
     run.finish(*PARTS)
-    run.hear("shard 0", SaveFailed(1, 0, "No space left on device"))
+    run.receive("shard 0", SaveFailed(1, 0, "No space left on device"))
     assert messages(Save, run.wait(1.0)) == dict.fromkeys(SHARDS, Save(2))
     run.saved("shard 0", 2)
     effects = run.saved("shard 1", 2)
@@ -189,9 +189,9 @@ def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_be
     run.wait(30.0)
     run.saved("shard 0", 1)
     assert of(Commit, run.saved("shard 1", 1))
-    [restart] = of(Restart, run.tell(Died("shard 1", 0)))
+    [restart] = of(Restart, run.feed(Died("shard 1", 0)))
     assert restart.checkpoint is None
-    assert run.tell(Committed(1)) == [] and run.machine._checkpoints.committed is None
+    assert run.feed(Committed(1)) == [] and run.machine._checkpoints.committed is None
     run.restarted("shard 1")
     assert messages(Save, run.wait(2.0)) == dict.fromkeys(SHARDS, Save(2)), "soon, or it is lost again"
 
@@ -199,7 +199,7 @@ def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_be
 def test_a_shard_may_die_often_if_a_checkpoint_is_made_each_time() -> None:
     run = Run(timeouts=Timeouts(checkpoint_every_s=3600.0)).start()
     for n in range(10):
-        assert not of(AbortRun, run.tell(Died("shard 0", n)))
+        assert not of(AbortRun, run.feed(Died("shard 0", n)))
         run.restarted("shard 0")
         assert messages(Save, run.wait(2.0)) == dict.fromkeys(SHARDS, Save(n + 1))
         run.saved("shard 0", n + 1)
@@ -208,9 +208,9 @@ def test_a_shard_may_die_often_if_a_checkpoint_is_made_each_time() -> None:
 
 def test_ctrl_c_ends_a_run_that_has_not_begun_at_once() -> None:
     run = Run()
-    run.tell(Opened())
+    run.feed(Opened())
     run.hello("shard 0")
-    effects = run.tell(StopRequested())
+    effects = run.feed(StopRequested())
     assert messages(Stop, effects) == {"shard 0": Stop()}
     assert effects[-1] == EndRun((0, 0), None, 0, complete=False)
 
@@ -218,16 +218,16 @@ def test_ctrl_c_ends_a_run_that_has_not_begun_at_once() -> None:
 def test_ctrl_c_uses_the_round_under_way_and_replaces_nobody(run: Run) -> None:
     run.wait(30.0)
     run.saved("shard 0", 1)
-    assert run.tell(StopRequested()) == []
-    assert not of(Restart, run.tell(Died("part 0.0", 0)))
-    assert not of(Restart, run.hear("part 1.0", Failed("interrupted", "")))
+    assert run.feed(StopRequested()) == []
+    assert not of(Restart, run.feed(Died("part 0.0", 0)))
+    assert not of(Restart, run.receive("part 1.0", Failed("interrupted", "")))
     effects = run.saved("shard 1", 1)
     assert effects[-1] == EndRun((0, 0), 1, 0, complete=False)
 
 
 def test_ctrl_c_and_a_dead_shard_end_at_once(run: Run) -> None:
-    run.tell(StopRequested())
-    effects = run.tell(Died("shard 1", 0, "killed"))
+    run.feed(StopRequested())
+    effects = run.feed(Died("shard 1", 0, "killed"))
     assert effects[-1] == EndRun((0, 0), None, 0, complete=False)
 
 
@@ -237,7 +237,7 @@ def test_ctrl_c_and_a_dead_shard_end_at_once(run: Run) -> None:
 def test_a_resumed_run_launches_only_who_has_work_left() -> None:
     run = Run(done=(STEPS, 4), next_checkpoint=8, incarnations={"shard 0": 3})
     hosts = [*SHARDS, *PARTS[2:]]
-    [restart] = of(Restart, run.tell(Opened()))
+    [restart] = of(Restart, run.feed(Opened()))
     assert restart.hosts == (("shard 0", 3), ("shard 1", 0), ("part 1.0", 0), ("part 1.1", 0))
     assert restart.checkpoint is None, "the resumed parameters are the start of this run"
     for name in hosts:
@@ -250,7 +250,7 @@ def test_a_resumed_run_launches_only_who_has_work_left() -> None:
 
 def test_a_run_without_work_is_done() -> None:
     run = Run(done=(STEPS, STEPS + 5))
-    assert run.tell(Opened()) == [EndRun((STEPS, STEPS), None, 0, complete=True)]
+    assert run.feed(Opened()) == [EndRun((STEPS, STEPS), None, 0, complete=True)]
 
 
 @pytest.mark.parametrize("done", [(0,), (0, 0, 0), (0, -1)])

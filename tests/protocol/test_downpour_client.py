@@ -22,37 +22,9 @@ from partita.engine.protocol.downpour_client import (
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, PushAck, PushRecord, Stop
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
+from tests.protocol.machines import BYTES, SHARDS, feed, receive, serve, started
 
-SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
-BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
-
-
-def feed(client: DownpourClient, event: DownpourEvent, *, now: float = 0.0) -> list[DownpourEffect]:
-    effects = client.receive(event, now)
-    client.validate()
-    return effects
-
-
-def tell(
-    client: DownpourClient, shard: str, message: Message, payload: object = None, *, now: float = 0.0
-) -> list[DownpourEffect]:
-    return feed(client, Received(shard, 0, message, payload), now=now)
-
-
-def serve(client: DownpourClient, request: int, *, epoch: int = 0, version: int = 0) -> None:
-    for name, payload in BYTES.items():
-        tell(client, name, Parameters(request, epoch, version, incarnation=4), payload)
-
-
-def started(*, fetch_every: int = 1, push_every: int = 1) -> DownpourClient:
-    """A client that has its first parameters, of epoch 0 and version 0."""
-    client = DownpourClient(
-        incarnation=4, shards=SHARDS, fetch_every=fetch_every, push_every=push_every, retry_s=1.0
-    )
-    feed(client, Started())
-    serve(client, 0)
-    return client
 
 
 def step(client: DownpourClient, number: int) -> tuple[list[DownpourEffect], list[DownpourEffect]]:
@@ -61,7 +33,7 @@ def step(client: DownpourClient, number: int) -> tuple[list[DownpourEffect], lis
 
 def settle(client: DownpourClient, sequence: int, *, epoch: int = 0, staleness: int = 0) -> None:
     for name in BYTES:
-        tell(client, name, PushAck(epoch, 4, sequence, sequence + 1, staleness))
+        receive(client, name, PushAck(epoch, 4, sequence, sequence + 1, staleness))
 
 
 def of_kind(kind: type[Message], effects: list[DownpourEffect]) -> list[Message]:
@@ -72,12 +44,12 @@ def test_it_is_ready_when_every_shard_has_answered() -> None:
     client = DownpourClient(incarnation=0, shards=SHARDS)
     assert feed(client, Started()) == [Send("shard 0", Fetch(0)), Send("shard 2", Fetch(0))]
     payload = bytes(8)
-    assert tell(client, "shard 0", Parameters(0, 0, 0), payload) == [Stage(Span("staged", 0, 2), payload)]
+    assert receive(client, "shard 0", Parameters(0, 0, 0), payload) == [Stage(Span("staged", 0, 2), payload)]
     assert not client.ready
     assert client.waits_for == ("shard 2",)
     with pytest.raises(AssertionError, match="without the parameters"):
         client.receive(StepBegins(0), 0.0)
-    tell(client, "shard 2", Parameters(0, 0, 0), bytes(12))
+    receive(client, "shard 2", Parameters(0, 0, 0), bytes(12))
     assert client.ready
 
 
@@ -89,7 +61,7 @@ def test_parameters_are_installed_between_steps_only() -> None:
     ]
     feed(client, StepEnded(0))
     assert feed(client, StepBegins(1)) == [Send("shard 0", Fetch(1)), Send("shard 2", Fetch(1))]
-    (staged,) = tell(client, "shard 2", Parameters(1, 0, 3, incarnation=4), bytes(12))
+    (staged,) = receive(client, "shard 2", Parameters(1, 0, 3, incarnation=4), bytes(12))
     assert isinstance(staged, Stage)
     feed(client, StepEnded(1))
     assert feed(client, StepBegins(2)) == [Install(Span("parameters", 2, 5)), Send("shard 2", Fetch(2))]
@@ -129,11 +101,11 @@ def test_an_interval_below_one_is_refused(fetch_every: int, push_every: int) -> 
 def test_a_slow_shard_costs_staleness_and_the_gradient_keeps_accumulating() -> None:
     client = started()
     step(client, 0)
-    tell(client, "shard 0", PushAck(0, 4, 0, 1, 0))
+    receive(client, "shard 0", PushAck(0, 4, 0, 1, 0))
     for number in (1, 2):
         _, effects = step(client, number)
         assert {e.to for e in effects if isinstance(e, Send)} <= {"shard 0"}
-    tell(client, "shard 2", PushAck(0, 4, 0, 9, 8))
+    receive(client, "shard 2", PushAck(0, 4, 0, 9, 8))
     assert (client.pushes, client.staleness) == (2, 8)
     _, effects = step(client, 3)
     assert of_kind(Push, effects) == [Push(4, 1, 0, 0, 4)]  # one push for steps 1 to 3
@@ -157,16 +129,16 @@ def test_repeats_and_answers_of_older_epochs_change_nothing() -> None:
     client = started()
     step(client, 0)
     feed(client, Replaced("shard 0", 2))
-    assert tell(client, "shard 0", PushAck(1, 4, 0, 1, 7)) == []
-    assert tell(client, "shard 0", Parameters(1, 1, 7, incarnation=4), bytes(8)) == []
-    assert tell(client, "shard 2", PushAck(0, 3, 0, 1, 7)) == []
-    assert tell(client, "shard 2", PushAck(0, 4, 1, 1, 7)) == []
+    assert receive(client, "shard 0", PushAck(1, 4, 0, 1, 7)) == []
+    assert receive(client, "shard 0", Parameters(1, 1, 7, incarnation=4), bytes(8)) == []
+    assert receive(client, "shard 2", PushAck(0, 3, 0, 1, 7)) == []
+    assert receive(client, "shard 2", PushAck(0, 4, 1, 1, 7)) == []
     for _ in range(3):
-        tell(client, "shard 0", PushAck(2, 4, 0, 1, 1))
+        receive(client, "shard 0", PushAck(2, 4, 0, 1, 1))
     assert (client.pushes, client.staleness) == (1, 1)
-    (stage,) = tell(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8))
+    (stage,) = receive(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8))
     assert isinstance(stage, Stage)
-    assert tell(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8)) == []
+    assert receive(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8)) == []
 
 
 def test_what_does_not_answer_is_asked_again_ever_more_rarely() -> None:
@@ -199,7 +171,7 @@ def test_staged_values_of_a_replaced_shard_are_dropped() -> None:
     client = started()
     feed(client, Replaced("shard 0", 1))
     assert not client.ready
-    tell(client, "shard 0", Parameters(1, 1, 0, incarnation=4), bytes(8))
+    receive(client, "shard 0", Parameters(1, 1, 0, incarnation=4), bytes(8))
     assert Install(Span("parameters", 0, 2)) in feed(client, StepBegins(0))
 
 
@@ -209,12 +181,12 @@ def test_draining_pushes_what_is_left_and_waits_for_every_answer() -> None:
     _, effects = step(client, 1)
     assert len(of_kind(Push, effects)) == 2
     step(client, 2)
-    tell(client, "shard 0", PushAck(0, 4, 0, 1, 0))
+    receive(client, "shard 0", PushAck(0, 4, 0, 1, 0))
     assert of_kind(Push, feed(client, Drain())) == [Push(4, 1, 0, 0, 3)]
     assert client.waits_for == ("shard 0", "shard 2")
-    assert of_kind(Push, tell(client, "shard 2", PushAck(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0, 3)]
+    assert of_kind(Push, receive(client, "shard 2", PushAck(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0, 3)]
     for name in BYTES:
-        assert tell(client, name, PushAck(0, 4, 1, 2, 0)) == [SavePushRecord(name, PushRecord(4, 2, 3))]
+        assert receive(client, name, PushAck(0, 4, 1, 2, 0)) == [SavePushRecord(name, PushRecord(4, 2, 3))]
     assert client.waits_for == ("shard 0", "shard 2")  # for the answers to the fetches of step 0
     serve(client, 1)
     assert client.waits_for == ()
@@ -229,7 +201,7 @@ def test_a_drained_part_tells_a_replaced_shard_what_was_acknowledged() -> None:
     settle(client, 0)
     assert feed(client, Drain()) == [Drained()]
     assert feed(client, Replaced("shard 2", 1)) == [Send("shard 2", Fetch(1, acknowledged=1))]
-    (staged, drained) = tell(client, "shard 2", Parameters(1, 1, 0, incarnation=4), bytes(12))
+    (staged, drained) = receive(client, "shard 2", Parameters(1, 1, 0, incarnation=4), bytes(12))
     assert isinstance(staged, Stage)
     assert drained == Drained()
 
@@ -240,9 +212,9 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
     client = DownpourClient(incarnation=4, shards=SHARDS, earlier=noted)
     assert feed(client, Started())[0] == Send("shard 0", Fetch(0, 0, noted["shard 0"]))
     assert not client.informed
-    tell(client, "shard 0", Parameters(0, 0, 0, 0, 4, PushRecord(3, 1, 3)), bytes(8))
+    receive(client, "shard 0", Parameters(0, 0, 0, 0, 4, PushRecord(3, 1, 3)), bytes(8))
     on_its_way = PushRecord(3, 1, 1)  # to be acknowledged, when that process died
-    effects = tell(client, "shard 2", Parameters(0, 0, 0, 0, 4, on_its_way), bytes(12))
+    effects = receive(client, "shard 2", Parameters(0, 0, 0, 0, 4, on_its_way), bytes(12))
     assert effects[0] == SavePushRecord("shard 2", on_its_way)
     assert client.informed and client.continues == 1
     for number in (1, 2):
@@ -250,7 +222,7 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
         assert ClearGradient(Span("accumulated", 0, 2)) in ended
         if number == 1:
             assert of_kind(Push, ended) == [Push(4, 0, 0, 0, 2)]
-            assert tell(client, "shard 2", PushAck(0, 4, 0, 1, 0)) == [
+            assert receive(client, "shard 2", PushAck(0, 4, 0, 1, 0)) == [
                 SavePushRecord("shard 2", PushRecord(4, 1, 2))
             ]
     _, ended = step(client, 3)
@@ -263,7 +235,7 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
 def test_an_answer_to_a_process_before_this_one_is_not_taken() -> None:
     client = DownpourClient(incarnation=4, shards=SHARDS)
     feed(client, Started())
-    assert tell(client, "shard 0", Parameters(0, 0, 0, incarnation=3), bytes(8)) == []
+    assert receive(client, "shard 0", Parameters(0, 0, 0, incarnation=3), bytes(8)) == []
 
 
 def test_a_machine_without_parameters_has_nothing_to_wait_for() -> None:
@@ -288,7 +260,7 @@ def test_what_breaks_the_protocol_is_refused(
 ) -> None:
     client = DownpourClient(incarnation=0, shards=SHARDS)
     feed(client, Started())
-    (effect,) = tell(client, sender, message, payload)
+    (effect,) = receive(client, sender, message, payload)
     assert isinstance(effect, Refuse)
     assert says in effect.reason
 

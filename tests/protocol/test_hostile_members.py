@@ -45,8 +45,9 @@ from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.shard_client import Started
 from partita.engine.protocol.vector_shard import VectorShard
-from tests.protocol import directing, test_downpour_client, test_parameter_shard, test_sandblaster_client
+from tests.protocol import directing
 from tests.protocol.coordinating import Run, of
+from tests.protocol.machines import RANGES, SHARDS, assign, feed, receive, shard, started
 
 integers = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 7, 10, 1000, 2**31, 2**53, 2**53 + 1, 2**64 - 1])
 floats = st.sampled_from([-1.0, 0.0, 0.5, 3.0, 1e308, math.inf, -math.inf, math.nan])
@@ -118,24 +119,24 @@ def test_every_number_of_every_message_has_bounds() -> None:
 
 
 @given(to_coordinator("part 0.0", "part 1.1", "shard 0"))
-def test_a_downpour_coordinator(said: list[tuple[str, Said]]) -> None:
+def test_a_downpour_coordinator(sent: list[tuple[str, Said]]) -> None:
     run = Run().start()
-    for sender, message in said:
+    for sender, message in sent:
         incarnation = run.incarnations[sender]
         if rejection_reason(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
-            run.tell(Received(sender, incarnation, message))
+            run.feed(Received(sender, incarnation, message))
         run.now += 0.3
-        run.tell(Tick())
+        run.feed(Tick())
 
 
 @given(to_coordinator("part 0.0", "part 1.0", "shard 0", "shard 1"))
-def test_a_sandblaster_coordinator(said: list[tuple[str, Said]]) -> None:
+def test_a_sandblaster_coordinator(sent: list[tuple[str, Said]]) -> None:
     stage = in_an_evaluation()
-    for sender, message in said:
+    for sender, message in sent:
         incarnation = stage.incarnations[sender]
         if rejection_reason(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
-            stage.tell(Received(sender, incarnation, message), wait_s=0.3)
-        stage.tell(Tick())
+            stage.feed(Received(sender, incarnation, message), wait_s=0.3)
+        stage.feed(Tick())
 
 
 def in_an_evaluation() -> directing.Stage:
@@ -164,7 +165,7 @@ def test_numbers_that_a_sandblaster_coordinator_knows_better_are_refused(
     sender: str, message: Message
 ) -> None:
     stage = in_an_evaluation()
-    stage.tell(Received(sender, 0, message))
+    stage.feed(Received(sender, 0, message))
     (refused,) = [effect for effect in stage.effects if isinstance(effect, Refuse)]
     assert refused.sender == sender
 
@@ -172,8 +173,8 @@ def test_numbers_that_a_sandblaster_coordinator_knows_better_are_refused(
 def test_who_has_finished_under_a_directory_of_the_future_has_not() -> None:
     run = Run().start()
     for name in ("part 0.0", "part 0.1", "part 1.0", "part 1.1"):
-        run.hear(name, Report(10, 1, 0.0, 0, 0.0, 0))
-        run.hear(name, Finished(10, 2**50))
+        run.receive(name, Report(10, 1, 0.0, 0, 0.0, 0))
+        run.receive(name, Finished(10, 2**50))
     run.machine.validate()
     assert (
         max(host.finished for host in run.machine._registry.hosts.values()) <= run.machine._registry.revision
@@ -182,7 +183,7 @@ def test_who_has_finished_under_a_directory_of_the_future_has_not() -> None:
 
 def test_a_report_of_another_host_is_cut() -> None:
     run = Run().start()
-    (warned,) = of(Warn, run.hear("part 0.0", Failed("\x1b" + "x" * 500_000, "y\n" * 200_000)))[:1]
+    (warned,) = of(Warn, run.receive("part 0.0", Failed("\x1b" + "x" * 500_000, "y\n" * 200_000)))[:1]
     assert len(warned.text) < 5000 and "\x1b" not in warned.text
 
 
@@ -192,9 +193,9 @@ to_shard = st.lists(st.tuples(parts, said_by("part 0.0", "shard 0"), payloads))
 
 
 @given(to_shard)
-def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
-    machine = test_parameter_shard.shard()
-    for sender, message, payload in said:
+def test_a_shard(sent: list[tuple[str, Said, object]]) -> None:
+    machine = shard()
+    for sender, message, payload in sent:
         if rejection_reason(message, sender=sender, receiver="shard 0", incarnation=0) is None:
             for effect in machine.receive(Received(sender, 0, message, payload), 0.1):
                 assert not isinstance(effect, Send) or encode(effect.message)
@@ -202,12 +203,12 @@ def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
 
 
 @given(to_shard)
-def test_a_shard_of_vectors(said: list[tuple[str, Said, object]]) -> None:
-    machine = VectorShard("shard 0", incarnation=0, ranges=test_parameter_shard.RANGES, unit_size=2)
+def test_a_shard_of_vectors(sent: list[tuple[str, Said, object]]) -> None:
+    machine = VectorShard("shard 0", incarnation=0, ranges=RANGES, unit_size=2)
     machine.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=0.0)), 0.0)
     request = (Evaluate((Segment("g", 0, 7),)), dot("g", "g"))
     machine.receive(Received(COORDINATOR, 0, Command(1, request)), 0.0)
-    for sender, message, payload in said:
+    for sender, message, payload in sent:
         if rejection_reason(message, sender=sender, receiver="shard 0", incarnation=0) is None:
             for effect in machine.receive(Received(sender, 0, message, payload), 0.1):
                 assert not isinstance(effect, Send) or encode(effect.message)
@@ -218,14 +219,14 @@ def to_part(sender: str) -> st.SearchStrategy[list[tuple[Said, object]]]:
     return st.lists(st.tuples(said_by(sender, "part 0.0"), payloads), max_size=15)
 
 
-def play(said: list[tuple[Said, object]], sender: str, receive: Callable[[Received], object]) -> None:
-    for message, payload in said:
+def play(sent: list[tuple[Said, object]], sender: str, take: Callable[[Received], object]) -> None:
+    for message, payload in sent:
         if rejection_reason(message, sender=sender, receiver="part 0.0", incarnation=0) is None:
-            receive(Received(sender, 0, message, payload))
+            take(Received(sender, 0, message, payload))
 
 
 @given(to_part("part 0.1"))
-def test_a_part(said: list[tuple[Said, object]]) -> None:
+def test_a_part(sent: list[tuple[Said, object]]) -> None:
     machine = InstructionScheduler(
         [
             ScheduledInstruction(Kind.COMPUTE),
@@ -235,24 +236,20 @@ def test_a_part(said: list[tuple[Said, object]]) -> None:
     )
     machine.receive(BeginStep(0), 0.0)
 
-    def receive(event: Received) -> None:
-        machine.receive(event, 0.1)
-        machine.validate()
-
-    play(said, "part 0.1", receive)
+    play(sent, "part 0.1", lambda event: feed(machine, event, now=0.1))
     assert machine.waits_for == (("part 0.2", "x"),)
 
 
 @given(to_part("shard 0"))
-def test_a_downpour_client(said: list[tuple[Said, object]]) -> None:
-    client = test_downpour_client.started()
-    play(said, "shard 0", lambda event: test_downpour_client.feed(client, event))
+def test_a_downpour_client(sent: list[tuple[Said, object]]) -> None:
+    client = started()
+    play(sent, "shard 0", lambda event: feed(client, event))
 
 
 @given(to_part("shard 0"))
-def test_a_sandblaster_client(said: list[tuple[Said, object]]) -> None:
-    client = SandblasterClient(shards=test_sandblaster_client.SHARDS, alone=False)
-    test_sandblaster_client.feed(client, Started())
-    test_sandblaster_client.assign(client, 0, 1)
-    play(said, "shard 0", lambda event: test_sandblaster_client.feed(client, event))
-    test_sandblaster_client.tell(client, "shard 2", Point(1), bytes(12))
+def test_a_sandblaster_client(sent: list[tuple[Said, object]]) -> None:
+    client = SandblasterClient(shards=SHARDS, alone=False)
+    feed(client, Started())
+    assign(client, 0, 1)
+    play(sent, "shard 0", lambda event: feed(client, event))
+    receive(client, "shard 2", Point(1), bytes(12))

@@ -14,20 +14,13 @@ from partita.engine.protocol.instruction_scheduler import (
     Kind,
     Place,
     ScheduledInstruction,
-    SchedulerEffect,
-    SchedulerEvent,
     StepOver,
     Transmit,
 )
 from partita.engine.protocol.messages import Credit, Fetch, Message, Tensor
+from tests.protocol.machines import feed
 
 ROWS = (((0, 2),),)
-
-
-def tell(machine: InstructionScheduler, event: SchedulerEvent) -> list[SchedulerEffect]:
-    effects = machine.receive(event, 0.0)
-    machine.validate()
-    return effects
 
 
 def tensor(step: int, *, sender: str = "b", buffer: str = "x", payload: object = "numbers") -> Received:
@@ -48,43 +41,43 @@ def exchange() -> InstructionScheduler:
 
 def test_a_step_runs_when_its_inputs_are_there() -> None:
     machine = exchange()
-    assert tell(machine, BeginStep(0)) == [Compute(0)]
+    assert feed(machine, BeginStep(0)) == [Compute(0)]
     assert machine.waits_for == (("b", "x"),)
-    assert tell(machine, Completed(0)) == [Transmit("b", Tensor(0, "y", ROWS), 1)]
-    assert tell(machine, tensor(0)) == [Place(2, "numbers"), Compute(3)]
-    assert tell(machine, Completed(3)) == []
+    assert feed(machine, Completed(0)) == [Transmit("b", Tensor(0, "y", ROWS), 1)]
+    assert feed(machine, tensor(0)) == [Place(2, "numbers"), Compute(3)]
+    assert feed(machine, Completed(3)) == []
     assert not machine.may_begin()
-    assert tell(machine, Completed(1)) == [StepOver(0)]
+    assert feed(machine, Completed(1)) == [StepOver(0)]
     assert machine.may_begin()
 
 
 def test_a_message_of_the_next_step_waits_for_it() -> None:
     machine = exchange()
-    assert tell(machine, tensor(0)) == []
-    assert tell(machine, BeginStep(0)) == [Place(2, "numbers"), Compute(0)]
-    assert tell(machine, tensor(1, payload="later")) == []
-    tell(machine, Completed(0))
-    tell(machine, Completed(1))
-    assert tell(machine, Completed(3)) == [StepOver(0)]
-    assert tell(machine, BeginStep(1)) == [Place(2, "later"), Compute(0)]
+    assert feed(machine, tensor(0)) == []
+    assert feed(machine, BeginStep(0)) == [Place(2, "numbers"), Compute(0)]
+    assert feed(machine, tensor(1, payload="later")) == []
+    feed(machine, Completed(0))
+    feed(machine, Completed(1))
+    assert feed(machine, Completed(3)) == [StepOver(0)]
+    assert feed(machine, BeginStep(1)) == [Place(2, "later"), Compute(0)]
 
 
 def test_a_receive_waits_until_its_rows_are_free() -> None:
     machine = InstructionScheduler(
         [ScheduledInstruction(Kind.COMPUTE), ScheduledInstruction(Kind.RECEIVE, (0,), "b", "x", ROWS)]
     )
-    assert tell(machine, BeginStep(0)) == [Compute(0)]
-    assert tell(machine, tensor(0)) == []
-    assert tell(machine, Completed(0))[:1] == [Place(1, "numbers")]
+    assert feed(machine, BeginStep(0)) == [Compute(0)]
+    assert feed(machine, tensor(0)) == []
+    assert feed(machine, Completed(0))[:1] == [Place(1, "numbers")]
 
 
 def test_lanes_bound_what_is_computed_at_once_and_the_first_in_the_list_goes_first() -> None:
     machine = InstructionScheduler([ScheduledInstruction(Kind.COMPUTE) for _ in range(4)], lanes=2)
-    assert tell(machine, BeginStep(0)) == [Compute(0), Compute(1)]
-    assert tell(machine, Completed(1)) == [Compute(2)]
-    assert tell(machine, Completed(0)) == [Compute(3)]
-    assert tell(machine, Completed(3)) == []
-    assert tell(machine, Completed(2)) == [StepOver(0)]
+    assert feed(machine, BeginStep(0)) == [Compute(0), Compute(1)]
+    assert feed(machine, Completed(1)) == [Compute(2)]
+    assert feed(machine, Completed(0)) == [Compute(3)]
+    assert feed(machine, Completed(3)) == []
+    assert feed(machine, Completed(2)) == [StepOver(0)]
 
 
 @pytest.mark.parametrize(
@@ -101,16 +94,16 @@ def test_lanes_bound_what_is_computed_at_once_and_the_first_in_the_list_goes_fir
 )
 def test_what_no_instruction_waits_for_is_refused_and_changes_nothing(event: Received) -> None:
     machine = exchange()
-    tell(machine, BeginStep(0))
-    (refusal,) = tell(machine, event)
+    feed(machine, BeginStep(0))
+    (refusal,) = feed(machine, event)
     assert isinstance(refusal, Refuse)
     assert machine.waits_for == (("b", "x"),)
 
 
 def test_a_repeated_message_is_refused() -> None:
     machine = exchange()
-    tell(machine, tensor(0))
-    (refusal,) = tell(machine, tensor(0))
+    feed(machine, tensor(0))
+    (refusal,) = feed(machine, tensor(0))
     assert isinstance(refusal, Refuse)
 
 
@@ -118,25 +111,25 @@ def test_who_only_sends_waits_for_credit_and_who_only_listens_gives_it() -> None
     sender = InstructionScheduler([ScheduledInstruction(Kind.SEND, (), "b", "x", ROWS)], first_step=5)
     for step in (5, 6):
         assert sender.may_begin()
-        tell(sender, BeginStep(step))
-        assert tell(sender, Completed(0)) == [StepOver(step)]
+        feed(sender, BeginStep(step))
+        assert feed(sender, Completed(0)) == [StepOver(step)]
     assert not sender.may_begin()
     assert sender.waits_for == (("b", "credit"),)
     credit: Message = Credit(5)
-    tell(sender, Received("b", 0, credit))
+    feed(sender, Received("b", 0, credit))
     assert sender.may_begin()
     listener = InstructionScheduler([ScheduledInstruction(Kind.RECEIVE, (), "a", "x", ROWS)], first_step=5)
-    tell(listener, BeginStep(5))
-    assert tell(listener, tensor(5, sender="a")) == [Place(0, "numbers"), Send("a", Credit(5)), StepOver(5)]
+    feed(listener, BeginStep(5))
+    assert feed(listener, tensor(5, sender="a")) == [Place(0, "numbers"), Send("a", Credit(5)), StepOver(5)]
 
 
 def test_an_empty_program_is_over_at_once() -> None:
-    assert tell(InstructionScheduler([]), BeginStep(0)) == [StepOver(0)]
+    assert feed(InstructionScheduler([]), BeginStep(0)) == [StepOver(0)]
 
 
 def test_a_message_of_another_size_is_refused() -> None:
     machine = InstructionScheduler([ScheduledInstruction(Kind.RECEIVE, (), "b", "x", ROWS, n_bytes=8)])
-    tell(machine, BeginStep(0))
-    (refusal,) = tell(machine, tensor(0, payload=b"1234"))
+    feed(machine, BeginStep(0))
+    (refusal,) = feed(machine, tensor(0, payload=b"1234"))
     assert isinstance(refusal, Refuse)
-    assert tell(machine, tensor(0, payload=b"12345678"))[0] == Place(0, b"12345678")
+    assert feed(machine, tensor(0, payload=b"12345678"))[0] == Place(0, b"12345678")

@@ -24,7 +24,7 @@ class Clock:
         self.members = Membership()
         self.now = 0.0
 
-    def hear(
+    def receive(
         self, name: str, message: Message | None = None, *, incarnation: int = 0
     ) -> list[MembershipEffect]:
         received = Received(name, incarnation, message or Ready())
@@ -71,31 +71,31 @@ def test_silence_is_suspected_after_two_seconds_and_death_after_four(clock: Cloc
 def test_any_traffic_is_a_sign_of_life(clock: Clock) -> None:
     for second in range(1, 10):
         clock.run(float(second))
-        assert clock.hear("shard 0", incarnation=2) == []
+        assert clock.receive("shard 0", incarnation=2) == []
     assert clock.members.suspected == ()
 
 
 def test_a_suspect_that_speaks_is_heard_again(clock: Clock) -> None:
     clock.run(3.0)
     assert clock.members.suspected == ("shard 0",)
-    assert clock.hear("shard 0", incarnation=2) == [Recovered("shard 0", 2.875)]
+    assert clock.receive("shard 0", incarnation=2) == [Recovered("shard 0", 2.875)]
     assert clock.members.suspected == ()
     assert not [e for _, e in clock.run(4.5) if isinstance(e, Died)]
 
 
 def test_a_replaced_process_keeps_nobody_alive(clock: Clock) -> None:
     clock.run(3.0)
-    assert clock.hear("shard 0", incarnation=1) == []
+    assert clock.receive("shard 0", incarnation=1) == []
     assert [e for _, e in clock.run(5.0) if isinstance(e, Died)]
 
 
 def test_the_first_clock_reading_is_given_back_at_once_and_the_newest_ever_after(clock: Clock) -> None:
     """A lease is counted from the reading; an older one, overtaken on its way, does not replace a newer."""
-    assert clock.hear("shard 0", Heartbeat(2, clock=-7.5), incarnation=2) == [
+    assert clock.receive("shard 0", Heartbeat(2, clock=-7.5), incarnation=2) == [
         Send("shard 0", Heartbeat(2, clock=-7.5))
     ]
-    assert clock.hear("shard 0", Heartbeat(2, clock=-7.0), incarnation=2) == []
-    assert clock.hear("shard 0", Heartbeat(2, clock=-7.2), incarnation=2) == []
+    assert clock.receive("shard 0", Heartbeat(2, clock=-7.0), incarnation=2) == []
+    assert clock.receive("shard 0", Heartbeat(2, clock=-7.2), incarnation=2) == []
     sent = [effect for _, effect in clock.run(0.75) if isinstance(effect, Send)]
     assert sent == [Send("shard 0", Heartbeat(2, clock=-7.0))]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span, Tick
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
     Fetch,
@@ -30,50 +29,11 @@ from partita.engine.protocol.parameter_shard import (
     ParameterShard,
     RestoredState,
     ShardEffect,
-    ShardEvent,
     Watermark,
 )
+from tests.protocol.machines import RANGES, feed, receive, shard
 
-RANGES = {0: (0, 3), 1: (3, 8)}
 BYTES = {0: bytes(12), 1: bytes(20)}
-
-
-def shard(
-    *,
-    shard_incarnation: int = 0,
-    version: int = 0,
-    seen: dict[str, Watermark] | None = None,
-    acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
-    leased: bool = True,
-) -> ParameterShard:
-    machine = ParameterShard(
-        "shard 0",
-        incarnation=shard_incarnation,
-        ranges=RANGES,
-        restored=RestoredState(version, seen=seen or {}),
-        acknowledged=acknowledged,
-    )
-    if leased:
-        tell(machine, "coordinator", Heartbeat(shard_incarnation, clock=0.0), now=0.0)
-    return machine
-
-
-def feed(machine: ParameterShard, event: ShardEvent, *, now: float = 0.0) -> list[ShardEffect]:
-    effects = machine.receive(event, now)
-    machine.validate()
-    return effects
-
-
-def tell(
-    machine: ParameterShard,
-    sender: str,
-    message: Message,
-    payload: object = None,
-    *,
-    incarnation: int = 0,
-    now: float = 0.0,
-) -> list[ShardEffect]:
-    return feed(machine, Received(sender, incarnation, message, payload), now=now)
 
 
 def push(
@@ -89,7 +49,7 @@ def push(
 ) -> list[ShardEffect]:
     message = Push(incarnation, sequence, shard_incarnation, version, stop)
     payload = BYTES[int(part.rpartition(".")[2])]
-    return tell(machine, part, message, payload, incarnation=incarnation, now=now)
+    return receive(machine, part, message, payload, incarnation=incarnation, now=now)
 
 
 def test_a_push_is_applied_and_then_acknowledged() -> None:
@@ -146,7 +106,7 @@ def test_a_push_of_an_older_incarnation_is_ignored_and_a_newer_one_counts_from_z
     push(machine, "part 0.0", 0)
     push(machine, "part 0.0", 1)
     assert push(machine, "part 0.0", 0, incarnation=1) == [], "its fetch comes first"
-    tell(machine, "part 0.0", Fetch(0), incarnation=1)
+    receive(machine, "part 0.0", Fetch(0), incarnation=1)
     assert isinstance(push(machine, "part 0.0", 0, incarnation=1)[0], ApplyGradient)
     assert push(machine, "part 0.0", 2, incarnation=0) == []
     assert machine.seen == {"part 0.0": (1, 0)}
@@ -156,7 +116,7 @@ def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> N
     machine = shard()
     push(machine, "part 0.0", 0, stop=4)
     push(machine, "part 0.0", 1, stop=9)
-    (answer,) = tell(machine, "part 0.0", Fetch(0, earlier=(PushRecord(0, 1, 4),)), incarnation=1)
+    (answer,) = receive(machine, "part 0.0", Fetch(0, earlier=(PushRecord(0, 1, 4),)), incarnation=1)
     assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
     assert answer.message.incarnation == 1
     assert answer.message.earlier == PushRecord(0, 2, 9), "the last one was on its way to being acknowledged"
@@ -167,10 +127,10 @@ def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> N
 def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() -> None:
     machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3)})
     earlier = (PushRecord(0, 7, 70), PushRecord(1, 2, 90))
-    effects = tell(machine, "part 0.0", Fetch(0, 1, earlier), incarnation=2)
+    effects = receive(machine, "part 0.0", Fetch(0, 1, earlier), incarnation=2)
     assert effects[1:] == [Send("coordinator", LostPushes("part 0.0", 3 + 2 + 1))]
     assert machine.stops == {"part 0.0": 90}
-    assert len(tell(machine, "part 0.0", Fetch(1, 1, earlier), incarnation=2)) == 1
+    assert len(receive(machine, "part 0.0", Fetch(1, 1, earlier), incarnation=2)) == 1
     assert machine.lost == {"part 0.0": 6}
 
 
@@ -183,7 +143,7 @@ def test_a_shard_that_comes_back_counts_what_it_is_told_was_acknowledged() -> No
         restored=RestoredState(seen={"part 0.0": (0, 3), "part 1.0": (0, 3)}),
         acknowledged=told,
     )
-    tell(machine, "coordinator", Heartbeat(1, clock=0.0))
+    receive(machine, "coordinator", Heartbeat(1, clock=0.0))
     assert machine.lost == {"part 0.0": 5}
     said = Send("coordinator", LostPushes("part 0.0", 5))
     assert said in feed(machine, Tick()) and said not in feed(machine, Tick(), now=0.6)
@@ -195,7 +155,7 @@ def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
     assert Send("coordinator", LostPushes("part 0.0", 2)) in push(machine, "part 0.0", 6)
     assert len(push(machine, "part 1.0", 2)) == 2
     assert machine.lost == {"part 0.0": 2}
-    tell(machine, "coordinator", Save(1))
+    receive(machine, "coordinator", Save(1))
     assert Send("coordinator", LostPushes("part 1.0", 3)) in push(machine, "part 1.0", 6)
     assert feed(machine, Persisted(1, 8, "file", "hash")) == [
         Send("coordinator", Saved(1, 1, 8, "file", "hash", lost=2))  # as of the version in the file
@@ -204,38 +164,38 @@ def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
 
 def test_a_fetch_says_what_was_acknowledged_so_that_nothing_is_missed_in_silence() -> None:
     machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3)})
-    assert tell(machine, "part 0.0", Fetch(9, acknowledged=7))[1:] == [
+    assert receive(machine, "part 0.0", Fetch(9, acknowledged=7))[1:] == [
         Send("coordinator", LostPushes("part 0.0", 3))
     ]
-    assert len(tell(machine, "part 0.0", Fetch(10, acknowledged=7))) == 1
+    assert len(receive(machine, "part 0.0", Fetch(10, acknowledged=7))) == 1
     assert len(push(machine, "part 0.0", 6)) == 1  # a late copy of one that is counted as lost
     assert isinstance(push(machine, "part 0.0", 7)[0], ApplyGradient)
     assert machine.lost == {"part 0.0": 3}
-    assert tell(machine, "part 1.1", Fetch(0, acknowledged=2), incarnation=1)[1:] == [
+    assert receive(machine, "part 1.1", Fetch(0, acknowledged=2), incarnation=1)[1:] == [
         Send("coordinator", LostPushes("part 1.1", 2))
     ]
-    assert tell(machine, "part 1.1", Fetch(0, acknowledged=9), incarnation=0) == []
+    assert receive(machine, "part 1.1", Fetch(0, acknowledged=9), incarnation=0) == []
 
 
 def test_a_fetch_is_answered_with_the_senders_range() -> None:
     machine = shard(version=5)
-    assert tell(machine, "part 3.0", Fetch(7)) == [
+    assert receive(machine, "part 3.0", Fetch(7)) == [
         Send("part 3.0", Parameters(request=7, shard_incarnation=0, version=5), Span("values", 0, 3))
     ]
 
 
 def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint() -> None:
     machine = ParameterShard("shard 0", incarnation=0, ranges=RANGES, restored=RestoredState(2, 40))
-    tell(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
+    receive(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
     for part, sequence, updates in [("part 0.0", 0, 40), ("part 5.0", 0, 41), ("part 0.1", 0, 40)]:
         apply = push(machine, part, sequence)[0]
         assert isinstance(apply, ApplyGradient) and apply.updates == updates
     assert len(push(machine, "part 0.0", 0)) == 1  # a repeat is no update
     for part, updates in [("part 0.0", 42), ("part 0.1", 41)]:
-        (answer,) = tell(machine, part, Fetch(0))
+        (answer,) = receive(machine, part, Fetch(0))
         assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
         assert answer.message.updates == updates
-    (persist,) = tell(machine, "coordinator", Save(1))
+    (persist,) = receive(machine, "coordinator", Save(1))
     assert isinstance(persist, Persist) and persist.updates == 42
 
 
@@ -258,7 +218,7 @@ def test_what_breaks_the_protocol_is_refused_and_changes_nothing(
     sender: str, message: Message, payload: object, says: str
 ) -> None:
     machine = shard()
-    (effect,) = tell(machine, sender, message, payload)
+    (effect,) = receive(machine, sender, message, payload)
     assert isinstance(effect, Refuse)
     assert effect.sender == sender
     assert says in effect.reason
@@ -269,9 +229,9 @@ def test_what_breaks_the_protocol_is_refused_and_changes_nothing(
 def test_without_a_lease_nothing_is_applied_answered_or_written() -> None:
     machine = shard(leased=False)
     assert push(machine, "part 0.0", 0) == []
-    assert tell(machine, "part 0.0", Fetch(0)) == []
-    assert tell(machine, "coordinator", Save(0)) == []
-    tell(machine, "coordinator", Heartbeat(0))
+    assert receive(machine, "part 0.0", Fetch(0)) == []
+    assert receive(machine, "coordinator", Save(0)) == []
+    receive(machine, "coordinator", Heartbeat(0))
     assert not machine.holds_lease(0.0)
 
 
@@ -285,25 +245,25 @@ def test_it_asks_for_its_lease_at_intervals() -> None:
 def test_a_lease_runs_from_when_it_was_asked_for_not_from_when_the_answer_came() -> None:
     machine = shard(leased=False)
     feed(machine, Tick(), now=1.0)
-    tell(
+    receive(
         machine, "coordinator", Heartbeat(0, clock=1.0), now=3.5
     )  # lay in a queue while the process was stopped
     assert machine.holds_lease(3.9)
     assert not machine.holds_lease(4.0)
-    tell(machine, "coordinator", Heartbeat(0, clock=0.5), now=3.6)  # an older one that was overtaken
+    receive(machine, "coordinator", Heartbeat(0, clock=0.5), now=3.6)  # an older one that was overtaken
     assert machine.holds_lease(3.9)
     assert push(machine, "part 0.0", 0, now=4.0) == []
-    tell(machine, "coordinator", Heartbeat(0, clock=99.0), now=4.0)  # no clock reading of this process
+    receive(machine, "coordinator", Heartbeat(0, clock=99.0), now=4.0)  # no clock reading of this process
     assert not machine.holds_lease(4.0)
 
 
 def test_a_newer_incarnation_fences_for_good() -> None:
     machine = shard(shard_incarnation=1)
-    assert tell(machine, "coordinator", Heartbeat(0, clock=0.0)) == []
-    assert [type(effect) for effect in tell(machine, "part 0.0", Heartbeat(2))] == [Refuse]
-    assert tell(machine, "coordinator", Heartbeat(2)) == [Fenced(2)]
-    assert tell(machine, "coordinator", Heartbeat(2)) == []
-    tell(machine, "coordinator", Heartbeat(1, clock=0.0))
+    assert receive(machine, "coordinator", Heartbeat(0, clock=0.0)) == []
+    assert [type(effect) for effect in receive(machine, "part 0.0", Heartbeat(2))] == [Refuse]
+    assert receive(machine, "coordinator", Heartbeat(2)) == [Fenced(2)]
+    assert receive(machine, "coordinator", Heartbeat(2)) == []
+    receive(machine, "coordinator", Heartbeat(1, clock=0.0))
     assert push(machine, "part 0.0", 0) == []
     assert feed(machine, Tick(), now=9.0) == []
 
@@ -311,7 +271,7 @@ def test_a_newer_incarnation_fences_for_good() -> None:
 def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
     machine = shard()
     push(machine, "part 0.0", 0)
-    (persist,) = tell(machine, "coordinator", Save(3))
+    (persist,) = receive(machine, "coordinator", Save(3))
     assert persist == Persist(
         3, incarnation=0, version=1, updates=1, seen={"part 0.0": (0, 0)}, stops={"part 0.0": 0}
     )
@@ -320,23 +280,23 @@ def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
     assert persist.seen == {"part 0.0": (0, 0)}
     saved = Send("coordinator", Saved(3, 0, 1, "file", "hash"))
     assert feed(machine, Persisted(3, 1, "file", "hash")) == [saved]
-    assert tell(machine, "coordinator", Save(3)) == [saved]
-    assert tell(machine, "coordinator", Save(2)) == []
+    assert receive(machine, "coordinator", Save(3)) == [saved]
+    assert receive(machine, "coordinator", Save(2)) == []
 
 
 def test_a_file_that_was_under_way_when_it_was_fenced_is_not_spoken_of() -> None:
     machine = shard()
-    tell(machine, "coordinator", Save(1))
-    tell(machine, "coordinator", Save(2))
-    tell(machine, "coordinator", Heartbeat(1))
+    receive(machine, "coordinator", Save(1))
+    receive(machine, "coordinator", Save(2))
+    receive(machine, "coordinator", Heartbeat(1))
     assert feed(machine, Persisted(1, 0, "file", "hash")) == []
 
 
 def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
     machine = shard()
-    tell(machine, "coordinator", Save(1))
+    receive(machine, "coordinator", Save(1))
     for checkpoint in (1, 3, 2):
-        assert tell(machine, "coordinator", Save(checkpoint)) == []
+        assert receive(machine, "coordinator", Save(checkpoint)) == []
     effects = feed(machine, Persisted(1, 0, "file", "hash"))
     assert effects[-1] == Persist(3, incarnation=0, version=0, updates=0, seen={})
     assert feed(machine, Persisted(3, 0, "file", "hash")) == [
@@ -398,7 +358,7 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
             client = clients[data.draw(st.sampled_from(sorted(clients)))]
             client.incarnation, client.sequence = client.incarnation + 1, 0
             name = next(name for name, one in clients.items() if one is client)
-            tell(machine, name, Fetch(0, 0, client.settled[:-1]), incarnation=client.incarnation)
+            receive(machine, name, Fetch(0, 0, client.settled[:-1]), incarnation=client.incarnation)
         elif action == "save":
             counted = lost + sum(machine.lost.values())
             kept = Checkpoint(machine.version, counted, machine.seen, applied.copy())
@@ -412,7 +372,7 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
         assert all(count == 1 for count in applied.values())
         assert machine.version == sum(applied.values())
     for name, client in clients.items():
-        tell(machine, name, Fetch(1, client.sequence, client.settled[:-1]), incarnation=client.incarnation)
+        receive(machine, name, Fetch(1, client.sequence, client.settled[:-1]), incarnation=client.incarnation)
         after = push(
             machine,
             name,

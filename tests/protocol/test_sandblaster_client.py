@@ -29,32 +29,10 @@ from partita.engine.protocol.sandblaster_client import (
     SandblasterEvent,
 )
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
+from tests.protocol.machines import BYTES, SHARDS, assign, feed, receive
 
-SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
-BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
 WHOLE = Span("in_flight", 0, max(stop for _, _, stop in SHARDS))
-
-
-def feed(client: SandblasterClient, event: SandblasterEvent, *, now: float = 0.0) -> list[SandblasterEffect]:
-    effects = client.receive(event, now)
-    client.validate()
-    return effects
-
-
-def tell(
-    client: SandblasterClient, sender: str, message: Message, payload: object = None, *, now: float = 0.0
-) -> list[SandblasterEffect]:
-    return feed(client, Received(sender, 0, message, payload), now=now)
-
-
-def assign(
-    client: SandblasterClient, assignment: int, evaluation: int, *, now: float = 0.0
-) -> list[SandblasterEffect]:
-    """Work units are called by the number of their assignment plus 10, and are of two portions."""
-    return tell(
-        client, COORDINATOR, Assignment(evaluation, assignment, assignment + 10, 2 * assignment, 2), now=now
-    )
 
 
 def play_of(assignment: int, evaluation: int, *, discarded: bool = False) -> RunAssignment:
@@ -66,7 +44,7 @@ def point(
 ) -> list[SandblasterEffect]:
     effects: list[SandblasterEffect] = []
     for shard in shards:
-        effects += tell(client, shard, Point(evaluation), BYTES[shard])
+        effects += receive(client, shard, Point(evaluation), BYTES[shard])
     return effects
 
 
@@ -75,7 +53,7 @@ def take(
 ) -> list[SandblasterEffect]:
     effects: list[SandblasterEffect] = []
     for shard in shards:
-        effects += tell(client, shard, ContributionAck(evaluation, assignment + 10))
+        effects += receive(client, shard, ContributionAck(evaluation, assignment + 10))
     return effects
 
 
@@ -264,10 +242,10 @@ def test_a_machine_without_parameters_only_plays() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     client = started()
     refused = [
-        *tell(client, "shard 0", Point(1), bytes(4)),
-        *tell(client, "shard 1", Point(1), bytes(8)),
-        *tell(client, "shard 1", ContributionAck(1, 0)),
-        *tell(client, COORDINATOR, Stop()),
+        *receive(client, "shard 0", Point(1), bytes(4)),
+        *receive(client, "shard 1", Point(1), bytes(8)),
+        *receive(client, "shard 1", ContributionAck(1, 0)),
+        *receive(client, COORDINATOR, Stop()),
         *assign(client, 1000, 1),
     ]
     assign(client, 0, 1)

@@ -96,7 +96,7 @@ def test_a_dead_shard_takes_all_back_and_changes_nothing(index: int) -> None:
     done = finished(stage)
     assert done.complete
     assert stage.journal == undisturbed().journal
-    restores = [m for _, m in stage.said(Command) if isinstance(m, Command) and restored(m)]
+    restores = [m for _, m in stage.sent(Command) if isinstance(m, Command) and restored(m)]
     assert len(restores) == 2
 
 
@@ -172,7 +172,7 @@ def test_messages_that_are_lost_are_said_again() -> None:
         stage.play()
         if stage.coordinator.phase is Phase.OVER:
             break
-        stage.tell(Tick(), wait_s=0.5)
+        stage.feed(Tick(), wait_s=0.5)
     assert stage.journal == undisturbed().journal
 
 
@@ -181,8 +181,8 @@ def test_late_answers_of_other_commands_count_for_nothing() -> None:
     stage.play(until=during(stage, 2))
     number = stage.coordinator._number
     for wrong in (number - 1, number + 100):
-        stage._say("shard 0", CommandResult(wrong, (1e9,)))
-        stage._say("part 0.0", AssignmentResult(0, wrong, 0, 1e9, 0))
+        stage._send("shard 0", CommandResult(wrong, (1e9,)))
+        stage._send("part 0.0", AssignmentResult(0, wrong, 0, 1e9, 0))
     finished(stage)
     assert stage.journal == undisturbed().journal
 
@@ -190,7 +190,7 @@ def test_late_answers_of_other_commands_count_for_nothing() -> None:
 def test_ctrl_c_keeps_what_is_recorded() -> None:
     stage = staged()
     stage.play(until=during(stage, 2))
-    stage.tell(StopRequested())
+    stage.feed(StopRequested())
     stage.play()
     *_, done = stage.effects
     assert isinstance(done, EndRun)
@@ -204,18 +204,18 @@ def test_ctrl_c_keeps_what_is_recorded() -> None:
 def test_ctrl_c_asks_for_one_checkpoint_however_slow_the_disk_is() -> None:
     stage = staged()
     stage.play(until=during(stage, 2))
-    stage.tell(StopRequested())
+    stage.feed(StopRequested())
     stragglers: list[Received] = []
     while stage.events:
         event = stage.events.popleft()
         if isinstance(event, Received) and isinstance(event.message, Saved):
             stragglers.append(event)
         else:
-            stage.tell(event)
-    asked = [m for _, m in stage.said(Command) if isinstance(m, Command) and snapshots(m)]
+            stage.feed(event)
+    asked = [m for _, m in stage.sent(Command) if isinstance(m, Command) and snapshots(m)]
     assert len(asked) == len(stragglers) == 2
     for event in stragglers:
-        stage.tell(event)
+        stage.feed(event)
     stage.play()
     assert isinstance(stage.effects[-1], EndRun) and len(stage.commits) == 1
 
@@ -227,8 +227,8 @@ def snapshots(command: Command) -> bool:
 def test_ctrl_c_does_not_wait_long() -> None:
     stage = staged()
     stage.play(until=during(stage, 1))
-    stage.tell(StopRequested())
-    stage.tell(Tick(), wait_s=3.5)
+    stage.feed(StopRequested())
+    stage.feed(Tick(), wait_s=3.5)
     assert isinstance(stage.effects[-1], EndRun)
 
 

@@ -24,7 +24,7 @@ def wait(run: Run, seconds: float, parts: Sequence[str], shard: str) -> list[Coo
     """So long, at the end of which these parts say that they have waited for this shard since the start."""
     effects = run.wait(seconds)
     for part in parts:
-        effects += run.hear(part, WaitReport(shard, "an answer", seconds))
+        effects += run.receive(part, WaitReport(shard, "an answer", seconds))
     return effects + run.wait(0.25)
 
 
@@ -49,7 +49,7 @@ def test_who_gets_on_waits_no_more(run: Run) -> None:
 
 def test_a_wait_for_another_part_is_not_a_shards_fault(run: Run) -> None:
     wait(run, 30.0, PARTS[:1], "shard 1")
-    run.hear("part 0.0", WaitReport("part 0.1", "h1", 5.0))
+    run.receive("part 0.0", WaitReport("part 0.1", "h1", 5.0))
     restarts = of(Restart, run.wait(125.0))
     assert {name for restart in restarts for name, _ in restart.hosts} == set(PARTS), "by their own limit"
 
@@ -59,7 +59,7 @@ def test_a_shard_that_answers_another_replica_is_not_replaced(run: Run) -> None:
         run.wait(10.0)
         for part in PARTS[2:]:
             run.report(part, step)
-    effects = run.hear("part 0.0", WaitReport("shard 1", "an answer", 61.0)) + run.wait(0.25)
+    effects = run.receive("part 0.0", WaitReport("shard 1", "an answer", 61.0)) + run.wait(0.25)
     assert [restart.hosts for restart in of(Restart, effects)] == [(("part 0.0", 1), ("part 0.1", 1))]
     assert any("no answer of shard 1 for 60 s" in warning.text for warning in of(Warn, effects))
 
@@ -83,11 +83,11 @@ def mute(stage: Stage, name: str, seconds: float, *, says: bool = False) -> list
     before = len(stage.effects)
     for _ in range(round(seconds)):
         for host, incarnation in list(stage.incarnations.items()):
-            stage.tell(Received(host, incarnation, Heartbeat(incarnation)), wait_s=0.0)
+            stage.feed(Received(host, incarnation, Heartbeat(incarnation)), wait_s=0.0)
         if says:
-            number = stage.said(Command)[-1][1].number  # type: ignore[attr-defined]
-            stage.tell(Received(name, stage.incarnations[name], MissingUnits(number, ())), wait_s=0.0)
-        stage.tell(Tick(), wait_s=1.0)
+            number = stage.sent(Command)[-1][1].number  # type: ignore[attr-defined]
+            stage.feed(Received(name, stage.incarnations[name], MissingUnits(number, ())), wait_s=0.0)
+        stage.feed(Tick(), wait_s=1.0)
     restarts = [effect for effect in stage.effects[before:] if isinstance(effect, Restart)]
     return [host for restart in restarts for host, _ in restart.hosts]
 
@@ -109,9 +109,9 @@ def test_a_command_that_a_shard_does_not_answer_has_a_deadline(says: bool, limit
     stage.play()
     assert mute(stage, "shard 1", limit_s - 3, says=says) == []
     assert mute(stage, "shard 1", 10, says=says) == ["shard 1"]
-    said = [effect.text for effect in stage.effects if isinstance(effect, Warn)]
+    sent = [effect.text for effect in stage.effects if isinstance(effect, Warn)]
     what = "it is at command" if says else "no answer to command"
-    assert any(f"shard 1: {what}" in text and "what the method asks for" in text for text in said), said
+    assert any(f"shard 1: {what}" in text and "what the method asks for" in text for text in sent), sent
     stage.deliver = lambda to, message: True
     stage.play()
     assert stage.coordinator.outcome is not None

@@ -99,31 +99,31 @@ def test_a_newer_command_drops_an_evaluation() -> None:
 
 def test_a_point_is_given_until_the_next_command_and_orders_stand_until_the_next_evaluation() -> None:
     shard = Shard()
-    shard.tell("part 0.1", FetchPoint(-1))
+    shard.receive("part 0.1", FetchPoint(-1))
     shard.command(1, zero("x"))
-    assert shard.said == [("coordinator", CommandResult(1, ()))]
+    assert shard.sent == [("coordinator", CommandResult(1, ()))]
     shard.command(2, HALF)
-    assert shard.said == [("part 0.1", Point(2))]
+    assert shard.sent == [("part 0.1", Point(2))]
     for _ in range(2):
-        shard.said.clear()
-        shard.tell("part 1.1", FetchPoint(0))
-        assert shard.said == [("part 1.1", Point(2))], "one that was lost is given again"
-    shard.said.clear()
-    shard.tell("part 0.1", FetchPoint(2))
-    shard.tell("part 0.1", FetchPoint(2))
-    assert shard.said == []
+        shard.sent.clear()
+        shard.receive("part 1.1", FetchPoint(0))
+        assert shard.sent == [("part 1.1", Point(2))], "one that was lost is given again"
+    shard.sent.clear()
+    shard.receive("part 0.1", FetchPoint(2))
+    shard.receive("part 0.1", FetchPoint(2))
+    assert shard.sent == []
     for machine in (0, 1):
         for unit in range(3):
             shard.contribute(2, unit, machine)
-    shard.said.clear()
+    shard.sent.clear()
     shard.feed(Received("part 0.0", 1, FetchPoint(0)))
-    assert shard.said == [("part 0.0", Point(2))], "it may have to compute for another shard, or the losses"
+    assert shard.sent == [("part 0.0", Point(2))], "it may have to compute for another shard, or the losses"
     shard.command(3, scale("x", 2.0))
-    shard.said.clear()
+    shard.sent.clear()
     shard.feed(Received("part 0.0", 1, FetchPoint(0)))
-    assert shard.said == [], "x has changed"
+    assert shard.sent == [], "x has changed"
     shard.command(4, HALF)
-    assert sorted(shard.said) == [("part 0.0", Point(4)), ("part 0.1", Point(4))]
+    assert sorted(shard.sent) == [("part 0.0", Point(4)), ("part 0.1", Point(4))]
 
 
 def test_an_order_is_of_the_newest_process_of_a_part() -> None:
@@ -131,22 +131,22 @@ def test_an_order_is_of_the_newest_process_of_a_part() -> None:
     shard.feed(Received("part 0.0", 2, FetchPoint(-1)))
     shard.feed(Received("part 0.0", 1, FetchPoint(9)))
     shard.command(5, HALF)
-    assert shard.said == [("part 0.0", Point(5))]
-    shard.said.clear()
+    assert shard.sent == [("part 0.0", Point(5))]
+    shard.sent.clear()
     shard.feed(Received("part 0.0", 1, FetchPoint(-1)))
-    assert shard.said == []
+    assert shard.sent == []
     shard.feed(Received("part 0.0", 3, FetchPoint(-1)))
-    assert shard.said == [("part 0.0", Point(5))]
+    assert shard.sent == [("part 0.0", Point(5))]
 
 
 def test_an_order_that_was_overtaken_does_not_bring_back_an_older_one() -> None:
     shard = Shard()
-    shard.tell("part 0.0", FetchPoint(4))
-    shard.tell("part 0.0", FetchPoint(2))
+    shard.receive("part 0.0", FetchPoint(4))
+    shard.receive("part 0.0", FetchPoint(2))
     shard.command(4, HALF)
-    assert shard.said == []
+    assert shard.sent == []
     shard.command(5, HALF)
-    assert shard.said == [("part 0.0", Point(5))]
+    assert shard.sent == [("part 0.0", Point(5))]
 
 
 def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
@@ -156,10 +156,10 @@ def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
     assert shard.contribute(0, 0, 1, n_bytes=-1) == []
     assert shard.contribute(1, 3) == []
     assert shard.contribute(1, -1) == []
-    shard.tell("part 0.2", Contribution(1, 0), Text("0", 12))
-    shard.tell("part 0.2", FetchPoint(0))
-    shard.tell("part 0.0", Fetch(0))
-    shard.tell("part 0.0", Save(1))
+    shard.receive("part 0.2", Contribution(1, 0), Text("0", 12))
+    shard.receive("part 0.2", FetchPoint(0))
+    shard.receive("part 0.0", Fetch(0))
+    shard.receive("part 0.0", Save(1))
     assert shard.refused == [
         "a contribution of 'part 0.1' to shard 0 has 20 bytes, not 12",
         "a contribution of 'part 0.1' to shard 0 has 20 bytes, not -1",
@@ -170,25 +170,25 @@ def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
         "shard 0 does not take a Fetch from it",
         "shard 0 does not take a Save from it",
     ]
-    assert (shard.said, shard.kept) == ([], {})
+    assert (shard.sent, shard.kept) == ([], {})
     assert shard.command(1, HALF) == [MissingUnits(1, ((0, 3),))]
 
 
 def test_nothing_is_done_or_said_without_a_lease() -> None:
     shard = Shard(leased=False)
-    shard.tell("part 0.0", FetchPoint(-1))
+    shard.receive("part 0.0", FetchPoint(-1))
     assert shard.command(1, HALF) == []
-    shard.tell("coordinator", Heartbeat(0, clock=0.0))
+    shard.receive("coordinator", Heartbeat(0, clock=0.0))
     shard.command(1, HALF)
-    assert shard.said == [], "an order without a lease does not stand"
-    shard.said.clear()
+    assert shard.sent == [], "an order without a lease does not stand"
+    shard.sent.clear()
     for message, payload in ((Contribution(1, 0), Text("0", 12)), (FetchPoint(0), None)):
-        shard.tell("part 0.0", message, payload, now=3.0)  # the lease ends here
+        shard.receive("part 0.0", message, payload, now=3.0)  # the lease ends here
     assert shard.command(1, HALF, now=3.0) == shard.command(2, zero("x"), now=3.0) == []
-    assert (shard.said, shard.kept, shard.done) == ([], {}, [])
-    shard.tell("coordinator", Heartbeat(0, clock=2.0), now=3.5)
-    shard.tell("part 0.0", FetchPoint(0), now=4.0)
-    assert shard.said == [("part 0.0", Point(1))]
+    assert (shard.sent, shard.kept, shard.done) == ([], {}, [])
+    shard.receive("coordinator", Heartbeat(0, clock=2.0), now=3.5)
+    shard.receive("part 0.0", FetchPoint(0), now=4.0)
+    assert shard.sent == [("part 0.0", Point(1))]
 
 
 def test_a_shard_that_was_replaced_does_nothing_more() -> None:
@@ -203,29 +203,29 @@ def test_a_shard_that_was_replaced_does_nothing_more() -> None:
 
 def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
     shard = Shard(slow=True)
-    shard.tell("part 0.1", FetchPoint(0))
+    shard.receive("part 0.1", FetchPoint(0))
     assert shard.command(1, Restore(7), zero("x"), HALF, dot("g", "x")) == []
     assert shard.command(1) == [MissingUnits(1, ())], "it is at work, and answers when that is done"
     assert shard.contribute(1, 0) == [ContributionAck(1, 0)]
-    shard.tell("part 0.0", FetchPoint(0))
+    shard.receive("part 0.0", FetchPoint(0))
     shard.feed(Tick(), 0.5)
-    shard.tell("coordinator", Heartbeat(0, clock=1.0), now=1.0)
-    assert shard.said[1:] == [("coordinator", Heartbeat(0, clock=0.5))]
+    shard.receive("coordinator", Heartbeat(0, clock=1.0), now=1.0)
+    assert shard.sent[1:] == [("coordinator", Heartbeat(0, clock=0.5))]
     assert (shard.kept, shard.done) == ({}, [])
     shard.work(3.5)
-    shard.said.clear()
+    shard.sent.clear()
     shard.work(3.5)
-    assert sorted(shard.said) == [("part 0.0", Point(1)), ("part 0.1", Point(1))]
+    assert sorted(shard.sent) == [("part 0.0", Point(1)), ("part 0.1", Point(1))]
     for machine in (0, 1):
         for unit in range(3):
             shard.contribute(1, unit, machine)
-    shard.said.clear()
-    shard.tell("part 1.0", FetchPoint(0))
-    assert shard.said == [("part 1.0", Point(1))], "what is done after an evaluation leaves x alone"
-    shard.said.clear()
+    shard.sent.clear()
+    shard.receive("part 1.0", FetchPoint(0))
+    assert shard.sent == [("part 1.0", Point(1))], "what is done after an evaluation leaves x alone"
+    shard.sent.clear()
     shard.feed(Tick(), 3.5)
     shard.work(3.5)
-    assert shard.said == [
+    assert shard.sent == [
         ("coordinator", Heartbeat(0, clock=3.5)),
         ("part 0.1", ContributionAck(1, 2)),  # behind the answer if that comes soon, and else without it
         ("coordinator", CommandResult(1, (3.5,))),
@@ -238,36 +238,36 @@ def test_the_newest_command_that_comes_meanwhile_replaces_the_rest() -> None:
     shard.command(1, zero("a"), Snapshot(1), HALF, zero("x"))
     for number in (2, 4, 3, 1):
         assert shard.command(number, Restore(number), dot("x", "x")) == [MissingUnits(number, ())]
-    shard.said.clear()
+    shard.sent.clear()
     assert (shard.machine.number, shard.done) == (1, [])
     shard.work()
     assert (shard.machine.number, shard.done) == (4, [zero("a")])
     shard.work()
     shard.work()
     assert shard.done == [zero("a"), LoadCheckpoint(4), dot("x", "x")]
-    assert shard.said == [("coordinator", CommandResult(4, (3.5,)))]
+    assert shard.sent == [("coordinator", CommandResult(4, (3.5,)))]
 
 
 def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_asked_for_again() -> None:
     shard = Shard(slow=True)
     request = (Largest("x"), HALF, dot("g", "x"))
-    shard.tell("part 0.0", FetchPoint(0))
+    shard.receive("part 0.0", FetchPoint(0))
     shard.command(1, *request)
     shard.command(2, Restore(None))
-    shard.said.clear()
+    shard.sent.clear()
     shard.work(3.0)  # the lease has ended
-    assert (shard.said, shard.done) == ([], [Largest("x")])
+    assert (shard.sent, shard.done) == ([], [Largest("x")])
     assert shard.command(1, *request, now=3.5) == []
-    shard.tell("coordinator", Heartbeat(0, clock=3.0), now=3.5)
-    assert shard.said == []
+    shard.receive("coordinator", Heartbeat(0, clock=3.0), now=3.5)
+    assert shard.sent == []
     shard.command(1, *request, now=3.5)
-    assert shard.said == [("part 0.0", Point(1))]
+    assert shard.sent == [("part 0.0", Point(1))]
     assert shard.command(1, *request, now=3.5) == [MissingUnits(1, ((0, 3),))]
-    shard.said.clear()
+    shard.sent.clear()
     assert shard.command(2, Restore(None), now=3.5) == []
     shard.work(9.0)
     assert shard.command(3, zero("x"), now=9.0) == []
-    shard.tell("coordinator", Heartbeat(0, clock=9.0), now=9.0)
+    shard.receive("coordinator", Heartbeat(0, clock=9.0), now=9.0)
     assert shard.command(2, Restore(None), now=9.0) == [CommandResult(2, ())]
     assert shard.done == [Largest("x"), LoadCheckpoint(None)]
 
@@ -275,10 +275,10 @@ def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_as
 def test_one_that_was_replaced_while_at_work_says_nothing() -> None:
     shard = Shard(slow=True)
     shard.command(1, dot("x", "x"))
-    shard.tell("coordinator", Heartbeat(1))
-    shard.said.clear()
+    shard.receive("coordinator", Heartbeat(1))
+    shard.sent.clear()
     shard.work()
-    assert shard.command(1) == shard.said == []
+    assert shard.command(1) == shard.sent == []
 
 
 def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_there() -> None:
@@ -289,18 +289,18 @@ def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_th
     shard.command(8, *request)
     assert len(shard.done) == 4
     shard.command(9, Snapshot(4))  # while the other is being written
-    shard.said.clear()
-    shard.tell("coordinator", Save(3))
-    assert shard.said == []
+    shard.sent.clear()
+    shard.receive("coordinator", Save(3))
+    assert shard.sent == []
     shard.feed(Persisted(3, 8, "three", "hash"))
     for _ in range(2):
-        shard.tell("coordinator", Save(3))
-    assert shard.said == [("coordinator", Saved(3, 0, 8, "three", "hash"))] * 3
-    shard.said.clear()
+        shard.receive("coordinator", Save(3))
+    assert shard.sent == [("coordinator", Saved(3, 0, 8, "three", "hash"))] * 3
+    shard.sent.clear()
     shard.feed(Persisted(4, 9, "four", "hash"))
-    shard.tell("coordinator", Save(3))
-    shard.tell("coordinator", Save(5))
-    assert shard.said == [("coordinator", Saved(4, 0, 9, "four", "hash"))]
+    shard.receive("coordinator", Save(3))
+    shard.receive("coordinator", Save(5))
+    assert shard.sent == [("coordinator", Saved(4, 0, 9, "four", "hash"))]
     with pytest.raises(AssertionError, match="while writing None"):
         shard.machine.receive(Persisted(4, 9, "four", "hash"), 0.0)
 

@@ -78,7 +78,7 @@ REQUESTS: tuple[Request, ...] = (
     (scale("x", 2.0), Evaluate((Segment("g", 0, 13), Segment("h", 13, 1)))),
     (copy("x", "g"), Largest("x")),
 )
-said = st.one_of(
+sent = st.one_of(
     st.tuples(st.just("command"), st.integers(1, 5)),
     st.tuples(st.just("fetch"), st.integers(0, 1)),
     st.tuples(
@@ -88,11 +88,11 @@ said = st.one_of(
 )
 
 
-@given(st.lists(said, max_size=60))
+@given(st.lists(sent, max_size=60))
 def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: list[tuple]) -> None:  # type: ignore[type-arg]
     shard, naive = Shard(), Naive()
     for step in history:
-        shard.said.clear()
+        shard.sent.clear()
         done = len(shard.done)
         match step:
             case "command", number:
@@ -102,13 +102,13 @@ def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: li
                 shard.command(number, *request)
                 if not is_new:
                     assert len(shard.done) == done
-                    kinds = [type(message) for _, message in shard.said]
+                    kinds = [type(message) for _, message in shard.sent]
                     assert kinds == (
                         [] if number < naive.number else [MissingUnits if naive.is_open else CommandResult]
                     )
             case "fetch", machine:
-                shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
-                assert len(shard.said) == bool(naive.units)
+                shard.receive(f"part 0.{machine}", FetchPoint(naive.number - 1))
+                assert len(shard.sent) == bool(naive.units)
             case "contribution", evaluation, unit, machine, replica:
                 contribute(shard, naive, evaluation, unit, machine, replica)
             case "the rest", order:
@@ -157,7 +157,7 @@ def test_however_long_it_takes_operations_are_done_once_and_in_order(
     done: dict[int, list[Operation | Persist | LoadCheckpoint]] = {}
     answered: set[int] = set()
     for step in history:
-        shard.said.clear()
+        shard.sent.clear()
         number, before = shard.machine.number, len(shard.done)
         match step:
             case "command", asked:
@@ -167,16 +167,16 @@ def test_however_long_it_takes_operations_are_done_once_and_in_order(
                 for unit, machine in [(n, m) for n in range(3) for m in (0, 1)]:
                     start, stop = RANGES[machine]
                     text = Text("", 4 * (stop - start))
-                    shard.tell(f"part 0.{machine}", Contribution(number, unit), text, now=now)
+                    shard.receive(f"part 0.{machine}", Contribution(number, unit), text, now=now)
             case "time", seconds:
                 now += seconds
             case ("lease",):
-                shard.tell("coordinator", Heartbeat(0, clock=now), now=now)
+                shard.receive("coordinator", Heartbeat(0, clock=now), now=now)
             case ("work",) if shard.working is not None:
                 shard.work(now)
                 done.setdefault(number, []).extend(shard.done[before:])
-        assert not shard.said or shard.machine.holds_lease(now)
-        answered |= {message.number for _, message in shard.said if isinstance(message, CommandResult)}
+        assert not shard.sent or shard.machine.holds_lease(now)
+        answered |= {message.number for _, message in shard.sent if isinstance(message, CommandResult)}
     for number, found in done.items():
         expected = [wanted[number][0], LoadCheckpoint(number), wanted[number][3]]
         assert found == expected[: len(found)]

@@ -56,7 +56,7 @@ class Shard:
     slow: bool = False  # what is to be done is done when `work` is called
     working: RunOperations | LoadCheckpoint | None = None
     done: list[Operation | Persist | LoadCheckpoint] = field(default_factory=list)
-    said: list[tuple[str, Message]] = field(default_factory=list)
+    sent: list[tuple[str, Message]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     vectors: dict[tuple[str, int], str] = field(default_factory=dict)
     kept: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Shard:
             "shard 0", incarnation=0, ranges=self.ranges, unit_size=UNIT_SIZE, number=self.number
         )
         if self.leased:
-            self.tell("coordinator", Heartbeat(0, clock=0.0))
+            self.receive("coordinator", Heartbeat(0, clock=0.0))
 
     def feed(self, event: VectorShardEvent, now: float = 0.0) -> None:
         effects = self.machine.receive(event, now)
@@ -95,7 +95,7 @@ class Shard:
                 case Send(to=to, message=message, payload=span):
                     is_point = isinstance(message, Point)
                     assert span == (Span("x", *self.ranges[machine_of(to)]) if is_point else None)
-                    self.said.append((to, message))
+                    self.sent.append((to, message))
                 case Refuse(reason=reason):
                     self.refused.append(reason)
                 case Fenced():
@@ -117,21 +117,21 @@ class Shard:
             scalars += [0.5 + len(self.done)] * n_scalars(operation)
         self.feed(OperationsDone(scalars), now)
 
-    def tell(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
+    def receive(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
         self.feed(Received(sender, 0, message, payload), now)
 
     def command(self, number: int, *operations: Operation, now: float = 0.0) -> list[Message]:
         """What the coordinator is told in return."""
-        self.said.clear()
-        self.tell("coordinator", Command(number, operations), now=now)
-        return [message for to, message in self.said if to == "coordinator"]
+        self.sent.clear()
+        self.receive("coordinator", Command(number, operations), now=now)
+        return [message for to, message in self.sent if to == "coordinator"]
 
     def contribute(
         self, evaluation: int, unit: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
     ) -> list[Message]:
         """What is said in return; the acknowledgement first."""
-        self.said.clear()
+        self.sent.clear()
         start, stop = RANGES[machine]
         text = Text(f"{unit}", 4 * (stop - start) if n_bytes is None else n_bytes)
-        self.tell(f"part {replica}.{machine}", Contribution(evaluation, unit), text)
-        return [message for _, message in self.said]
+        self.receive(f"part {replica}.{machine}", Contribution(evaluation, unit), text)
+        return [message for _, message in self.sent]
