@@ -41,8 +41,7 @@ class InboundConnections:
         self._removed: dict[str, int] = {}  # next message numbers of recently removed senders, by key
 
     def replace(self, peers: Iterable[Peer]) -> None:
-        """Authorises exactly these peers. Unchanged peers keep their unfinished message; removed ones lose
-        it.
+        """Authorises exactly these peers; only unchanged ones keep their unfinished message.
 
         Raises:
             ValueError: two peers have the same key; nothing is changed.

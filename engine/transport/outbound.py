@@ -22,9 +22,7 @@ from partita.engine.transport.shared_link import SharedLinkSender
 from partita.engine.transport.wire import STREAM_BITS, Ack, SendWindow, encode_control, frames
 
 ACK_TIMEOUT_S: Final = 1.0  # after this time without an acknowledgement, the peer is asked for one
-MAX_UNACKED_BYTES: Final = (
-    64 << 20
-)  # bound of the retained messages: more than is in flight to a correct peer
+MAX_UNACKED_BYTES: Final = 64 << 20  # bound of retained messages: more than is in flight to a correct peer
 
 Group: TypeAlias = tuple[bytes, zmq.Frame | None]
 """An envelope and its chunk, as they were sent: retaining them copies nothing."""
@@ -54,9 +52,7 @@ class OutboundConnection:
         self._waiting_bytes = 0
         self._since = 0.0
         self._number = self.stream << STREAM_BITS
-        self._unacked: deque[tuple[int, list[Group], int]] = (
-            deque()
-        )  # number, frames and size of each message
+        self._unacked: deque[tuple[int, list[Group], int]] = deque()  # number, frames and size of messages
         self._unacked_bytes = 0
         self._ack_due = float("inf")
         self._resent_at = float("-inf")

@@ -73,7 +73,7 @@ class ZmqMailbox(Mailbox):
         super().__init__(self._inbox.getsockopt_string(zmq.LAST_ENDPOINT), keys.public)
         self._wake_lock = threading.Lock()  # or a late wake() could write into somebody else's descriptor
         self._owner: int | None = None
-        self._outbound_lock = threading.Lock()  # protects the following three, and changes of `_outbound`
+        self._outbound_lock = threading.Lock()  # held by every use of a connection
         self._streams = 0  # connections so far
         self._backlogs: set[OutboundConnection] = set()
         self._polled: set[OutboundConnection] = set()  # backlogs whose sockets are in the poll
