@@ -20,8 +20,7 @@ from examples.race.digits import Digits
 from examples.race.machines import Times
 from examples.race.race import METHODS, Measured, Race
 from examples.race.setting import Setting
-from partita.engine.view.curves import Curve, Panel, draw_curves
-from partita.engine.view.time_axis import time_axis
+from partita.engine.view.curves import Curve, Panel, draw_curves, round_ticks
 from partita.layers.text import counted
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -65,8 +64,8 @@ def courses(race: Race, cells: Sequence[Measured]) -> Panel:
     """
     most = max(cell.machines for cell in cells)
     shown = {n: [cell for cell in cells if cell.machines == n] for n in (most, most // 4)}
-    axis = time_axis(1.1 * max(cell.seconds for cell in shown[most] if isfinite(cell.seconds)))
-    until_s = axis.ticks[-1]
+    ticks = round_ticks(1.1 * max(cell.seconds for cell in shown[most] if isfinite(cell.seconds)))
+    until_s = ticks[-1]
     curves = []
     for cell in shown[most]:
         curves.append(curve(race, cell, until_s))
@@ -76,7 +75,7 @@ def courses(race: Race, cells: Sequence[Measured]) -> Panel:
     return Panel(
         tuple(curves),
         ("seconds, simulated", "held-out pictures that are right, %; dashed: on a quarter of the machines"),
-        axis.ticks,
+        ticks,
     )
 
 

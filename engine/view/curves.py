@@ -58,7 +58,7 @@ class Panel:
     Args:
         curves: at least one.
         axes: labels of the x axis and of the y axis.
-        ticks: places of the x axis; without them round numbers up to the end of the longest curve.
+        ticks: of the x axis.
         marks: points to compare with.
         height: pixels of the plot.
         doubling: the x axis goes from the first tick to the last in equal steps of a factor, not from 0;
@@ -71,6 +71,17 @@ class Panel:
     marks: tuple[Mark, ...] = ()
     height: float = HEIGHT
     doubling: bool = False
+
+
+def round_ticks(stop: float, *, most: int = 9) -> tuple[float, ...]:
+    """Returns at most so many steps of 1, 2 or 5 times a power of ten from 0 on, up to `stop`."""
+    return tuple(float(tick) for tick in _beyond(stop, most) if tick <= stop * (1 + 1e-9))
+
+
+def _beyond(stop: float, most: int) -> Sequence[float]:
+    """Returns round ticks of which the last is not below `stop`."""
+    ticks: Sequence[float] = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(0, stop)
+    return ticks
 
 
 def draw_curves(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
@@ -114,7 +125,7 @@ def _panel(picture: Canvas, panel: Panel, top: float) -> None:
 def _limits(axes: Axes, panel: Panel) -> None:
     """Sets the scales: y from 0 to a round number, x to the last tick, without labels that touch."""
     ys = [y for curve in panel.curves for _, y in curve.points] + [mark.y for mark in panel.marks]
-    rows = MaxNLocator(max(4, round(panel.height / 50)), steps=[1, 2, 5, 10]).tick_values(0, max(ys))
+    rows = _beyond(max(ys), max(4, round(panel.height / 50)))
     axes.set_yticks(rows, [f"{row:g}" for row in rows])
     axes.set_ylim(0, rows[-1])
     axes.spines.bottom.set_visible(True)

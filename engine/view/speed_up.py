@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from partita.engine.profile.report import PointReport, Report
 from partita.engine.view import svg
 from partita.engine.view.canvas import PALETTE, canvas
+from partita.engine.view.curves import round_ticks
 from partita.layers.text import counted
 
 WIDTH, HEIGHT = 620.0, 380.0
@@ -33,8 +32,8 @@ def draw_speed_up(report: Report) -> str:
         else:
             axes.set_xlim(1 - 0.04 * (most - 1 or 1), most + 0.04 * (most - 1 or 1))
         axes.set_ylim(0, top)
-        rows = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, top)
-        axes.set_yticks([row for row in rows if row <= top], [f"{row:g}x" for row in rows if row <= top])
+        rows = round_ticks(top, most=8)
+        axes.set_yticks(rows, [f"{row:g}x" for row in rows])
         axes.set_xticks([p.machines for p in points], [str(p.machines) for p in points])
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("machines", labelpad=8)

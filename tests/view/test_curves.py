@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -9,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.view.curves import HEIGHT, LEFT, LINE, WIDTH, Curve, Mark, Panel, draw_curves
+from partita.engine.view.curves import (
+    HEIGHT,
+    LEFT,
+    LINE,
+    WIDTH,
+    Curve,
+    Mark,
+    Panel,
+    draw_curves,
+    round_ticks,
+)
 from tests.draws import examples
 from tests.view.reading import SVG, numbers, shapes, style, texts, tooltips
 
@@ -103,3 +114,11 @@ def test_the_same_curves_have_the_same_bytes_and_names_are_no_formulas() -> None
     once = draw_curves("title", "said", [panel])
     assert once == draw_curves("title", "said", [panel])
     assert {"cost in $ of a $ < &", "x_$1$"} <= set(texts(ElementTree.fromstring(once)))
+
+
+@given(st.floats(1e-6, 1e6), st.integers(4, 9))
+def test_ticks_are_round_and_neither_few_nor_many(stop: float, most: int) -> None:
+    ticks = round_ticks(stop, most=most)
+    assert ticks[0] == 0 and 2 <= len(ticks) <= most + 1 and 0.5 * stop < ticks[-1] <= stop * (1 + 1e-9)
+    digits = ticks[1] / 10 ** math.floor(math.log10(ticks[1]) + 1e-9)
+    assert round(digits, 6) in (1, 2, 5)
