@@ -52,6 +52,8 @@ class Legend:
         samples = 4 if plan.micro_batches > 1 else 3
         rows = self.lines + 2 + samples if self.is_narrow else max(self.lines + 2, 2 + samples)
         self.height = LINE * rows
+        step = plan.simulated_step
+        self.busy = [busy_s / step.step_s if step.step_s else 0.0 for busy_s in step.busy_s]
         self.sent = [0] * self.count
         for message in plan.messages:
             self.sent[message.source] += message.n_bytes
@@ -85,9 +87,7 @@ class Legend:
 
     def _machine(self, m: int, *, x: float, y: float) -> str:
         plan, machine = self.plan, self.plan.cluster.machines[m]
-        step = plan.simulated_step
-        busy = step.busy_s[m] / step.step_s if step.step_s else 0.0
-        numbers = (f"{plan.n_parameters(m):,}", readable_bytes(self.sent[m]), f"{busy:.0%}")
+        numbers = (f"{plan.n_parameters(m):,}", readable_bytes(self.sent[m]), f"{self.busy[m]:.0%}")
         row = _row(x, y, (svg.shortened(machine.name, most=14), *numbers))
         return svg.element("g", svg.title(machine.place), self.palette.swatch(m, x, y - 13), row)
 

@@ -58,13 +58,15 @@ def route(owned: Ownership, message: Message) -> Route:
         return Route(message, (layer, source, "bottom"), (layer, destination, "bottom"), None)
     if message.direction == "forward":
         uses = (
-            edge.consumer for edge in owned.edges(layer) if owned.needed(edge, destination) & message.rows
+            edge.consumer
+            for edge in owned.edges(layer)
+            if owned.needed(edge, destination).overlaps(message.rows)
         )
         above = next(uses)
         return Route(message, (layer, source, "top"), (above, destination, "bottom"), (layer, above))
     assert message.buffer.edge is not None, f"{message} lies on no edge"
     above = message.buffer.edge.consumer
-    if message.rows & owned.rows(layer, destination):
+    if message.rows.overlaps(owned.rows(layer, destination)):
         return Route(message, (above, source, "bottom"), (layer, destination, "top"), (layer, above))
     return Route(message, (above, source, "bottom"), (above, destination, "bottom"), None)
 

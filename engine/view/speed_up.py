@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from matplotlib.axes import Axes
 
 from partita.engine.profile.report import PointReport, Report
 from partita.engine.view import svg
-from partita.engine.view.canvas import PALETTE, canvas
+from partita.engine.view.canvas import PALETTE, Canvas, canvas
 from partita.engine.view.curves import round_ticks
 from partita.layers.text import counted
 
@@ -20,45 +23,49 @@ PREDICTED, MEASURED = PALETTE[:2]
 def draw_speed_up(report: Report) -> str:
     """Draws the curve of a report, as the text of an SVG file."""
     points = report.points
-    most = max(point.machines for point in points)
-    highest = max(max(p.speed_up, p.predicted_speed_up) for p in points)
-    top = 1.1 * max(min(1.25 * highest, most), highest, 1.0)
+    most, top = _reach(points)
     with canvas("speed-up by number of machines", WIDTH, HEIGHT) as picture:
-        axes = picture.axes(LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
-        if most > WIDE:
-            axes.set_xscale("log", base=2)
-            axes.minorticks_off()
-            axes.set_xlim(most**-0.04, most**1.04)
-        else:
-            axes.set_xlim(1 - 0.04 * (most - 1 or 1), most + 0.04 * (most - 1 or 1))
-        axes.set_ylim(0, top)
-        rows = round_ticks(top, most=8)
-        axes.set_yticks(rows, [f"{row:g}x" for row in rows])
-        axes.set_xticks([p.machines for p in points], [str(p.machines) for p in points])
-        axes.grid(visible=False, axis="x")
-        axes.set_xlabel("machines", labelpad=8)
-        reach = min(float(most), top)
-        steps = [1 + (reach - 1) * n / 40 for n in range(41)]
+        axes = _axes(picture, points)
+        steps = [1 + (min(float(most), top) - 1) * n / 40 for n in range(41)]
         axes.plot(steps, steps, color=svg.SOFT, linewidth=1, linestyle=(0, (2, 4)), label="ideal")
         machines, predicted = zip(*((p.machines, p.predicted_speed_up) for p in points), strict=True)
         axes.plot(machines, predicted, color=PREDICTED, linewidth=2, label="predicted")
-        disc: dict[str, Any] = {"color": MEASURED, "markersize": 11, "markeredgewidth": 0}
-        diamond: dict[str, Any] = {"mfc": "#ffffff", "mec": PREDICTED, "mew": 2, "markersize": 10}
-        for source, shape, look in (("measured", "o", disc), ("simulated", "D", diamond)):
+        disc: dict[str, Any] = {"marker": "o", "mfc": MEASURED, "mew": 0, "ms": 11}
+        diamond: dict[str, Any] = {"marker": "D", "mfc": "#ffffff", "mec": PREDICTED, "mew": 2, "ms": 10}
+        for source, look in (("measured", disc), ("simulated", diamond)):
             found = [point for point in points if point.source == source]
             if found:
                 spots = [p.machines for p in found], [p.speed_up for p in found]
-                (artist,) = axes.plot(*spots, shape, label=source, zorder=3, clip_on=False, **look)
-                picture.tooltips(artist, list(map(_words, found)))
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=4,
-            borderaxespad=0.2,
-            columnspacing=1.5,
-            fontsize=12,
-        )
+                (marks,) = axes.plot(*spots, ls="", label=source, zorder=3, clip_on=False, **look)
+                picture.tooltips(marks, list(map(_words, found)))
+        axes.legend(bbox_to_anchor=(0, 1), ncols=4)
     return picture.svg
+
+
+def _reach(points: Sequence[PointReport]) -> tuple[int, float]:
+    """Returns the largest number of machines, and the end of the axis of speed-ups."""
+    most = max(point.machines for point in points)
+    highest = max(max(p.speed_up, p.predicted_speed_up) for p in points)
+    return most, 1.1 * max(min(1.25 * highest, most), highest, 1.0)
+
+
+def _axes(picture: Canvas, points: Sequence[PointReport]) -> Axes:
+    axes = picture.axes(LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
+    most, top = _reach(points)
+    if most > WIDE:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+        axes.set_xlim(most**-0.04, most**1.04)
+    else:
+        margin = 0.04 * max(most - 1, 1)
+        axes.set_xlim(1 - margin, most + margin)
+    rows = round_ticks(top, most=8)
+    axes.set_ylim(0, top)
+    axes.set_yticks(rows, [f"{row:g}x" for row in rows])
+    axes.set_xticks([p.machines for p in points], [str(p.machines) for p in points])
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel("machines", labelpad=8)
+    return axes
 
 
 def _words(point: PointReport) -> str:
