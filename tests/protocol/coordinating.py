@@ -1,4 +1,4 @@
-"""A coordinator under test, and what the tests tell it."""
+"""A Downpour coordinator under test, and the events of its hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEPS = 10
 
 
 class Run:
-    """A coordinator of two replicas of two machines and two shards, and what the tests tell it."""
+    """A coordinator of two replicas of two machines and two shards, and the events of its hosts."""
 
     def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
         driver = {"steps": STEPS} | {key: options.pop(key) for key in ("steps", "done") if key in options}
@@ -69,7 +69,7 @@ class Run:
         return self.receive(name, Hello(f"tcp://{name}", {"python": "3.11"}))
 
     def wait(self, seconds: float, *, hearing: Sequence[str] = HOSTS) -> list[CoordinatorEffect]:
-        """Ticks for so long; these hosts are heard all the time, and what they were told has come through."""
+        """Ticks for so long; these hosts send heartbeats all the time, and have received their messages."""
         effects, until = [], self.now + seconds
         while self.now < until - 1e-9:
             self.now += 0.25
@@ -80,7 +80,7 @@ class Run:
         return effects
 
     def start(self) -> Run:
-        """To the first step."""
+        """Runs up to the first step."""
         self.feed(Opened())
         for name in HOSTS:
             self.hello(name)
@@ -89,14 +89,14 @@ class Run:
         return self
 
     def ready(self, name: str, *, continues: int | None = 0) -> list[CoordinatorEffect]:
-        """It has its task, and a part its first parameters."""
+        """Gives a host its task, and a part its first parameters."""
         effects = self.receive(name, Ready())
         if name in PARTS:
             effects += self.receive(name, ResumeStep(continues))
         return effects
 
     def restarted(self, *names: str, continues: int | None = 0) -> list[CoordinatorEffect]:
-        """These come back to work."""
+        """Brings restarted hosts back to work."""
         effects = [effect for name in names for effect in self.hello(name)]
         return effects + [effect for name in names for effect in self.ready(name, continues=continues)]
 

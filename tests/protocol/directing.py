@@ -83,7 +83,7 @@ class Shard:
 
 @dataclass
 class Stage:
-    """Everything around a coordinator. `deliver` may drop messages: it says whether one arrives."""
+    """The hosts around a coordinator. `deliver` returns whether a message arrives."""
 
     coordinator: SandblasterCoordinator
     shards: int = 2
@@ -97,14 +97,14 @@ class Stage:
     evaluations: int = 0
 
     def play(self, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Until nothing happens any more, or what is waited for has."""
+        """Plays until nothing happens any more, or the condition holds."""
         if not self.events and not self.incarnations:
             self.events.append(Opened())
         while self.events and not until():
             self.feed(self.events.popleft())
 
     def feed(self, event: CoordinatorEvent, *, wait_s: float = 0.01) -> None:
-        """One event, after so many seconds."""
+        """Gives the coordinator an event, after so many seconds."""
         self.now += wait_s
         for effect in self.coordinator.receive(event, self.now):
             self.effects.append(effect)
@@ -119,17 +119,17 @@ class Stage:
         self.coordinator.validate()
 
     def die(self, name: str) -> None:
-        """This host's process ends."""
+        """Ends a host's process."""
         self.feed(Died(name, self.incarnations[name], "it was killed"))
 
     def sent(self, kind: type[Message]) -> list[tuple[str, Message]]:
-        """What the coordinator has said of this kind, and to whom."""
+        """The messages of this kind that the coordinator has sent, and their receivers."""
         sent = [effect for effect in self.effects if isinstance(effect, Send)]
         return [(send.to, send.message) for send in sent if isinstance(send.message, kind)]
 
     @property
     def journal(self) -> list[JournalEntry]:
-        """What it recorded."""
+        """The journal that it wrote."""
         return [(e.digest, e.scalars) for e in self.effects if isinstance(e, AppendJournal)]
 
     @property
@@ -167,7 +167,7 @@ class Stage:
                 self._saved(name, checkpoint)
 
     def _compute(self, name: str, order: Assignment) -> None:
-        """The part reads every shard's x, and contributes to every shard, at once."""
+        """Computes at once: the part reads every shard's x, and contributes to every shard."""
         indices = part_indices(name)
         assert indices is not None
         loss = 0.0
@@ -245,7 +245,7 @@ def staged(
     position: int = 0,
     timeouts: Timeouts | None = None,
 ) -> Stage:
-    """A run that has not started."""
+    """Creates a run that has not started."""
     coordinator = SandblasterCoordinator(
         Topology(replicas, machines, shards),
         begin=begin,

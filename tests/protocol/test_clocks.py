@@ -1,4 +1,4 @@
-"""How far apart clocks are: the truth always lies within what is said, whatever the delays are."""
+"""Offsets of clocks: the true offset lies within the estimated range, whatever the delays are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
 
 WAYS = st.integers(0, 1 << 20).map(lambda n: n / (1 << 16))
-"""Seconds on the way: different there and back, and such that sums are exact."""
+"""Delays in seconds: different there and back, and such that sums are exact."""
 
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[float, list[RoundTrip]]:
-    """What is to be added to the other clock, and rounds as they come about."""
+    """Draws an offset, and round trips that it leads to."""
     offset, now = float(draw(st.integers(-10_000, 10_000))), 0.0
     found = []
     for there, thinking, back in draw(st.lists(st.tuples(WAYS, WAYS, WAYS), min_size=1, max_size=8)):

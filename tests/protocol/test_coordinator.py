@@ -69,7 +69,7 @@ def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
     assert run.machine.phase is Phase.RUNNING
 
 
-def test_what_was_lost_on_the_way_is_said_again() -> None:
+def test_what_was_lost_on_the_way_is_repeated() -> None:
     run = Run()
     run.feed(Opened())
     for name in HOSTS:
@@ -303,7 +303,7 @@ def test_a_suspect_that_speaks_is_left_alone(run: Run) -> None:
     assert not of(Restart, run.wait(10.0))
 
 
-def test_a_shard_comes_back_from_the_committed_checkpoint_and_everybody_hears(run: Run) -> None:
+def test_a_shard_comes_back_from_the_committed_checkpoint_and_the_directory_is_sent(run: Run) -> None:
     run.wait(30.0)
     for shard in SHARDS:
         run.saved(shard, 1)
@@ -349,7 +349,7 @@ def test_an_error_of_the_user_is_tried_three_times(run: Run) -> None:
     assert set(messages(Stop, effects)) == set(HOSTS)
 
 
-def test_an_error_that_is_heard_after_the_death_counts_too(run: Run) -> None:
+def test_an_error_that_is_received_after_the_death_counts_too(run: Run) -> None:
     run.feed(Died("part 0.1", 0))
     effects = run.receive("part 0.1", Failed("too late", ""), incarnation=0)
     assert [type(effect) for effect in effects] == [Warn], "counted, and not restarted a second time"

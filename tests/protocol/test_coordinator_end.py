@@ -1,4 +1,4 @@
-"""The coordinator alone: how a run ends, is stopped, and is resumed."""
+"""The coordinator alone: the end of a run, Ctrl-C, and a resumed run."""
 
 from __future__ import annotations
 

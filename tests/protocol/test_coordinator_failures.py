@@ -27,7 +27,7 @@ def test_what_cannot_be_set_up_ends_the_run_before_it_starts() -> None:
 
 
 def test_a_new_process_that_is_stuck_is_replaced_by_another() -> None:
-    """It could start before: the process is at fault, not the run. Only so often, as with every death."""
+    """An earlier process could start, so the run goes on; only so often, as after every death."""
     run = Run().start()
     run.feed(Died("shard 1", 0, "killed"))
     others = [name for name in HOSTS if name != "shard 1"]

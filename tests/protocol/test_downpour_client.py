@@ -1,4 +1,4 @@
-"""The Downpour client alone: when it fetches, installs and pushes, and what follows when nobody answers."""
+"""The Downpour client alone: when it fetches, installs and pushes, and what follows when no answer comes."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_draining_pushes_what_is_left_and_waits_for_every_answer() -> None:
     assert client.pushes == 4
 
 
-def test_a_drained_part_tells_a_replaced_shard_what_was_acknowledged() -> None:
+def test_a_drained_part_reports_to_a_replaced_shard_what_was_acknowledged() -> None:
     client = started(fetch_every=9)
     step(client, 1)
     settle(client, 0)

@@ -1,4 +1,4 @@
-"""What machines remember does not grow with the run: requests, pushes, fetches, checkpoints, reports."""
+"""State machines do not grow with the run: requests, pushes, fetches, checkpoints, reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
 
 def reachable(machine: object) -> int:
-    """How many objects a machine holds, at any depth."""
+    """Counts the objects that a machine holds, at any depth."""
     found, waiting = {id(machine)}, [machine]
     while waiting:
         for one in gc.get_referents(waiting.pop()):

@@ -1,4 +1,4 @@
-"""A member may say anything that its role may say: it is refused or has an effect, and raises nothing."""
+"""A member may send any message that it is permitted: it is refused or has an effect, and raises nothing."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def structs(kind: type) -> st.SearchStrategy[Any]:
 
 
 def arrived(message: Message) -> Said:
-    """What comes out of the wire: the decoder is the first to refuse numbers."""
+    """Encodes and decodes a message: the decoder is the first to refuse numbers."""
     try:
         return decode(encode(message))
     except (MalformedMessage, msgspec.MsgspecError, OverflowError, ValueError) as error:
@@ -140,7 +140,7 @@ def test_a_sandblaster_coordinator(sent: list[tuple[str, Said]]) -> None:
 
 
 def in_an_evaluation() -> directing.Stage:
-    """A run whose first evaluation nobody has computed yet."""
+    """A run whose first evaluation is not computed yet."""
     coordinator = SandblasterCoordinator(
         Topology(2, 1, 2), begin=directing.descent, unit_size=directing.UNIT_SIZE
     )

@@ -1,4 +1,4 @@
-"""The part machine alone: what may run, what may be sent, and what is taken in."""
+"""The instruction scheduler alone: what runs, what is sent, and what is received."""
 
 from __future__ import annotations
 

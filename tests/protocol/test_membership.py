@@ -1,4 +1,4 @@
-"""Who is alive: heartbeats, suspicion, death, and a judge that was itself asleep."""
+"""Failure detection: heartbeats, suspicion, death, and a coordinator that was itself paused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Clock:
         return self._checked(self.members.receive(received, self.now))
 
     def run(self, until: float) -> list[tuple[float, MembershipEffect]]:
-        """Ticks up to this time; what followed, and when."""
+        """Ticks up to this time. Returns the effects, and when they came."""
         found = []
         while self.now < until - TICK_S / 2:
             self.now += TICK_S
@@ -51,7 +51,7 @@ def clock() -> Clock:
     return clock
 
 
-def test_heartbeats_go_to_every_host_twice_a_second_under_its_own_epoch(clock: Clock) -> None:
+def test_heartbeats_go_to_every_host_twice_a_second_with_its_own_incarnation(clock: Clock) -> None:
     clock.members.watch("part 0.0", 0, clock.now)
     sent = [effect for _, effect in clock.run(1.75) if isinstance(effect, Send)]
     to_shard = [effect.message for effect in sent if effect.to == "shard 0"]
@@ -75,7 +75,7 @@ def test_any_traffic_is_a_sign_of_life(clock: Clock) -> None:
     assert clock.members.suspected == ()
 
 
-def test_a_suspect_that_speaks_is_heard_again(clock: Clock) -> None:
+def test_a_suspect_that_sends_again_recovers(clock: Clock) -> None:
     clock.run(3.0)
     assert clock.members.suspected == ("shard 0",)
     assert clock.receive("shard 0", incarnation=2) == [Recovered("shard 0", 2.875)]
@@ -100,7 +100,7 @@ def test_the_first_clock_reading_is_given_back_at_once_and_the_newest_ever_after
     assert sent == [Send("shard 0", Heartbeat(2, clock=-7.0))]
 
 
-def test_a_judge_that_slept_blames_nobody(clock: Clock) -> None:
+def test_a_coordinator_that_was_paused_declares_no_host_dead(clock: Clock) -> None:
     clock.run(1.0)
     clock.now = 50.0
     assert all(isinstance(effect, Send) for effect in clock.members.receive(Tick(), clock.now))
@@ -123,7 +123,7 @@ def test_a_pace_must_be_in_order(times: tuple[float, float, float]) -> None:
         HeartbeatPolicy(*times)
 
 
-def test_a_host_whose_lease_is_revoked_gets_none_and_is_still_heard() -> None:
+def test_a_host_whose_lease_is_revoked_gets_none_and_is_still_watched() -> None:
     membership = Membership()
     membership.watch("shard 0", 0, 0.0)
     membership.receive(Received("shard 0", 0, Heartbeat(0, clock=7.0)), 0.1)

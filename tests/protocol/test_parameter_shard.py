@@ -134,7 +134,7 @@ def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() ->
     assert machine.lost == {"part 0.0": 6}
 
 
-def test_a_shard_that_comes_back_counts_what_it_is_told_was_acknowledged() -> None:
+def test_a_shard_that_comes_back_counts_acknowledged_pushes() -> None:
     told = {"part 0.0": (PushRecord(0, 7), PushRecord(1, 2)), "part 1.0": (PushRecord(0, 4),), "part 0.9": ()}
     machine = ParameterShard(
         "shard 0",
@@ -150,7 +150,7 @@ def test_a_shard_that_comes_back_counts_what_it_is_told_was_acknowledged() -> No
     assert push(machine, "part 0.0", 4) == [], "of a process that was replaced before"
 
 
-def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
+def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_reported() -> None:
     machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3), "part 1.0": (0, 1)})
     assert Send("coordinator", LostPushes("part 0.0", 2)) in push(machine, "part 0.0", 6)
     assert len(push(machine, "part 1.0", 2)) == 2
@@ -162,7 +162,7 @@ def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
     ]
 
 
-def test_a_fetch_says_what_was_acknowledged_so_that_nothing_is_missed_in_silence() -> None:
+def test_a_fetch_reports_what_was_acknowledged_so_that_every_loss_is_known() -> None:
     machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3)})
     assert receive(machine, "part 0.0", Fetch(9, acknowledged=7))[1:] == [
         Send("coordinator", LostPushes("part 0.0", 3))
@@ -314,7 +314,7 @@ class Client:
 
     @property
     def settled(self) -> tuple[PushRecord, ...]:
-        """Of each of its processes."""
+        """The pushes of each of its processes."""
         counts = Counter(incarnation for incarnation, _ in self.acknowledged)
         return tuple(PushRecord(n, counts[n]) for n in range(self.incarnation + 1))
 

@@ -1,4 +1,4 @@
-"""What is done again after a checkpoint: enough, and no evaluation that nobody would see."""
+"""The repeated operations after a checkpoint: enough, and no evaluation without an effect."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_in_a_line_search_no_evaluation_is_done_again() -> None:
 
 
 def test_vectors_that_change_names_are_followed() -> None:
-    """Of two evaluations, the older one's gradient is wanted by its new name, and the newer one's is not."""
+    """The older of two gradients is wanted by its new name, and the newer one is not."""
 
     def trial(first: int) -> Request:
         return (Evaluate((Segment("g", first, 4),)),)

@@ -1,4 +1,4 @@
-"""The Sandblaster client alone: which turns it plays on which point, and when their gradients leave."""
+"""The Sandblaster client alone: which assignments it runs at which point, and when their gradients leave."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def started(*, alone: bool = True) -> SandblasterClient:
     return client
 
 
-def test_a_turn_is_played_on_the_point_of_its_evaluation() -> None:
+def test_an_assignment_runs_at_the_point_of_its_evaluation() -> None:
     client = started()
     assert assign(client, 0, 3) == []
     assert client.waits_for == tuple(BYTES)
@@ -109,13 +109,13 @@ def test_a_turn_is_played_on_the_point_of_its_evaluation() -> None:
     assert assign(client, 1, 3) == [play_of(1, 3)], "the point is there already"
 
 
-def test_a_point_may_come_before_the_turn() -> None:
+def test_a_point_may_come_before_the_assignment() -> None:
     client = started()
     point(client, 3)
     assert [type(effect) for effect in assign(client, 0, 3)] == [Install, Install, RunAssignment]
 
 
-def test_turns_are_played_in_their_order() -> None:
+def test_assignments_run_in_their_order() -> None:
     client = started()
     point(client, 3)
     assert assign(client, 1, 3) == []
@@ -152,7 +152,7 @@ def test_one_gradient_is_in_flight_and_one_accumulates() -> None:
 
 @pytest.mark.parametrize("by_point", [True, False])
 def test_what_is_over_is_dropped(by_point: bool) -> None:
-    """In flight, accumulated, and turns that were not begun."""
+    """Gradients in flight and accumulated, and assignments that were not begun."""
     client = started()
     point(client, 3)
     for assignment in range(3):
@@ -167,7 +167,7 @@ def test_what_is_over_is_dropped(by_point: bool) -> None:
     assert over(client, 3) == [*contributions(3, 4), computed(3, 4)]
 
 
-def test_a_turn_that_is_over_in_the_middle_is_cut_short() -> None:
+def test_an_assignment_that_is_over_in_the_middle_is_cut_short() -> None:
     client = started()
     point(client, 3)
     assign(client, 0, 3)
@@ -178,7 +178,7 @@ def test_a_turn_that_is_over_in_the_middle_is_cut_short() -> None:
     assert isinstance(result, AssignmentResult) and math.isnan(result.loss)
 
 
-def test_with_others_turns_that_are_over_are_played_hollow() -> None:
+def test_with_other_parts_assignments_that_are_over_run_and_are_discarded() -> None:
     client = started(alone=False)
     assign(client, 0, 3)
     assert played(assign(client, 1, 4)) == [play_of(0, 3, discarded=True)]
@@ -211,7 +211,7 @@ def test_what_is_not_answered_is_sent_again() -> None:
 
 
 def test_a_new_evaluation_asks_soon_again() -> None:
-    """A question that nobody could answer for long had become rare."""
+    """A request without an answer for long had become rare."""
     client = started()
     point(client, 3)
     for now in (1.0, 3.0, 7.0, 15.0):
@@ -220,7 +220,7 @@ def test_a_new_evaluation_asks_soon_again() -> None:
     assert said(feed(client, Tick(), now=17.0)) == [FetchPoint(3), FetchPoint(3)]
 
 
-def test_a_replaced_shard_is_asked_and_told_again() -> None:
+def test_a_replaced_shard_gets_open_requests_again() -> None:
     client = started()
     point(client, 3)
     assign(client, 0, 3)
@@ -262,7 +262,7 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_any_order_ends_with_every_wanted_gradient_taken(
     evaluations: list[int], alone: bool, seed: int
 ) -> None:
-    """Drops, repeats and any order: every turn of the last evaluation counts, with its own numbers."""
+    """Drops, repeats and any order: every assignment of the last evaluation counts, with its own numbers."""
     client = SandblasterClient(shards=SHARDS, alone=alone)
     rng = random.Random(seed)
     last = evaluations[-1]

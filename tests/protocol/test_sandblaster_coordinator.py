@@ -80,7 +80,7 @@ def test_a_record_comes_before_what_follows_from_it() -> None:
 
 
 def during(stage: Stage, index: int) -> Callable[[], bool]:
-    """Until so many requests are recorded and the next one is handed out."""
+    """Returns a condition: so many requests are recorded, and the next one is assigned."""
 
     def reached() -> bool:
         return len(stage.journal) >= index and stage.coordinator._command is not None
@@ -115,7 +115,7 @@ def test_a_dead_replica_changes_nothing(index: int) -> None:
 
 @pytest.mark.parametrize("kept", range(STEPS + 2))
 def test_a_run_goes_on_from_its_journal(kept: int) -> None:
-    """Also when the checkpoint is older than the journal's end."""
+    """A checkpoint may be older than the journal's end."""
     whole = undisturbed()
     stage = staged(journal=whole.journal[:kept], position=0)
     assert stage.coordinator.iterations == max(kept - 1, 0)
@@ -156,7 +156,7 @@ def other() -> Steps:
     return Outcome("converged", "it is another one")
 
 
-def test_messages_that_are_lost_are_said_again() -> None:
+def test_messages_that_are_lost_are_repeated() -> None:
     stage = staged()
     lost: set[str] = set()
 

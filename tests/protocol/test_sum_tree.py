@@ -16,7 +16,7 @@ arrivals = st.integers(1, 70).flatmap(lambda n: st.permutations(range(n)))
 
 
 def recursive(level: int, i: int, leaves: list[float]) -> float:
-    """Node (level, i), as it is defined."""
+    """Returns node (level, i) by its definition."""
     if level == 0:
         return leaves[i]
     left = recursive(level - 1, 2 * i, leaves)
@@ -25,7 +25,7 @@ def recursive(level: int, i: int, leaves: list[float]) -> float:
 
 
 def added(order: list[int], leaves: list[float]) -> float:
-    """Carries out what the tree says. Nothing is read that is not there, nothing written over."""
+    """Carries out the sums. Nothing missing is read, and nothing is overwritten."""
     tree, places = SumTree(len(leaves)), dict[int, float]()
     for leaf in order:
         assert not tree.has(leaf)

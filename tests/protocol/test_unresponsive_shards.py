@@ -21,7 +21,7 @@ def run() -> Run:
 
 
 def wait(run: Run, seconds: float, parts: Sequence[str], shard: str) -> list[CoordinatorEffect]:
-    """So long, at the end of which these parts say that they have waited for this shard since the start."""
+    """Lets time pass; at its end these parts report to have waited for this shard since the start."""
     effects = run.wait(seconds)
     for part in parts:
         effects += run.receive(part, WaitReport(shard, "an answer", seconds))
@@ -64,7 +64,7 @@ def test_a_shard_that_answers_another_replica_is_not_replaced(run: Run) -> None:
     assert any("no answer of shard 1 for 60 s" in warning.text for warning in of(Warn, effects))
 
 
-def test_a_shard_that_stays_mute_ends_the_run_with_a_sentence(run: Run) -> None:
+def test_a_shard_that_stays_unresponsive_ends_the_run_with_a_sentence(run: Run) -> None:
     effects: list[CoordinatorEffect] = []
     for _ in range(4):
         assert not of(AbortRun, effects)
@@ -79,7 +79,9 @@ def test_a_shard_that_stays_mute_ends_the_run_with_a_sentence(run: Run) -> None:
 
 
 def mute(stage: Stage, name: str, seconds: float, *, says: bool = False) -> list[str]:
-    """All beat for so long; says what is restarted. `says`: that the shard is at work."""
+    """All hosts send heartbeats for so long. Returns what is restarted. `says`: the shard reports to be at
+    work.
+    """
     before = len(stage.effects)
     for _ in range(round(seconds)):
         for host, incarnation in list(stage.incarnations.items()):

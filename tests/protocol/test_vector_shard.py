@@ -36,7 +36,7 @@ from partita.engine.protocol.vector_shard import (
 from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 
 
-def test_a_command_is_done_once_and_answered_as_often_as_it_is_said() -> None:
+def test_a_command_is_done_once_and_answered_as_often_as_it_is_sent() -> None:
     shard = Shard()
     request = (copy("d", "g"), Dots(("d",), ("g", "x")), Largest("g"))
     assert shard.command(1, *request) == [CommandResult(1, (2.5, 2.5, 3.5))]
@@ -63,7 +63,7 @@ def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
     assert shard.contribute(4, 1) == [ContributionAck(4, 1)], "over"
 
 
-def test_the_first_of_a_stretch_and_machine_counts_and_all_are_acknowledged() -> None:
+def test_the_first_of_a_work_unit_and_machine_counts_and_all_are_acknowledged() -> None:
     shard = Shard()
     shard.command(1, HALF)
     for replica in (0, 1, 0):
@@ -73,7 +73,7 @@ def test_the_first_of_a_stretch_and_machine_counts_and_all_are_acknowledged() ->
     assert shard.kept == {(0, 0): "0"}
 
 
-def test_a_repeat_of_a_command_under_way_says_what_is_missing() -> None:
+def test_a_repeat_of_a_command_under_way_reports_what_is_missing() -> None:
     shard = Shard()
     long = Evaluate((Segment("a", 0, 8), Segment("b", 8, 3)))  # work units 0 to 3, and 4, 5
     shard.command(1, long)
@@ -174,7 +174,7 @@ def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
     assert shard.command(1, HALF) == [MissingUnits(1, ((0, 3),))]
 
 
-def test_nothing_is_done_or_said_without_a_lease() -> None:
+def test_nothing_is_done_or_sent_without_a_lease() -> None:
     shard = Shard(leased=False)
     shard.receive("part 0.0", FetchPoint(-1))
     assert shard.command(1, HALF) == []
@@ -272,7 +272,7 @@ def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_as
     assert shard.done == [Largest("x"), LoadCheckpoint(None)]
 
 
-def test_one_that_was_replaced_while_at_work_says_nothing() -> None:
+def test_one_that_was_replaced_while_at_work_sends_nothing() -> None:
     shard = Shard(slow=True)
     shard.command(1, dot("x", "x"))
     shard.receive("coordinator", Heartbeat(1))
@@ -281,7 +281,7 @@ def test_one_that_was_replaced_while_at_work_says_nothing() -> None:
     assert shard.command(1) == shard.sent == []
 
 
-def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_there() -> None:
+def test_a_snapshot_stands_between_operations_and_its_file_is_reported_when_it_is_there() -> None:
     shard = Shard()
     request = (zero("a"), Snapshot(3), scale("x", 2.0), dot("x", "x"))
     assert shard.command(8, *request) == [CommandResult(8, (4.5,))]
@@ -324,7 +324,7 @@ def test_vectors_to_which_nobody_contributes_are_zeros() -> None:
     assert nobodys.done == [zero("g"), Largest("g")]
 
 
-def test_little_is_kept_while_one_stretch_is_missing() -> None:
+def test_little_is_kept_while_one_work_unit_is_missing() -> None:
     shard = Shard(ranges={0: RANGES[0]})
     shard.command(1, Evaluate((Segment("g", 0, 2 * 500),)))
     for unit in range(1, 500):

@@ -36,7 +36,7 @@ from tests.protocol.textual_shard import HALF, RANGES, UNIT_SIZE, Shard, Text
 
 @dataclass
 class Naive:
-    """What a shard must have done: the last command, and which contributions to it have come."""
+    """The expected state of a shard: the last command, and the contributions to it."""
 
     number: int = 0
     request: Request = ()
@@ -58,7 +58,7 @@ class Naive:
         return len(self.come) < 2 * len(self.units)
 
     def sums(self) -> dict[tuple[str, int], str]:
-        """What each vector must hold, as texts."""
+        """The expected vectors, as texts."""
         leaves: dict[str, list[str]] = {}
         for n, vector in self.units.items():
             leaves.setdefault(vector, []).append(str(n))
@@ -66,7 +66,7 @@ class Naive:
 
 
 def in_a_tree(texts: list[str]) -> str:
-    """Level by level, a last one without a sister passed up."""
+    """Adds level by level; a last node without a sibling moves up."""
     while len(texts) > 1:
         pairs = [texts[n : n + 2] for n in range(0, len(texts), 2)]
         texts = [f"({pair[0]}+{pair[1]})" if len(pair) == 2 else pair[0] for pair in pairs]
@@ -123,7 +123,7 @@ def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: li
 
 
 def contribute(shard: Shard, naive: Naive, evaluation: int, unit: int, machine: int, replica: int) -> None:
-    """Says it to both, and checks the acknowledgement."""
+    """Gives it to both, and checks the acknowledgement."""
     is_current = evaluation == naive.number and naive.is_open
     refused = len(shard.refused)
     found = shard.contribute(evaluation, unit, machine, replica=replica)

@@ -1,4 +1,4 @@
-"""Who computes what: every work unit once, in ranges of their own, and again only where one is late."""
+"""The work scheduler: every unit once, in ranges of each replica, and again only for stragglers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_who_is_done_takes_from_the_longest_range() -> None:
     assert set(taken[6:]) <= {4, 5}  # the other one is late with these by now
 
 
-def test_a_backup_comes_when_a_turn_is_late_and_not_before() -> None:
+def test_a_backup_comes_when_a_replica_is_a_straggler_and_not_before() -> None:
     found = hands(replicas=2, units=2)
     (_, mine), (_, other) = found.schedule(0.0)
     assert (mine.unit, other.unit) == (0, 1)
@@ -80,7 +80,7 @@ def test_a_backup_comes_when_a_turn_is_late_and_not_before() -> None:
 
 
 def test_one_replica_makes_up_for_all_the_others() -> None:
-    """Late work units that found nobody without work are not forgotten."""
+    """Units of stragglers are not forgotten while no replica is idle."""
     found = hands(replicas=4, units=12)
     mine = [order for who, order in found.schedule(0.0) if who == 0]
     now = 0.0
@@ -156,7 +156,7 @@ def test_what_a_dead_replica_had_computed_is_given_again_only_where_a_shard_lack
     assert found.schedule(1.0) == []
 
 
-def test_turns_of_an_old_evaluation_keep_a_replica_busy_and_count_for_nothing() -> None:
+def test_assignments_of_an_old_evaluation_keep_a_replica_busy_and_count_for_nothing() -> None:
     found = hands(replicas=2, units=2)
     (_, mine), (_, other) = found.schedule(0.0)
     found.end()
@@ -171,7 +171,7 @@ def test_turns_of_an_old_evaluation_keep_a_replica_busy_and_count_for_nothing() 
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
-def test_every_history_ends_with_every_stretch_counted_once(
+def test_every_history_ends_with_every_work_unit_counted_once(
     data: st.DataObject, replicas: int, portions: int, machines: int
 ) -> None:
     found = hands(replicas=replicas, units=portions, machines=machines)
@@ -210,7 +210,7 @@ def test_losses_that_are_not_finite_go_through(bad: float) -> None:
     assert not math.isfinite(loss)
 
 
-def test_what_was_told_is_told_again() -> None:
+def test_unanswered_assignments_are_repeated() -> None:
     found = hands(replicas=1, units=3)
     first = found.schedule(0.0)
     assert found.resend(0.5, 1.0) == []

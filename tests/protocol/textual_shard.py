@@ -1,4 +1,4 @@
-"""A shard of vectors that are texts: they say what was added to what. For the tests."""
+"""A shard whose vectors are texts, which show the order of sums."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HALF = Evaluate((Segment("g", 0, 5),))  # work units 0, 1, 2
 
 @dataclass
 class Text:
-    """A payload that says what it is; sums of payloads say what was added to what."""
+    """A payload with a text; sums of payloads show the order of additions."""
 
     text: str
     n_bytes: int
@@ -48,7 +48,7 @@ class Text:
 
 @dataclass
 class Shard:
-    """The machine, and an interpreter that writes down what is done. Vectors are texts for each machine."""
+    """The shard, and an interpreter that records the operations. Vectors are texts for each machine."""
 
     ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))
     number: int = 0
@@ -102,7 +102,7 @@ class Shard:
                     self.done.clear()
 
     def work(self, now: float = 0.0) -> None:
-        """It is done now. Scalars count from 0 over the whole life: nothing done twice looks the same."""
+        """Ends the operations. Scalars count from 0 over the whole life, so that repetitions differ."""
         effect, self.working = self.working, None
         assert effect is not None
         if isinstance(effect, LoadCheckpoint):
@@ -121,7 +121,7 @@ class Shard:
         self.feed(Received(sender, 0, message, payload), now)
 
     def command(self, number: int, *operations: Operation, now: float = 0.0) -> list[Message]:
-        """What the coordinator is told in return."""
+        """Returns the messages to the coordinator."""
         self.sent.clear()
         self.receive("coordinator", Command(number, operations), now=now)
         return [message for to, message in self.sent if to == "coordinator"]
@@ -129,7 +129,7 @@ class Shard:
     def contribute(
         self, evaluation: int, unit: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
     ) -> list[Message]:
-        """What is said in return; the acknowledgement first."""
+        """Returns the messages sent, the acknowledgement first."""
         self.sent.clear()
         start, stop = RANGES[machine]
         text = Text(f"{unit}", 4 * (stop - start) if n_bytes is None else n_bytes)

@@ -131,7 +131,7 @@ class CountsNothingAtItsStart(ParameterShard):
         super().__init__(name, **(kwargs | {"acknowledged": {}}))
 
 
-class SaysOneStepTooMany(ParameterShard):
+class ReportsOneStepTooMany(ParameterShard):
     def _fetch(self, event: Any, fetch: Fetch, now: float) -> Any:
         return [self._off(effect) for effect in super()._fetch(event, fetch, now)]
 
@@ -145,11 +145,11 @@ class SaysOneStepTooMany(ParameterShard):
         return replace(effect, message=msgspec.structs.replace(effect.message, earlier=moved))
 
 
-class SaysOneStepTooFew(SaysOneStepTooMany):
+class ReportsOneStepTooFew(ReportsOneStepTooMany):
     by = -1
 
 
-class SaysSavedBeforeItIs(ParameterShard):
+class ReportsSavedBeforeItIs(ParameterShard):
     def _save(self, checkpoint: int, now: float) -> Any:
         effects = super()._save(checkpoint, now)
         early = Saved(
@@ -184,7 +184,7 @@ class NeverRetries(DownpourClient):
         return iter(())
 
 
-class DoesNotHearOfReplacements(DownpourClient):
+class IgnoresReplacements(DownpourClient):
     def _replaced(self, event: Replaced, now: float) -> Iterator[Any]:
         return iter(())
 
@@ -280,7 +280,7 @@ class ARoundOutlivesAShard(DownpourCoordinator):
         return effects
 
 
-class JudgesBeforeTheLeaseIsOver(DownpourCoordinator):
+class DeclaresDeathBeforeTheLeaseIsOver(DownpourCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
@@ -310,7 +310,7 @@ class BeginsOneStepTooFar(DownpourCoordinator):
         ]
 
 
-class SaysTheDirectoryOnce(DownpourCoordinator):
+class SendsTheDirectoryOnce(DownpourCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._registry.published_at = float("inf")
@@ -321,7 +321,7 @@ class SaysTheDirectoryOnce(DownpourCoordinator):
         return effects
 
 
-class SaysSaveOnce(DownpourCoordinator):
+class SendsSaveOnce(DownpourCoordinator):
     def _begin_round(self, now: float) -> Any:
         effects = super()._begin_round(now)
         if self._checkpoints.round is not None:
@@ -390,8 +390,8 @@ FAULTS = [
     Planted(CountsAPushTooFew, "I2", 150, at=29),
     Planted(CountsNothingOfProcessesThatDied, "I2", 1000, at=124),
     Planted(CountsNothingAtItsStart, "I2", 1000, at=349),
-    Planted(SaysOneStepTooMany, "I2 I8", 600, at=38),
-    Planted(SaysOneStepTooFew, "I1", 600, at=273),
+    Planted(ReportsOneStepTooMany, "I2 I8", 600, at=38),
+    Planted(ReportsOneStepTooFew, "I1", 600, at=273),
     Planted(PushesStepsAgain, "I1", 300, at=2),
     Planted(PushesTheLastHeldStepAgain, "I1", 300, at=2),
     Planted(NotesNothing, "I1 I2", 1000, at=124),
@@ -399,21 +399,21 @@ FAULTS = [
     Planted(DoesNotInherit, "I1 I2", 600, at=273),
     Planted(BeginsAtTheReportedStep, "I2", 300, at=33),
     Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=34),
-    Planted(SaysSavedBeforeItIs, "I5", 20),
+    Planted(ReportsSavedBeforeItIs, "I5", 20),
     Planted(ForgetsWhatItLostInItsFile, "I2", 1000, at=363),
     Planted(ARetryHasAFreshSequenceNumber, "I1", 100, at=1),
     Planted(NeverRetries, "I8", 20),
-    Planted(DoesNotHearOfReplacements, "I2 I8", 150, at=37),
+    Planted(IgnoresReplacements, "I2 I8", 150, at=37),
     Planted(DrainForgetsTheAccumulated, "I2", 20, at=1),
     Planted(PushesOverAPushUnderWay, "I1 I2", 100, at=1),
     Planted(InstallsInsideAStep, "I3", 20),
     Planted(LaunchesTheSameIncarnationAgain, "I4", 20, at=2),
     Planted(RestoresWhatWasNeverCommitted, "I5", 20, at=4),
     Planted(ARoundOutlivesAShard, "I5", 400, at=142),
-    Planted(JudgesBeforeTheLeaseIsOver, "I4", 300, at=20),
+    Planted(DeclaresDeathBeforeTheLeaseIsOver, "I4", 300, at=20),
     Planted(BeginsOneStepTooFar, "I8", 20),
-    Planted(SaysTheDirectoryOnce, "I8", 100, at=53),
-    Planted(SaysSaveOnce, "I8", 600, at=78),
+    Planted(SendsTheDirectoryOnce, "I8", 100, at=53),
+    Planted(SendsSaveOnce, "I8", 600, at=78),
     Planted(TheLastRoundIsAnOlderOne, "I2", 100, at=1),
     Planted(CountsALossTwice, "I2", 1000, at=33),
     Planted(TakesAnErrorForADeath, "I13", 300, at=23),

@@ -72,13 +72,13 @@ class LeaseOutlivesTheVerdict(VectorShard):
         super().__init__(name, **(kwargs | {"heartbeats": LONG_LEASE}))
 
 
-class ShowsThePointOfAnyCommand(VectorShard):
+class SendsThePointOfAnyCommand(VectorShard):
     def _fetch(self, event: Any, fetch: Any, now: float) -> Any:
         self._has_point = True
         return super()._fetch(event, fetch, now)
 
 
-class DoesNotWaitForTheLastStretch(VectorShard):
+class DoesNotWaitForTheLastUnit(VectorShard):
     def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
         effects = super()._contribution(event, contribution, now)
         evaluation = self._evaluation
@@ -123,7 +123,7 @@ class SnapshotInTheMiddleOfACommand(VectorShard):
         return super()._go_on()
 
 
-class SaysSavedBeforeItIs(VectorShard):
+class ReportsSavedBeforeItIs(VectorShard):
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
         persists = [e for e in effects if isinstance(e, Persist)]
@@ -164,19 +164,19 @@ class TakesAnyAcknowledgement(SandblasterClient):
         super()._acknowledged(shard, message if self._in_flight is None else self._in_flight.message)
 
 
-class SkipsTurnsThatOthersPlay(SandblasterClient):
+class SkipsAssignmentsThatOthersRun(SandblasterClient):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**(kwargs | {"alone": True}))
 
 
-class PlaysWhateverTurnIsThere(SandblasterClient):
+class RunsWhateverAssignmentIsThere(SandblasterClient):
     def _go_on(self, now: float) -> Iterator[Any]:
         if self._playing is None and self._assigned and self._next not in self._assigned:
             self._next = min(self._assigned)
         return super()._go_on(now)
 
 
-class PlaysOnWhateverPointIsThere(SandblasterClient):
+class RunsAtWhateverPointIsThere(SandblasterClient):
     def _assign(self, sender: str, assignment: Any, now: float) -> Iterator[Any]:
         yield from super()._assign(sender, assignment, now)
         for link in self._links.values():
@@ -227,13 +227,13 @@ class APortionIsLostWithItsReplica(_Scheduling, SandblasterCoordinator):
             """Says nothing."""
 
 
-class NeverHandsOutAgain(_Scheduling, SandblasterCoordinator):
+class NeverSendsAnAssignmentAgain(_Scheduling, SandblasterCoordinator):
     class scheduler(WorkScheduler):  # noqa: N801
         def resend(self, now: float, retry_s: float) -> Any:
             return []
 
 
-class OneStretchTooFar(_Scheduling, SandblasterCoordinator):
+class OneUnitTooFar(_Scheduling, SandblasterCoordinator):
     class scheduler(WorkScheduler):  # noqa: N801
         def _assign(self, worker: Any, number: int, now: float) -> Any:
             order = super()._assign(worker, number, now)
@@ -268,7 +268,7 @@ class SnapshotsWhatIsNotYetRecorded(SandblasterCoordinator):
         return super()._give(request, purpose, now)
 
 
-class SaysTheWrongPosition(SandblasterCoordinator):
+class ReportsTheWrongPosition(SandblasterCoordinator):
     def _handle(self, host: Any, message: Any, now: float) -> Any:
         return [
             replace(e, position=self.recorded) if isinstance(e, Commit) else e
@@ -324,12 +324,12 @@ class EndsWithoutALastCheckpoint(SandblasterCoordinator):
         return self._end(complete=True) if self.outcome is not None else super()._next(now)
 
 
-class NeverSaysACommandAgain(SandblasterCoordinator):
+class NeverRepeatsACommand(SandblasterCoordinator):
     def _ask_again(self, now: float) -> Any:
         return []
 
 
-class JudgesBeforeTheLeaseIsOver(SandblasterCoordinator):
+class DeclaresDeathBeforeTheLeaseIsOver(SandblasterCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
@@ -383,30 +383,30 @@ FAULTS = [
     Planted(NoFence, "I4", at=415),
     Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
     Planted(LeaseOutlivesTheVerdict, "I4", at=438),
-    Planted(ShowsThePointOfAnyCommand, "I6", at=14),
-    Planted(DoesNotWaitForTheLastStretch, "I6", at=0),
+    Planted(SendsThePointOfAnyCommand, "I6", at=14),
+    Planted(DoesNotWaitForTheLastUnit, "I6", at=0),
     Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
     Planted(AddsInTheOrderOfArrival, "I6", at=8),
     Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=4),
-    Planted(SaysSavedBeforeItIs, "I5", at=4),
+    Planted(ReportsSavedBeforeItIs, "I5", at=4),
     Planted(StaysWhereItIs, "I7", at=0),
     Planted(GoesBackToTheStart, "I7", at=65),
     Planted(NeverRetries, "I8", at=0),
     Planted(ForgetsWhatIsInFlight, "I6 I8", at=4),
     Planted(TakesAnyAcknowledgement, "I6 I8", at=51),
-    Planted(SkipsTurnsThatOthersPlay, "I8", at=102),
-    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=13),
-    Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=6),
+    Planted(SkipsAssignmentsThatOthersRun, "I8", at=102),
+    Planted(RunsWhateverAssignmentIsThere, "I8 validate", at=13),
+    Planted(RunsAtWhateverPointIsThere, "I6 validate", at=6),
     Planted(ContributesToWhateverIsNewest, "I6 validate I8", at=1),
     Planted(CountsTheLossOfABackup, "I6", at=3),
     Planted(APortionIsLostWithItsReplica, "I8 validate", at=4),
-    Planted(NeverHandsOutAgain, "I8", at=43),
-    Planted(OneStretchTooFar, "I6", at=4),
+    Planted(NeverSendsAnAssignmentAgain, "I8", at=43),
+    Planted(OneUnitTooFar, "I6", at=4),
     Planted(UsesANumberTwice, "I7", at=0),
     Planted(RecordsBeforeAllHaveAnswered, "I6", at=6),
     Planted(TakesAnswersToEarlierCommands, "I6 validate", at=13),
     Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=1),
-    Planted(SaysTheWrongPosition, "I5", at=6),
+    Planted(ReportsTheWrongPosition, "I5", at=6),
     Planted(DoesNothingAgain, "I5 I6 I7", at=22),
     Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=40),
     Planted(GoesBackTooFar, "I7", at=65),
@@ -414,8 +414,8 @@ FAULTS = [
     Planted(ForgetsThatNamesWereExchanged, "I5 I6 I7", at=22),
     Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7 I10", at=12),
     Planted(EndsWithoutALastCheckpoint, "I10", at=4),
-    Planted(NeverSaysACommandAgain, "I8", at=4),
-    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=203),
+    Planted(NeverRepeatsACommand, "I8", at=4),
+    Planted(DeclaresDeathBeforeTheLeaseIsOver, "I4", at=203),
     Planted(LaunchesTheSameIncarnationAgain, "I4", at=0),
     Planted(TakesAnErrorForADeath, "I13", at=2237),
     Planted(WaitsForAnswersForEver, "I8", at=0),
