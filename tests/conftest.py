@@ -1,4 +1,4 @@
-"""What holds for every test: it leaves nothing behind, and Hypothesis does not judge by the clock."""
+"""Fixtures of every test: leak checks, and Hypothesis without deadlines."""
 
 from __future__ import annotations
 

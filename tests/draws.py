@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws: few for each change, eight times as many in `make slow`."""
+"""Number of examples that Hypothesis draws: few for each change, eight times as many in `make slow`."""
 
 from __future__ import annotations
 

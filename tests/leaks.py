@@ -34,7 +34,7 @@ zmq.Socket.__init__ = _make_and_remember  # type: ignore[method-assign]
 
 @dataclass(frozen=True)
 class Census:
-    """What this process holds at one moment."""
+    """Resources of this process at one moment."""
 
     threads: frozenset[threading.Thread]
     processes: frozenset[psutil.Process]
@@ -136,13 +136,13 @@ def _segments() -> set[str]:
 
 
 def _rings() -> set[str]:
-    """Where this process maps memory without a name that its hosts share."""
+    """Mappings of this process of anonymous memory that its hosts share."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.split(maxsplit=1)[0] for line in lines if "/memfd:partita" in line}
 
 
 def _abandoned(names: set[str]) -> list[str]:
-    """Those of the segments that this process maps, or that no living process does."""
+    """Segments that this process maps, or that no living process does."""
     if not names:
         return []
     own = psutil.Process().pid

@@ -53,7 +53,7 @@ def leaky_sum(incoming, weight, bias):  # type: ignore[no-untyped-def]
 
 
 def leaky_sum_errors(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
-    """Its way down."""
+    """Backward function of `leaky_sum`."""
     delta = error if state > 0 else 0.25 * error
     return delta * weight, delta * incoming, delta
 
@@ -67,7 +67,7 @@ def energy(incoming, gain):  # type: ignore[no-untyped-def]
 
 
 def energy_errors(incoming, gain, state, error):  # type: ignore[no-untyped-def]
-    """Its way down."""
+    """Backward function of `energy`."""
     total = 0 * gain
     for k in range(len(incoming)):
         total += incoming[k] * incoming[k]

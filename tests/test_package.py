@@ -1,4 +1,4 @@
-"""What a user installs: three rooms under `partita` and nothing else, typed, imports running one way."""
+"""The installed package: three rooms under `partita` and nothing else, typed, imports running one way."""
 
 from __future__ import annotations
 

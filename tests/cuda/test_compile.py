@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def compile_it(kernel: Any, *arguments: Any) -> None:
-    """For arguments of these types, and of those of these values."""
+    """Compiles a kernel for arguments of these types, or of the types of these values."""
     device = SimpleNamespace(compute_capability=HOPPER)
     kinds = [given if isinstance(given, types.Type) else numba.typeof(given) for given in arguments]
     with mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device):

@@ -1,4 +1,4 @@
-"""What numba.cuda computes: locally connected layers and nodes, by the tests of the kernels of a CPU."""
+"""Kernels of numba.cuda (locally connected layers and nodes), by the tests of the kernels of a CPU."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_in_bfloat16_it_rounds_what_it_stores(device: str, layer: Any) -> None:
 
 
 def largest(incoming, scale):  # type: ignore[no-untyped-def]
-    """With an array of its own on the way down, and nothing that a weighted sum has."""
+    """Node with an array of its own in the backward function, unlike a weighted sum."""
     most = incoming[0]
     for k in range(1, len(incoming)):
         most = max(most, incoming[k])

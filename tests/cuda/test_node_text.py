@@ -54,13 +54,13 @@ def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> float:
 
 
 def table(nodes: Nodes) -> tuple[Any, ...]:
-    """What every kernel takes first: without padding's zeros, and the width."""
+    """First arguments of every kernel: the table without the zeros of padding, and its width."""
     x, _, *rest, _ = nodes.table
     return x, *rest
 
 
 def receivers(nodes: Nodes) -> tuple[Any, Any, Any]:
-    """For each sender, its receivers in ascending order, and which of their edges."""
+    """Receivers of each sender in ascending order, and the edges to them."""
     edges = [(n, k) for n, count in enumerate(COUNTS) for k in range(count)]
     heard = [
         [(n, k) for n, k in edges if nodes.senders[nodes.offsets[n] + k] == sender]

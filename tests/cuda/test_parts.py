@@ -91,7 +91,7 @@ def played(
     optimizer: Optimizer | None = None,
     tiles: bool = False,
 ) -> Any:
-    """What a session's last step leaves."""
+    """Results of a session's last step."""
     plan = plan_of(cluster, precision=precision, tiles=tiles)
     parameters, batch = given()
     names = ["parameters", *(["gradient"] if optimizer is None else [])]

@@ -18,7 +18,7 @@ WITH_A_DEVICE = ("test_compiled_kernels.py", "test_parts.py", "test_optimizers.p
 
 @pytest.mark.slow
 def test_the_tests_of_a_gpu_pass_on_a_simulated_one() -> None:
-    """In a process of its own: Numba decides when it is imported."""
+    """Runs in a process of its own, because Numba chooses the simulator when it is imported."""
     assert not SIMULATED, "this test starts the simulator itself"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not gpu and not slow"]
     simulated = subprocess.run(

@@ -1,6 +1,4 @@
-"""What torch computes for a GPU, by the tests of the kernels of a CPU: against definitions, torch,
-differences.
-"""
+"""Kernels of torch for a GPU, tested as those of a CPU: against definitions, torch, differences."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def steps(page: Path) -> Iterator[Step]:
-    """What a reader runs, in order."""
+    """Code blocks that a reader runs, in order."""
     lines = page.read_text(encoding="utf-8").splitlines()
     found = list(blocks(page))
     follower = dict(pairwise(found))
@@ -132,7 +132,7 @@ def answers(words: list[str]) -> str:
 
 
 def demo() -> str:
-    """What `make demo` writes once everything is installed."""
+    """Output of `make demo` after the installation."""
     command = ".venv/bin/python examples/digits.py"
     return f"{command}\n{_written_by(str(ROOT / 'examples' / 'digits.py'))}"
 
@@ -190,19 +190,19 @@ def play(page: Path, folder: Path, *, minutes: bool = False) -> Iterator[tuple[S
 
 
 def links(page: Path) -> list[str]:
-    """What a page links to in this checkout: paths, without anchors."""
+    """Links of a page within this checkout: paths, without anchors."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
     return [target for target in targets if "://" not in target]
 
 
 def pictures(folder: Path) -> list[Path]:
-    """What a page has drawn in its folder."""
+    """Pictures that a page has drawn in its folder."""
     return sorted([*folder.glob("*.svg"), *folder.glob("docs/pictures/*.svg")])
 
 
 def expected(step: Step, printed: str) -> tuple[str, str]:
-    """What the page shows and what was printed, in a form in which they must be equal."""
+    """Shown and printed text, in a form in which both must be equal."""
     shown, printed = _settled(step.output.text if step.output is not None else ""), _settled(printed)
     if step.output is not None and "varies" in step.output.words:
         return _without_numbers(shown), _without_numbers(printed)

@@ -18,7 +18,7 @@ def packages() -> list[str]:
 
 
 def shown() -> dict[str, Counter[str]]:
-    """How often the page shows each name, by the room under whose heading it stands."""
+    """Number of times that the page shows each name, by the package of its heading."""
     found: dict[str, Counter[str]] = {}
     room = ""
     for line in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").splitlines():

@@ -31,14 +31,14 @@ def sections(page: Path) -> dict[str, str]:
 
 
 def described(kind: type[Layer]) -> list[str]:
-    """Where the arguments of a layer stand: under its own name, or under "Arguments" for several."""
+    """Section with the arguments of a layer: under its own name, or under "Arguments" for several."""
     found = [found for page in FOLDER.glob("*.md") for found in sections(page).items()]
     own = [text for heading, text in found if heading == kind.__name__]
     return own or [text for heading, text in found if heading == "Arguments" and f"`{kind.__name__}`" in text]
 
 
 def arguments(text: str) -> dict[str, str]:
-    """What a table says of each argument: its default."""
+    """Default of each argument in a table."""
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, flags=re.MULTILINE)
     return {name: default.strip() for name, default in rows}
 

@@ -17,7 +17,7 @@ def test_the_data_flow_names_every_folder_and_no_other() -> None:
 
 
 def test_every_other_picture_is_drawn_and_shown_by_a_page() -> None:
-    """What it must be equal to is looked at where the page is run."""
+    """The test that runs the page compares the pictures."""
     code = [step.code.text for page in PAGES for step in steps(page) if step.code.language == "python"]
     drawn = {name for text in code for name in re.findall(r"""\.draw(?:_timeline)?\(\s*"([^"]+)""", text)}
     examples = [ROOT / f"{words[2].replace('.', '/')}.py" for page in PAGES for words in minutes_of(page)]

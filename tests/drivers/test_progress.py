@@ -60,7 +60,7 @@ def test_steps_count_when_all_parts_have_reported_them(
 
 
 def _reports(name: str, spaces: list[int], *, right: int) -> Iterator[Progress]:
-    """Of a part whose examples all have the loss 2 and are all right (1) or all wrong (0)."""
+    """Reports of a part whose examples all have the loss 2 and are all right (1) or all wrong (0)."""
     before = 0
     for exponent in (*spaces, 6):
         step = min((before >> exponent) + 1 << exponent, 64)

@@ -84,7 +84,7 @@ def kept(straight: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def killed(kept: Path, folder: Path, *, after: int) -> None:
-    """What the folder was when the coordinator was killed after so many requests."""
+    """State of the folder when the coordinator was killed after this many requests."""
     shutil.copytree(kept, folder)
     found = Journal.read(folder / "journal")
     assert found is not None
@@ -165,7 +165,7 @@ WARM = dataclasses.replace(TWELVE, warm_start=Downpour(optimizer=SGD(1e-30)), wa
 def test_a_warm_start_comes_first_in_the_same_run(
     on_threads: list[WatchedThreads], straight: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its steps are so small here that the method begins where it would have begun."""
+    """The warm start's steps are so small here that the method starts from the initial parameters."""
     run = train_toy(WARM, show="lines")
     assert (run.steps, run.iterations, run.checkpoint) == ((32,), 12, None)
     kinds = [type(one) for one in run.history]

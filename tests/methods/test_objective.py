@@ -28,7 +28,7 @@ def objectives(draw: st.DrawFn) -> Objective:
 
 @given(objective=objectives(), number=st.integers(0, 9), seed=st.integers(0, 99))
 def test_sums_become_means(objective: Objective, number: int, seed: int) -> None:
-    """Of the whole batch, and of what it shares with its neighbours; the padding counts for nothing."""
+    """Gradients are means over the batch and over its shared portions; the padding counts for nothing."""
     rng = np.random.default_rng(seed)
     n = objective.portions.examples
     problem = Logistic(rng.normal(size=(n, 3)), np.eye(2)[rng.integers(0, 2, n)])

@@ -1,4 +1,4 @@
-"""What would gain most, against plans that are made by hand with the change in them."""
+"""Suggested changes with the largest gain, against plans made by hand with the change."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_network_that_fits_on_no_single_machine_is_compared_with_the_fewest_th
 def test_kernels_are_measured_before_planning_and_those_of_the_plans_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was measured last is what predictions stand on."""
+    """Predictions use the latest measurement."""
     asked: list[tuple[object, ...]] = []
 
     class Found:

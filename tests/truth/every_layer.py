@@ -63,7 +63,7 @@ def halved(incoming):  # type: ignore[no-untyped-def]
 
 
 def halved_errors(incoming, state, error):  # type: ignore[no-untyped-def]
-    """Its way down: the slope is what the state is of the input."""
+    """Backward function: the slope of the activation by the input."""
     slope = 1.0
     x = incoming[0]
     while x > 1:

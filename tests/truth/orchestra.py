@@ -49,7 +49,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Result:
-    """What a step came to: by layer or buffer, by parameter, and on the wire."""
+    """Results of a step: by layer or buffer, by parameter, and on the wire."""
 
     states: dict[str, Array] = field(default_factory=dict)
     errors: dict[str, Array] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Player:
         self.machine = InstructionScheduler([work(i, self.buffers) for i in program.instructions], lanes=3)
 
     def _fill_with_nonsense(self, keep: Collection[Buffer]) -> None:
-        """What shares its memory with others finds anything there."""
+        """Fills buffers that share their memory with others with arbitrary numbers."""
         beside = beside_each_other(self.plan.windows(self.program, keep=keep))
         for name, others in beside.items():
             if others:
@@ -124,7 +124,7 @@ class Player:
 
 
 def work(instruction: Instruction, buffers: Buffers) -> ScheduledInstruction:
-    """What the machine must know of an instruction; hosts are called by their machine's number."""
+    """Work of an instruction for its machine; hosts are named by their machine's number."""
     if instruction.op in COMPUTES:
         return ScheduledInstruction(Kind.COMPUTE, instruction.after)
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE

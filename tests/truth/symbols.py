@@ -41,7 +41,7 @@ def record(log: Path) -> None:
 
 
 def stem_of(name: str, number: int) -> str:
-    """How the symbols of a function begin; argument types follow."""
+    """First part of a function's symbols, which argument types follow."""
     mangled: Any = itanium_mangler.mangle_identifier
     return f"_Z{mangled(name, uid=number)}".removesuffix("E")
 

@@ -151,7 +151,7 @@ def test_lbfgs_needs_as_many_iterations_as_scipy_for_long(name: str) -> None:
 
 @cache
 def minima(name: str) -> tuple[Found, Found]:
-    """Of a convex problem, as SciPy and PyTorch find it."""
+    """Minima of a convex problem, found by SciPy and PyTorch."""
     reference = started(PROBLEMS[name]())
     start = reference.point
     scipy = by_scipy(reference.at, start, gtol=1e-7, ftol=0.0)

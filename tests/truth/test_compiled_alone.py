@@ -1,4 +1,4 @@
-"""What processes have compiled for themselves and share by the cache computes what NumPy does in float64."""
+"""Functions that processes compile separately and share by the cache compute what NumPy does in float64."""
 
 from __future__ import annotations
 

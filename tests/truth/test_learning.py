@@ -85,7 +85,7 @@ def test_a_rate_by_the_norms_of_a_layer_is_that_of_the_whole_layer(plan: Plan, s
 @settings(SLOW_DRAWS, max_examples=examples(10))
 @given(plan=plans(shared=True), kind=kinds, seed=SEEDS)
 def test_windows_that_share_memory_change_no_bit(plan: Plan, kind: StepKind, seed: int) -> None:
-    """They begin as NaN, which shows wherever something reads what it has not been given."""
+    """The windows start as NaN, which reveals every read of an unwritten number."""
     optimizer = SGD(0.01, clip_norm=1.0)
     apart = trained(plan, kind, optimizer, seed=seed)
     shared = trained(plan, kind, optimizer, seed=seed, keep=())

@@ -51,7 +51,7 @@ def plan_with(up: Any, down: Any, machines: int, parts: dict[str, int]) -> Plan:
 
 
 def suspects(plan: Plan, seed: int) -> list[NonfiniteArray | None]:
-    """What the machines suspect that have found something in a step."""
+    """Suspects of the machines that found something in a step."""
     parameters = initialise(plan.graph.parameters.values(), 7)
     kind = StepKind(gradients="blocks")
     played = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.1), keep=plan.kept)

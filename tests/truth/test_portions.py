@@ -66,7 +66,7 @@ def test_micro_batches_compute_what_the_whole_network_does(plan: Plan, seed: int
 def test_micro_batches_learn_what_the_whole_network_does(
     plan: Plan, kind: StepKind, optimizer: Optimizer, seed: int
 ) -> None:
-    """In blocks, whole or by norms, with windows that share memory and begin as nonsense."""
+    """Updates in blocks, whole or by norms, with windows that share memory and start with any numbers."""
     assume(plan.micro_batches > 1 and kind.train)
     kind = replace(kind, norms=optimizer.needs_norms)
     found = play(plan, kind, seed=seed, optimizer=optimizer, keep=())
@@ -185,8 +185,8 @@ def test_overlapped_minibatches_learn_as_delayed_sgd_does(stages: tuple[int, ...
     seed=SEEDS,
 )
 def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
-    """What lies beyond the real examples changes no loss and no gradient, over any cut, of any losses: these
-    are the mean over the real ones.
+    """Numbers beyond the real examples change no loss and no gradient, over any cut, of any loss: these are
+    means over the real examples.
     """
     real = 1 + round(share * (plan.batch - 1))
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
@@ -205,7 +205,7 @@ def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
 
 @pytest.mark.parametrize("real", range(1, 13))
 def test_minibatches_without_examples_teach_nothing(real: int) -> None:
-    """Of three overlapped minibatches of four, one after another on one machine."""
+    """Runs three overlapped minibatches of four, one after another on one machine."""
     graph, optimizer = perceptron(), Momentum(0.3, 0.9)
     batch = draw_batch(graph, 12, 11)
     plan = partition(graph, Cluster.local(), batch=4, precision="float64")

@@ -46,7 +46,7 @@ def check_against_scipy(name: str, run: Run, *, rel: float, abs: float = 0.0, **
 
 
 def test_two_replicas_of_two_machines_find_the_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On threads. 178 examples are three portions and a part of one."""
+    """Runs on threads; 178 examples are three portions and a part of one."""
     run_on_threads(monkeypatch)
     run = trained("wine", portion=50, machines=2, **TIGHT)
     check_against_scipy("wine", run, rel=1e-6, **TIGHT)
@@ -55,7 +55,7 @@ def test_two_replicas_of_two_machines_find_the_minimum(monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "iris", "breast_cancer", "diabetes", "linnerud"])
 def test_convex_problems_over_processes(name: str) -> None:
-    """To the minimum, which SciPy finds at a tighter tolerance, too."""
+    """Reaches the minimum that SciPy finds at a tighter tolerance."""
     check_against_scipy(name, trained(name, portion=PORTIONS.get(name, 19), **TIGHT), rel=1e-6, **TIGHT)
 
 

@@ -56,7 +56,7 @@ def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
 @DRAWS
 @given(plan=plans(local=True, shared=True, tiles=True, losses=False), seed=st.integers(0, 1 << 30))
 def test_states_of_local_networks_agree_to_the_bit(plan: Plan, seed: int) -> None:
-    """In float32, for any tiles and any interleaving: a node hears the same in the same order."""
+    """A node receives the same numbers in the same order, in float32, for any tiles and any interleaving."""
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=0.0)
 
 

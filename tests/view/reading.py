@@ -1,4 +1,4 @@
-"""How tests read pictures: the words, the tooltips and the places of an SVG file."""
+"""Parsing of pictures for tests: the words, the tooltips and the positions in an SVG file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shapes(root: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 
 def style(shape: ElementTree.Element) -> dict[str, str]:
-    """What matplotlib has written into the attribute `style`."""
+    """Style that matplotlib has written into the attribute `style`."""
     pairs = (entry.split(":", 1) for entry in shape.get("style", "").split(";") if entry.strip())
     return {name.strip(): value.strip() for name, value in pairs}
 

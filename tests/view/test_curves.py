@@ -31,7 +31,7 @@ def drawn(*curves: Curve, marks: tuple[Mark, ...] = (), **panel: object) -> Elem
 
 
 def places(root: ElementTree.Element) -> dict[str, tuple[float, float]]:
-    """Where the dots and rings are, by their tooltips."""
+    """Positions of the dots and rings, by their tooltips."""
     dots = {told: dot.attrib for told, dot in shapes(root).items() if dot.tag == f"{SVG}use"}
     return {told: (float(dot["x"]), float(dot["y"])) for told, dot in dots.items()}
 

@@ -49,12 +49,12 @@ def drawn(plan: Plan, layer: str, nodes: object = None) -> ElementTree.Element:
 
 
 def travelling(root: ElementTree.Element) -> list[str]:
-    """Of everything that travels."""
+    """Entries for everything that is sent."""
     return [found.findtext(f"{SVG}title", "") for found in root.iter(f"{SVG}g")]
 
 
 def cells(root: ElementTree.Element, **attributes: str) -> int:
-    """How many cells are drawn in this way."""
+    """Number of cells that are drawn in this way."""
     found = [
         path.attrib["d"].count("z")
         for path in root.iter(f"{SVG}path")

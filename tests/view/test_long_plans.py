@@ -43,7 +43,7 @@ def residual(blocks: int) -> Plan:
 
 
 def bars(root: ElementTree.Element) -> Counter[str]:
-    """How often a piece of each layer is drawn."""
+    """Number of bars for each layer's pieces."""
     found = (re.match(r"(\w+): rows \d+:\d+ of", tip) for tip in tooltips(root))
     return Counter(match[1] for match in found if match)
 
