@@ -7,7 +7,7 @@ from tests.faults.helpers import Witness
 
 @pytest.fixture
 def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
-    """What every run of this test shows itself to."""
+    """Observer that every run of this test reports to."""
     made = Witness()
     monkeypatch.setattr("partita.engine.drivers.display.Display", made)
     return made

@@ -1,4 +1,6 @@
-"""What tests of faults share: a witness of a run in this process, and the command as a process of its own."""
+"""Helpers of the tests of faults: a witness of a run in this process, and the command as a process of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ class Witness:
         return [text for text in self.seen if isinstance(text, str)]
 
     def index(self, text: str) -> int:
-        """Where in `seen` the first line with this text is."""
+        """Index in `seen` of the first line with this text."""
         found = [n for n, seen in enumerate(self.seen) if isinstance(seen, str) and text in seen]
         assert found, f"nobody said {text!r}: {self.texts}"
         return found[0]
@@ -151,12 +153,12 @@ class Command:
 
     @property
     def hosts(self) -> dict[str, psutil.Process]:
-        """Its hosts now."""
+        """Current hosts of the run."""
         return hosts_of(self._process.pid)
 
     @property
     def descendants(self) -> list[psutil.Process]:
-        """Its processes now, hosts or not."""
+        """Current descendants of the process, hosts or not."""
         return psutil.Process(self._process.pid).children(recursive=True)
 
     @property

@@ -86,7 +86,7 @@ class WatchedShard(DownpourShardTask):
 
 
 class Oracle:
-    """What the logs of a run say."""
+    """Reads the logs of a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ class Oracle:
         return {push for shard in shards for push in self._files(shard)[newest]}
 
     def _files(self, shard: str) -> dict[int, set[Push]]:
-        """What each file of a shard holds."""
+        """Content of each file of a shard."""
         files: dict[int, set[Push]] = {}
         for path in sorted(self.folder.glob(f"{shard}#*"), key=lambda path: int(path.name.partition("#")[2])):
             (start,) = _lines(path, "from")

@@ -27,7 +27,7 @@ def endless_errors(incoming, state, error):  # type: ignore[no-untyped-def]
 
 
 def data() -> dict[str, Any]:
-    """Of which an example late in the first epoch never ends."""
+    """Data with an example late in the first epoch that never ends."""
     found = toy.data()
     found["picture"][::100, 3] = 1e9
     return found

@@ -77,7 +77,7 @@ def test_numbers_that_run_away_end_the_run_and_never_become_a_checkpoint(
 
 
 def limit_files(name: str, n_bytes: int) -> None:
-    """From now on this process cannot write more into a file."""
+    """Limits the size of the files that this process writes from now on."""
     resource.prlimit(
         hosts_of(os.getpid())[name].pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY)
     )

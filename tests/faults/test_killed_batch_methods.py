@@ -78,7 +78,7 @@ def test_a_shard_of_a_resumed_run_dies_before_its_first_checkpoint(
 
 
 def test_the_coordinator_is_killed_and_the_command_is_given_again(tmp_path: Path) -> None:
-    """Its hosts die with it; what it was told is in the journal."""
+    """The hosts end with the coordinator; the scalars that it received are in the journal."""
     ended: list[bytes] = []
     for folder, kills in ((tmp_path / "straight", 0), (tmp_path / "killed", 2)):
         folder.mkdir()

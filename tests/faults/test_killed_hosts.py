@@ -32,7 +32,7 @@ def assert_complete(run: Run, *, epochs: int = 200) -> None:
 
 
 def lost_by(witness: Witness) -> int:
-    """What the user was told: the last number for each shard and part."""
+    """Last reported number of lost pushes for each shard and part."""
     said = (re.fullmatch(r"(shard \d) came back without (\d+) .* of (part .*)", t) for t in witness.texts)
     return sum({(m[1], m[3]): int(m[2]) for m in said if m}.values())
 
@@ -122,7 +122,7 @@ def test_a_stopped_shard_is_taken_for_dead_and_replaced(witness: Witness, tmp_pa
 
 @pytest.mark.slow
 def test_a_stopped_part_that_wakes_in_time_is_heard_again(witness: Witness) -> None:
-    """What is silent for two seconds is suspected; nothing is done to it before four."""
+    """A part is suspected after two seconds of silence, and restarted after four."""
     stopped: list[psutil.Process] = []
 
     def stop() -> None:

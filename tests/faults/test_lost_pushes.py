@@ -1,4 +1,4 @@
-"""What a run says that failures have cost, against an oracle that logs every acknowledgement."""
+"""Reported cost of failures, against an oracle that logs every acknowledgement."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Case:
 
     @property
     def upcast(self) -> Case:
-        """In bfloat16, the same in float32; else itself."""
+        """Returns bfloat16 numbers in float32, and others unchanged."""
         return self._mapped(upcast_array) if self.dtype == np.uint16 else self
 
     def _mapped(self, change: Callable[[Array], Array]) -> Case:
@@ -64,7 +64,9 @@ class Case:
     def context(
         self, rows: tuple[int, int] | None = None, *, extra: int = 0, threads: int = 1
     ) -> KernelContext:
-        """Of a machine with these rows, whose windows are `extra` rows wider on each side than need be."""
+        """Context of a machine with these rows, whose windows are `extra` rows wider on each side than
+        necessary.
+        """
         rows = rows or (0, self.grid.n_rows)
         windows = []
         for source, _ in enumerate(self.sources):
@@ -74,7 +76,7 @@ class Case:
         return KernelContext(self.grid, rows, self.sources, held, held, self.batch, self.precision, threads)
 
     def arrays(self, context: KernelContext) -> Arrays:
-        """What a kernel at this site works on; what it must write is NaN."""
+        """Arrays of a kernel in this context; those that it must write are NaN."""
         windows = zip(self.inputs, context.windows, strict=True)
         whole = zip(self.inputs, context.grad_windows, strict=True)
         return Arrays(
@@ -112,7 +114,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Played:
-    """What came of it, whole."""
+    """Results over all machines, joined."""
 
     state: Array
     errors: tuple[Array, ...]
@@ -182,7 +184,7 @@ def unwritten(array: Array) -> Array:
 
 
 def is_unwritten(array: Array) -> Array:
-    """Where it holds NaN."""
+    """Marks the numbers that are NaN."""
     return array == _UNWRITTEN if array.dtype == np.uint16 else np.isnan(array)
 
 
@@ -236,7 +238,7 @@ class _Piece:
 
 
 def assert_true(given: Case, played: Played, *, rtol: float = 1e-9, atol: float = 1e-9) -> None:
-    """What was played equals the node definition in plain float64."""
+    """Asserts that the results equal the node definition in plain float64."""
     given = given.upcast
     state = given.reference.forward(given.inputs, given.parameters)
     np.testing.assert_allclose(upcast_array(played.state), state, rtol=rtol, atol=atol)
@@ -255,7 +257,7 @@ def assert_same_bits(found: Played, expected: Played) -> None:
 
 
 def cut_points(n_rows: int) -> st.SearchStrategy[list[int]]:
-    """Where 2 to 4 machines meet; a layer of one row has nothing to cut."""
+    """Rows where 2 to 4 machines meet; a layer of one row has nothing to cut."""
     return st.lists(st.integers(1, max(n_rows - 1, 1)), min_size=1, max_size=3)
 
 

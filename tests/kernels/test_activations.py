@@ -91,7 +91,7 @@ def test_equals_the_definition(function: str, precision: str) -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 40)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_bias_and_the_activation_in_one_pass(function: str, shape: tuple[int, int], precision: str) -> None:
-    """As one after the other, but rounded once; from float32 sums as well."""
+    """The fused pass equals the two passes, rounded once; from float32 sums as well."""
     given = stored(np.random.default_rng(0).normal(size=shape) * 3, precision)
     bias = stored(np.random.default_rng(1).normal(size=shape[0]), precision)
     expected = upcast_array(given) + upcast_array(bias)[:, None]

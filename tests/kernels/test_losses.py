@@ -70,7 +70,7 @@ class Judged:
             )()
 
     def metrics(self, count: int = BATCH) -> tuple[float, int]:
-        """Of all machines."""
+        """Metrics over all machines."""
         found = [kernel.metrics(count) for kernel in self.kernels]
         return sum(loss for loss, _ in found), sum(right for _, right in found)
 
@@ -82,7 +82,7 @@ class Judged:
 
 
 def expected_errors(given: Case) -> Array:
-    """Of the mean loss."""
+    """Errors of the mean loss."""
     given = given.upcast
     states = given.reference.forward(given.inputs)
     mean = np.full_like(states, 1 / given.batch)

@@ -53,7 +53,7 @@ class Compilations(event.Listener):
 
 
 def compilations_of(text: str, warm: Callable[[dict[str, Any]], None] | None = None) -> int:
-    """How often a text is compiled, as if this were a new process."""
+    """Number of times that a text is compiled, as in a new process."""
     generated._kept.cache_clear()
     with event.install_listener("numba:compile", Compilations()) as listener:
         names = ready(text, warm or (lambda names: names["doubled"](np.ones(1))))

@@ -173,7 +173,7 @@ def test_loops_that_do_not_end_where_python_does_are_refused(monkeypatch: pytest
 
 
 def test_nothing_is_compiled_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a limit of time, which compiling must not take."""
+    """The comparison has a time limit, which compiling must not use up."""
     counts: list[int] = []
     compare = difference
 

@@ -139,7 +139,7 @@ def test_what_is_no_weighted_sum_is_played_by_loops(name: str, monkeypatch: pyte
 
 
 class NothingKernel:
-    """In the place of loops that nobody runs."""
+    """A kernel without loops, for networks that are not run."""
 
     gradient_by_rows = True
 

@@ -33,7 +33,7 @@ SENDERS, BATCH = 6, 5
 
 
 def answer(function: FunctionType, *given: Any) -> Any:
-    """What a drawn function returns; one that changes whole numbers in place by fractions is none."""
+    """Result of a drawn function; one that changes whole numbers in place by fractions has none."""
     try:
         return function(*given)
     except TypeError as error:

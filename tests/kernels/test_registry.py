@@ -63,7 +63,7 @@ def test_classifiers_too(loss: Loss) -> None:
 
 
 def signatures() -> dict[str, int]:
-    """How often each compiled function of ours has been compiled in this process."""
+    """Number of compiled signatures of each of our functions in this process."""
     ours = [module for name, module in sys.modules.items() if name.startswith("partita.engine.kernels.")]
     return {
         f"{module.__name__}.{name}": len(value.signatures)

@@ -71,7 +71,7 @@ def test_neither_layout_nor_threads_nor_cuts_show_in_the_bits(
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_added_products_are_the_chain_of_all_terms(transposed: bool) -> None:
-    """To the bit: whether examples come at once or in portions does not show in a gradient."""
+    """A gradient has the same bits whether its examples come at once or in portions."""
     a, b = factors((61, 96, 83), (False, transposed), "float32")
     whole, out = np.zeros((61, 83), np.float32), np.full((61, 83), 7, np.float32)
     product(a, b, whole, pool=TEAM)()

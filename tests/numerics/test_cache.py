@@ -1,4 +1,4 @@
-"""Where the cache lies, and who may look into it."""
+"""Location of the cache, and access to it."""
 
 from __future__ import annotations
 

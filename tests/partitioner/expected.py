@@ -69,7 +69,7 @@ class Expected:
         return any(piece.inputs is not None for piece in self.owned.pieces if piece.layer == layer)
 
     def supplier(self, layer: str, row: Unit, machine: int) -> int:
-        """Who feeds a row to a machine: its own copy, or else the first one."""
+        """Machine that supplies a row: the receiver itself if it has a copy, else the first owner."""
         owners = [other for other in self.owners(layer) if row in self.own(layer, other)]
         return machine if machine in owners else owners[0]
 

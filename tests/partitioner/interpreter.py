@@ -92,7 +92,7 @@ class Interpreter:
         host.step, host.done = host.number + 1, set()
 
     def _check_portion(self, machine: int, host: Host) -> None:
-        """What outlasts a step is there."""
+        """Checks that everything that outlives a step exists."""
         for grid in self.graph.computed:
             if not self.expected.own(grid.name, machine):
                 continue
@@ -106,7 +106,7 @@ class Interpreter:
         return self.keep is None or buffer in self.keep
 
     def _buffer(self, layer: str) -> Buffer:
-        """Where the errors of a layer come together."""
+        """Buffer in which the errors of a layer are summed."""
         return Edge(layer, *self.expected.consumers(layer)[0]).buffer
 
     def _spoil(self, host: Host, buffer: Buffer) -> None:
@@ -216,12 +216,14 @@ class Interpreter:
             self._update(machine, last, layer)
 
     def _terms(self, host: Host, rows: Sequence[int]) -> list[Term]:
-        """Of all portions of a minibatch, one after another."""
+        """Terms of all portions of a minibatch, one after another."""
         n = host.program.pipeline.micro_batches
         return [(host.learnt, portion, row) for portion in range(n) for row in rows]
 
     def _check_gradient(self, machine: int, host: Host, layer: str) -> None:
-        """It is the sum over the machine's rows; of weights that were lent, over all rows, in their order."""
+        """Checks that a gradient is the sum over the machine's rows; for shared weights over all rows, in
+        their order.
+        """
         expected = self._terms(host, self.expected.receivers(layer, machine))
         if self.expected.weight_receivers(layer):
             owners = self.expected.owners(layer)
@@ -300,7 +302,7 @@ class Interpreter:
             assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
 
     def _check_deltas(self, machine: int, host: Host, layer: str) -> None:
-        """What the errors of a layer's inputs and its gradient are computed from is complete."""
+        """Checks that the operands of a layer's input errors and of its gradient are complete."""
         if not self.expected.is_input_split(layer):
             self._check_errors(machine, host, layer)
             return
@@ -314,7 +316,9 @@ class Interpreter:
             assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
 
     def _check_site(self, machine: int, host: Host, layer: str) -> None:
-        """What a kernel reads on the way down: states, inputs, and parameters that are not yet updated."""
+        """Checks the operands of a backward kernel: activations, inputs, and parameters that are not yet
+        updated.
+        """
         self._check_states(host, layer, self.expected.own(layer, machine))
         for number, source in enumerate(self.graph[layer].sources):
             self._check_states(host, source, sorted(self.expected.needed(layer, number, machine)))
@@ -419,5 +423,5 @@ class Interpreter:
 
 
 def _row(unit: Unit) -> int:
-    """Of a place, that of its row of tiles: a kernel takes whole rows."""
+    """Row of tiles of a position, because a kernel takes whole rows."""
     return int(unit[0]) if isinstance(unit, tuple) else int(unit)

@@ -1,4 +1,4 @@
-"""What a machine knows while programs are played on symbols.
+"""State of a machine while programs are executed on symbols.
 
 A step may be of several portions: what a machine knows of each is a `Host` of its own, which forgets when the
 next takes its place; what is learnt they share.
@@ -46,12 +46,12 @@ class Host:
 
     @property
     def number(self) -> int:
-        """Of the step."""
+        """Number of the step."""
         assert isinstance(self.step, int)
         return self.step
 
     def of(self, instruction: Instruction) -> Host:
-        """What the machine knows of an instruction's portion; of one that learns, of the last."""
+        """State of the portion of an instruction; for one that updates parameters, of the last portion."""
         names = [operand.buffer for operand in (instruction.target, *instruction.sources)]
         numbered = [name for name in names if name.micro_batch is not None]
         numbers = [name.micro_batch or 0 for name in numbered if not name.is_of_minibatch]
@@ -67,7 +67,7 @@ class Host:
         return self.portion(max(numbers), up=is_up)
 
     def portion(self, number: int, *, up: bool) -> Host:
-        """What it knows of a portion, on its way up or down."""
+        """State of a portion, in its forward or backward pass."""
         pipeline = self.program.pipeline
         size, depth, count = pipeline.micro_batches, pipeline.stage, pipeline.overlap
         kept = self.portions.setdefault(number % pipeline.slots, Host(self.program, {}))
@@ -87,7 +87,7 @@ class Host:
 
 
 def beside_each_other(windows: Mapping[Buffer, WindowPlan]) -> dict[Buffer, set[Buffer]]:
-    """For each buffer the others that lie in the same bytes."""
+    """For each buffer, the others in the same bytes."""
     ends = {name: (window.offset, window.offset + window.n_bytes) for name, window in windows.items()}
     return {
         name: {other for other, (c, d) in ends.items() if other != name and max(a, c) < min(b, d)}

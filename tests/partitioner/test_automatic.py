@@ -242,7 +242,7 @@ def stack(layers: int, units: int) -> Graph:
 
 
 def test_what_a_candidate_counts_is_at_least_what_it_has() -> None:
-    """So what is not played because of its size has that size, and what is small is small."""
+    """Candidates that are skipped because of their size have that size, and small ones are small."""
     task = Task(stack(3, 24), Cluster.local(8), 4)
     for candidate in (equal(task), {f"hidden{n}": Whole(n) for n in range(3)}):
         found = sum(map(len, task.plan(candidate).programs))

@@ -1,4 +1,4 @@
-"""What instructions cost: in proportion to what they do, and once, however a step is put together."""
+"""Costs of instructions: proportional to their work, and counted once, however a step is composed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kernel_s(found: Plan, instruction: Instruction, machine: int = 0) -> float:
 
 
 def seconds(found: Plan, kind: StepKind = StepKind()) -> dict[str, float]:  # noqa: B008 - frozen
-    """By what it does and to what, without overheads, over all machines."""
+    """Time over all machines by kind of work and layer, without overheads."""
     costs: dict[str, float] = {}
     for program in found.programs_for(kind):
         for instruction in program.instructions:

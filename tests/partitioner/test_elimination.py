@@ -25,7 +25,7 @@ def sums(draw: st.DrawFn) -> list[Table]:
 
 
 def least(tables: list[Table]) -> float:
-    """By trying all."""
+    """Minimum by exhaustive search."""
     sizes = {v: n for table in tables for v, n in zip(table.variables, table.costs.shape, strict=True)}
     return min(
         cost(tables, dict(zip(sizes, place, strict=True))) for place in product(*map(range, sizes.values()))

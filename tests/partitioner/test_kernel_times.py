@@ -1,4 +1,4 @@
-"""What was measured of kernels, what follows for others, and which kernels are the same."""
+"""Measured times of kernels, estimates for others, and which kernels are the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.plans import plans
 
 
 def work(size: float, family: str = "up Dense 1 <- 1; batch 1") -> Work:
-    """So many seconds of the reference machine."""
+    """Work of this many seconds on the reference machine."""
     return Work(family, f"{size}", 80e9 * size, 0.0, 0.0, 1)
 
 

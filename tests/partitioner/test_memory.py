@@ -1,4 +1,4 @@
-"""What a plan says that a part takes is what the engine allocates for it, to the byte."""
+"""The memory that a plan reports for a part is what the engine allocates for it, to the byte."""
 
 from __future__ import annotations
 

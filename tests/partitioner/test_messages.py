@@ -1,4 +1,4 @@
-"""What travels is what is needed, once: plan, programs and the edges of the nodes agree."""
+"""Messages contain what is needed, once: plan, programs and the edges of the nodes agree."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
 
 
 def of_nodes(plan: Plan) -> list[Message]:
-    """Those of states and errors; not of weights, gradients and summaries."""
+    """Messages of activations and errors; not of weights, gradients and summaries."""
     return [message for message in plan.messages if message.buffer.travels_along_edges]
 
 
@@ -94,7 +94,7 @@ def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan
 
 @given(st.one_of(plans(shared=True, micro_batches=3), plans(tiles=True)))
 def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
-    """By nodes: once for each machine to which a state goes, or what a machine sums over its inputs."""
+    """Counts nodes, once for each machine that receives an activation, or a machine's sum over its inputs."""
     expected, machines = Expected(plan.ownership), range(len(plan.cluster))
     nodes = {
         g.name: g.n_nodes // (g.n_rows * (g.shape[1] if expected.is_boxed(g.name) else 1))

@@ -1,4 +1,4 @@
-"""What `partition` and clusters are given by mistake, and the one sentence that says so."""
+"""Invalid arguments of `partition` and clusters, and the one sentence of each error."""
 
 from __future__ import annotations
 

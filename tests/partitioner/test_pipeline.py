@@ -165,7 +165,7 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 12])
 def test_the_bubble_is_as_long_as_the_formula_says(stages: int, micro_batches: int) -> None:
-    """Of equal stages, m micro-batches take m + stages - 1 passes up and down."""
+    """With equal stages, m micro-batches take m + stages - 1 forward and backward passes."""
     plan = stages_of(stages, micro_batches=micro_batches)
     assert played(plan) == 2.0 * (micro_batches + stages - 1)
 

@@ -41,7 +41,7 @@ Uses = Sequence[tuple[Sequence[Operand], Sequence[Operand]]]
 
 
 def ordered_by_pairs(uses: Uses) -> list[tuple[int, ...]]:
-    """Whom each instruction waits for, found by comparing it with every earlier one: slow, and plain."""
+    """Dependencies of each instruction, found by comparison with every earlier one: slow, and plain."""
 
     def shared(some: Sequence[Operand], others: Sequence[Operand]) -> bool:
         return any(a.buffer == b.buffer and a.rows.overlaps(b.rows) for a in some for b in others)

@@ -26,7 +26,7 @@ tiled = plans(shared=True, tiles=True)
 
 
 def as_for_rows(test: Callable[..., None]) -> Callable[..., None]:
-    """What a test of rows asks of a plan that it draws."""
+    """Inner function of a Hypothesis test, to be called with a plan with tiles."""
     return test.hypothesis.inner_test  # type: ignore[attr-defined, no-any-return]
 
 

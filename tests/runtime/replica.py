@@ -93,7 +93,7 @@ class Replica:
         self.roles[name].poll(0.0)
 
     def until(self, assignment: int) -> list[AssignmentResult]:
-        """What every part reports of an assignment, after its gradient was sent."""
+        """Reports of every part on an assignment, after its gradient was sent."""
         while len(self.computed[assignment]) < len(self.roles):
             self.deliver()
         return [self.computed[assignment][name] for name in self.roles]
@@ -137,7 +137,7 @@ class Replica:
         return next((o.machine_start, o.machine_stop) for o in overlaps if o.shard == shard_index(shard))
 
     def gradient(self, evaluation: int, unit: int) -> Arrays:
-        """Of all parameters, put together from what every part told every shard."""
+        """Gradient of all parameters, joined from what every part sent to every shard."""
         dtype = master(self.plan.precision)
         found: Arrays = {name: np.zeros(p.shape, dtype) for name, p in self.plan.graph.parameters.items()}
         for m, slots in enumerate(self.layout.machines):

@@ -88,7 +88,7 @@ def test_alone_overlapped_minibatches_are_plain_steps() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_processes_play_portions_as_threads_do(micro_batches: int) -> None:
-    """To the bit, and over the last batches again without being given them."""
+    """The bits are equal, also over the last batches again without sending them."""
     plan = plan_of(HORIZONTAL, micro_batches=micro_batches)
     parameters, batch = start(plan, 4)
     found = []

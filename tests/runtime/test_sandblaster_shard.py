@@ -109,7 +109,7 @@ class Shard:
         self.refused.append(reason)
 
     def tell(self, sender: str, message: Message, payload: Vector | None = None) -> list[Message]:
-        """What is said in return."""
+        """Sends a message, and returns the replies."""
         said = len(self.said)
         carried = None
         if payload is not None:

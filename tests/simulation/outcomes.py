@@ -1,4 +1,4 @@
-"""What the tests of both simulations ask of schedules."""
+"""Checks of schedules for the tests of both simulations."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def setting() -> Iterator[Setting]:
 
 
 def played(run: Run, *, every_s: float = 1.0, until_s: float = 20.0) -> COURSE:
-    """What a look sees, from the beginning to the end."""
+    """Observations of every poll, from the beginning to the end."""
     seen: COURSE = []
 
     def look(now: float, point: Vector) -> bool:
@@ -43,7 +43,7 @@ def played(run: Run, *, every_s: float = 1.0, until_s: float = 20.0) -> COURSE:
 
 
 def same(left: COURSE, right: COURSE) -> bool:
-    """To the bit."""
+    """Whether two runs have the same bits."""
     return len(left) == len(right) and all(
         a == b and np.array_equal(x, y) for (a, x), (b, y) in zip(left, right, strict=True)
     )
