@@ -39,7 +39,7 @@ def hosts_of(pid: int) -> dict[str, psutil.Process]:
 
 
 Seen: TypeAlias = Progress | IterationDone | str
-"""What a run shows: a part's report, an iteration, or a line."""
+"""An event that a run displays: a part's report, an iteration, or a line."""
 
 
 class Witness:

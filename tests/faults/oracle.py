@@ -48,7 +48,7 @@ class WatchedPart(DownpourPartTask):
         def watched(event: Any, now: float) -> Any:
             settled = client.pushes
             if isinstance(event, Received) and isinstance(event.message, Parameters) and not client.informed:
-                earlier = event.message.earlier  # what its earlier processes were not told any more
+                earlier = event.message.earlier  # acknowledgements that its earlier processes did not receive
                 for sequence in range(earlier.pushes if earlier else 0):
                     log.write("acknowledged", event.sender, link.name, earlier.incarnation, sequence)
             effects = receive(event, now)
@@ -100,7 +100,7 @@ class Oracle:
 
     @property
     def acknowledged(self) -> set[Push]:
-        """Pushes that parts were told are settled."""
+        """The pushes that were acknowledged to parts."""
         return {_push(words) for path in self.folder.glob("part *") for words in _lines(path, "acknowledged")}
 
     def held(self, checkpoints: Path) -> set[Push]:

@@ -21,7 +21,7 @@ from tests.faults.helpers import Witness, hosts_of
 
 BATCH = 32
 STEPS = 8
-"""Of Downpour."""
+"""The driver of the run, Downpour."""
 INPUTS, HIDDEN, CLASSES = 300, 400, 8
 BUSY = "while True: pass"
 

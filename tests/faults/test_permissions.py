@@ -1,4 +1,4 @@
-"""A member that acts outside its role: refused, counted, told once; the host goes on with its work."""
+"""A host that acts outside its role: refused, counted, reported once; the others go on with their work."""
 
 from __future__ import annotations
 

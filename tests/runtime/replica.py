@@ -1,4 +1,4 @@
-"""A replica under Sandblaster without hosts: a coordinator and shards that do what a test says."""
+"""A replica under Sandblaster without hosts: the test acts as coordinator and shards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class Replica:
-    """All parts of a replica. Shards answer as the test says; parts hear one another at once."""
+    """All parts of a replica. The test answers for shards; parts receive each other's messages at once."""
 
     def __init__(self, plan: Plan, data: Arrays, folder: Path, *, shuffled: bool = False) -> None:
         files = {}
@@ -76,7 +76,7 @@ class Replica:
         return HostContext(name, 0, send, lambda: self.post.put(None), Counters(), refuse)
 
     def begin(self, evaluation: int, parameters: Mapping[str, Any]) -> None:
-        """Shards have a new point."""
+        """Gives the shards a new point."""
         dtype = master(self.plan.precision)
         self.evaluation = evaluation
         self.point = {m: gather(s, parameters, dtype) for m, s in enumerate(self.layout.machines)}
@@ -99,7 +99,7 @@ class Replica:
         return [self.computed[assignment][name] for name in self.roles]
 
     def deliver(self) -> None:
-        """One message, or one kernel thread that has something to say."""
+        """Delivers one message, or wakes the roles once."""
         found = self.post.get(timeout=60)
         if found is None:
             for role in self.roles.values():

@@ -37,7 +37,7 @@ ONE = ((Slot("weight", 0, 6),),)
 
 
 class Shard:
-    """A role without a host: what it says is kept, and it is woken by hand."""
+    """A role without a host: its messages are kept, and `poll` is called by hand."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Shard:
         return message.updates, numbers
 
     def save(self, number: int) -> ShardFile:
-        """Writes its file, and waits for it."""
+        """Writes the shard's file, and waits for it."""
         self.tell(COORDINATOR, Save(number))
         assert self.woken.wait(60)
         self.role.poll(0.0)

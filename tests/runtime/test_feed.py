@@ -1,4 +1,4 @@
-"""Which examples a replica sees, and how they are turned."""
+"""The examples of a replica, and their node-major rows."""
 
 from __future__ import annotations
 

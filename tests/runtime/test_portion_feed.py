@@ -1,4 +1,4 @@
-"""Which examples a portion has, and that what was brought ahead or kept is what would be taken now."""
+"""The examples of a portion; those fetched ahead or kept are the ones that would be taken now."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
 
 
 def test_parts_that_know_of_the_end_play_on_for_those_that_do_not(replica_of: Any) -> None:
-    """One part hears of the next evaluation before it begins a turn that the other plays."""
+    """One part receives the next evaluation before it begins an assignment that the other plays."""
     plan, data = PLANS["cut"], toy_data()
     parameters = parameters_of(plan)
     replica = replica_of(plan, data)

@@ -66,7 +66,7 @@ UNIT_SIZE = 2
 
 
 class Shard:
-    """A role without a host: what it says is kept, and it is woken by hand."""
+    """A role without a host: its messages are kept, and `poll` is called by hand."""
 
     def __init__(
         self,
@@ -118,14 +118,14 @@ class Shard:
         return [message for _, message, _ in self.said[said:]]
 
     def command(self, number: int, *operations: Operation) -> list[Message]:
-        """Also waits for what is done beside."""
+        """Also waits for operations in the background."""
         said = len(self.said)
         self.tell(COORDINATOR, Command(number, operations))
         self.settle()
         return [message for _, message, _ in self.said[said:] if not isinstance(message, Saved)]
 
     def settle(self) -> None:
-        """Until nothing is done beside any more."""
+        """Waits for all operations in the background."""
         while self.role._machine._awaited is not None:
             self.role._operations.close()
             self.role.poll(0.0)

@@ -80,9 +80,9 @@ def test_schedules_go_by_what_parameters_have_been_through_and_adam_by_its_own_a
         vectors.parameters[:] = before
         local = LocalOptimizer(optimizer, vectors)
         apply = local.bind(span, gradient)
-        for heard, expected in zip([None, None, 7, None, 5], steps, strict=True):
+        for received, expected in zip([None, None, 7, None, 5], steps, strict=True):
             was = vectors.parameters.copy()
-            local.advance(heard)
+            local.advance(received)
             apply(1.0)
             assert was - vectors.parameters == pytest.approx(np.full(n, expected), rel=1e-6)
 

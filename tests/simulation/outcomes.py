@@ -34,4 +34,4 @@ def is_caught(planted: Reported, play: Callable[[int], Outcome], seeds: Iterable
     assert caught is not None, "not found within these seeds"
     assert caught.violation is not None
     assert caught.violation.split(":")[0] in planted.reported.split(), caught.violation
-    assert caught.trace, "a failure tells its last events"
+    assert caught.trace, "a failure shows its last events"

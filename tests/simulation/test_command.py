@@ -1,4 +1,4 @@
-"""A seed is one history under any driver, and the command that plays many says what it has found."""
+"""A seed is one history under any driver, and the command that plays many reports what it has found."""
 
 from __future__ import annotations
 

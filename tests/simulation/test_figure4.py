@@ -112,10 +112,10 @@ def iterations(setting: Setting, fleet: Fleet, *, seed: int = 0) -> Sandblaster:
 
 def test_sandblaster_goes_through_the_same_points_on_any_fleet(setting: Setting) -> None:
     one, *others = (iterations(setting, fleet) for fleet in (Fleet(1, 1, 2), Fleet(1, 5, 2), Fleet(4, 3, 8)))
-    told = [told.iterated for _, told in one.advances]
-    assert len(told) == 2 and told[1].loss < told[0].loss
+    iterations = [done.iterated for _, done in one.advances]
+    assert len(iterations) == 2 and iterations[1].loss < iterations[0].loss
     for other in others:
-        assert [told.iterated for _, told in other.advances] == told
+        assert [done.iterated for _, done in other.advances] == iterations
         assert np.array_equal(other.point, one.point)
         assert other.advances[-1][0] < one.advances[-1][0]
 
@@ -126,12 +126,12 @@ def test_its_gradient_is_that_of_all_pictures(setting: Setting) -> None:
     gradient = np.mean([digits.gradient(start, rows).gradient for rows in order], axis=0, dtype=np.float64)
     run = Sandblaster(setting, Fleet(1, 3, 2), LBFGS(max_iterations=1), start)
     played(run, every_s=10.0, until_s=5000.0)
-    (_, told) = run.advances[0]
+    (_, done) = run.advances[0]
     move = run.point - start  # along the steepest descent, the only direction there is at first
     np.testing.assert_allclose(
         move / np.linalg.norm(move), -gradient / np.linalg.norm(gradient), rtol=1e-3, atol=1e-5
     )
-    assert told.iterated.evaluations >= 2
+    assert done.iterated.evaluations >= 2
 
 
 def test_more_replicas_take_less_time_until_the_shards_are_the_limit(setting: Setting) -> None:

@@ -41,7 +41,7 @@ class Pair:
     ours: Minimum
     theirs: Found
     uncertainty: float
-    """How far either loss may lie above the minimum, where the problem is convex: `|g|^2 / (2 * l2)`."""
+    """The bound of both losses above the minimum, where the problem is convex: `|g|^2 / (2 * l2)`."""
 
     @property
     def iterations(self) -> float:

@@ -15,7 +15,7 @@ from partita.layers import Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, InputSplit, Plan, Replicated, RowSplit, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.drivers.conftest import WatchedThreads, on_threads  # noqa: F401 - a fixture
-from tests.truth.orchestra import Orchestra, draw_batch
+from tests.truth.interleaved import InterleavedReplica, draw_batch
 
 ALTERNATING: dict[str, Cut] = {
     "pool": Replicated(3),
@@ -45,13 +45,13 @@ def plan_of(precision: str, cuts: dict[str, Cut] | None = None, *, machines: int
     ("precision", "tolerance"), [("float64", 1e-12), ("float32", 1e-5), ("bfloat16", 0.05)]
 )
 def test_steps_agree_with_the_whole(precision: str, tolerance: float) -> None:
-    """States, errors, gradients; on threads that talk, to the bit what an orchestra in one thread plays."""
+    """Activations and gradients; threads with messages give the bits of a replica in one thread."""
     cut, whole = plan_of(precision), plan_of(precision, {}, machines=1)
     parameters = initialise(
         cut.graph.parameters.values(), 7, dtype="float64" if precision == "float64" else "float32"
     )
     batch = draw_batch(cut.graph, 8, 3)
-    found, expected = (Orchestra(plan, parameters, seed=5).step(batch) for plan in (cut, whole))
+    found, expected = (InterleavedReplica(plan, parameters, seed=5).step(batch) for plan in (cut, whole))
     assert found.loss == pytest.approx(expected.loss, rel=tolerance)
     for kind in ("states", "errors", "gradients"):
         for name, array in getattr(expected, kind).items():

@@ -14,7 +14,7 @@ from partita.engine.parameters.optimizers import LARS, SGD, Momentum, Optimizer
 from partita.partitioner import Cluster, Plan, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
-from tests.truth.orchestra import Orchestra, Result, draw_batch
+from tests.truth.interleaved import InterleavedReplica, Result, draw_batch
 
 SLOW_DRAWS = settings(
     max_examples=examples(12),
@@ -35,9 +35,9 @@ def trained(
 ) -> Result:
     """The last of some steps, on a batch and parameters that the network determines."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
+    replica = InterleavedReplica(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
     batch = draw_batch(plan.graph, plan.batch, 11)
-    return [orchestra.step(batch, number=n) for n in range(steps)][-1]
+    return [replica.step(batch, number=n) for n in range(steps)][-1]
 
 
 def assert_close(found: Result, expected: Result, *, tolerance: float) -> None:

@@ -14,7 +14,7 @@ from partita.engine.runtime.nonfinite import NonfiniteArray
 from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Node, OneToOne, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, RowSplit, partition
 from partita.partitioner.ir.step_kind import StepKind
-from tests.truth.orchestra import Orchestra, draw_batch
+from tests.truth.interleaved import InterleavedReplica, draw_batch
 
 
 def passes(incoming):  # type: ignore[no-untyped-def]
@@ -54,7 +54,7 @@ def suspects(plan: Plan, seed: int) -> list[NonfiniteArray | None]:
     """Suspects of the machines that found something in a step."""
     parameters = initialise(plan.graph.parameters.values(), 7)
     kind = StepKind(gradients="blocks")
-    played = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
+    played = InterleavedReplica(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
     with np.errstate(all="ignore"):
         played.step(draw_batch(plan.graph, plan.batch, 11))
     found = [player.computations for player in played.players]
@@ -79,7 +79,7 @@ def test_a_parameter_that_was_bad_before_the_step_is_blamed() -> None:
     parameters = initialise(plan.graph.parameters.values(), 7)
     parameters["high.weight"][0, 0] = math.nan
     kind = StepKind(gradients="blocks")
-    played = Orchestra(plan, parameters, seed=0, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
+    played = InterleavedReplica(plan, parameters, seed=0, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
     with np.errstate(all="ignore"):
         played.step(draw_batch(plan.graph, plan.batch, 11))
     assert played.players[0].computations.watch.suspect == NonfiniteArray("the parameter 'high.weight' is")

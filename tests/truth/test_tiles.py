@@ -27,7 +27,7 @@ from partita.partitioner import Cluster, Plan, RowSplit, StepKind, Tiles, Whole,
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.plans import plans
-from tests.truth.orchestra import Orchestra, draw_batch
+from tests.truth.interleaved import InterleavedReplica, draw_batch
 from tests.truth.test_truth import assert_same, play, whole
 
 DRAWS = settings(
@@ -46,7 +46,9 @@ def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
     parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
     batch = draw_batch(plan.graph, plan.batch, 11)
     found, expected = (
-        Orchestra(p, parameters, seed=seed, kind=StepKind(), optimizer=SGD(0.1), keep=p.kept).step(batch)
+        InterleavedReplica(p, parameters, seed=seed, kind=StepKind(), optimizer=SGD(0.1), keep=p.kept).step(
+            batch
+        )
         for p in (plan, whole(plan))
     )
     for name, array in expected.parameters.items():
@@ -99,7 +101,7 @@ def test_a_session_collects_tiles(name: str) -> None:
     plan = cut(name)
     parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
     batch = draw_batch(plan.graph, plan.batch, 11)
-    expected = Orchestra(whole(plan), parameters, seed=0).step(batch)
+    expected = InterleavedReplica(whole(plan), parameters, seed=0).step(batch)
     with Session(plan, parameters, train=True) as session:
         found = session.step(batch, collect=("gradient", "parameters", *expected.states, *expected.errors))
     for group, truth in (
@@ -116,8 +118,8 @@ def test_bfloat16_tiles_come_near_float64() -> None:
     plan = cut("mixed", precision="bfloat16")
     parameters = initialise(plan.graph.parameters.values(), 7)
     batch = draw_batch(plan.graph, plan.batch, 11)
-    exact = Orchestra(whole(cut("rows")), parameters, seed=0).step(batch)
-    found = Orchestra(plan, parameters, seed=0).step(batch)
+    exact = InterleavedReplica(whole(cut("rows")), parameters, seed=0).step(batch)
+    found = InterleavedReplica(plan, parameters, seed=0).step(batch)
     for name, array in exact.gradients.items():
         scale = float(np.abs(array).max())
         np.testing.assert_allclose(found.gradients[name], array, rtol=0, atol=0.05 * scale, err_msg=name)

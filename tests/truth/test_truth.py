@@ -17,7 +17,7 @@ from partita.layers.layer import Placeholder
 from partita.partitioner import Cluster, Plan, RowSplit, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
-from tests.truth.orchestra import Orchestra, Result, draw_batch
+from tests.truth.interleaved import InterleavedReplica, Result, draw_batch
 
 SLOW_DRAWS = settings(
     max_examples=examples(20),
@@ -34,7 +34,7 @@ def whole(plan: Plan) -> Plan:
 def play(plan: Plan, *, seed: int) -> Result:
     """One step on a batch and parameters that the network determines."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    return Orchestra(plan, parameters, seed=seed).step(draw_batch(plan.graph, plan.batch, 11))
+    return InterleavedReplica(plan, parameters, seed=seed).step(draw_batch(plan.graph, plan.batch, 11))
 
 
 def assert_same(
@@ -101,22 +101,22 @@ def test_the_order_of_events_changes_no_bit(plan: Plan, first: int, second: int)
 def test_what_is_sent_is_what_was_planned(plan: Plan, kind: StepKind, seed: int) -> None:
     """Messages equal the plan's, in number, rows and bytes; on the second step as on the first."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.01))
+    replica = InterleavedReplica(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.01))
     messages = plan.messages_for(kind)
     planned = sorted((str(m.buffer), m.rows, m.source, m.destination, m.n_bytes) for m in messages)
     batch = draw_batch(plan.graph, plan.batch, 11)
-    assert sorted(orchestra.step(batch, number=0).sent) == planned
-    assert sorted(orchestra.step(batch, number=1).sent) == planned
+    assert sorted(replica.step(batch, number=0).sent) == planned
+    assert sorted(replica.step(batch, number=1).sent) == planned
 
 
 @SLOW_DRAWS
 @given(plan=plans(shared=True), seed=st.integers(0, 1 << 30))
 def test_nothing_is_left_over_from_the_step_before(plan: Plan, seed: int) -> None:
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed)
+    replica = InterleavedReplica(plan, parameters, seed=seed)
     batch = draw_batch(plan.graph, plan.batch, 11)
-    first = orchestra.step(batch, number=0)
-    assert_same(orchestra.step(batch, number=1), first, tolerance=0.0)
+    first = replica.step(batch, number=0)
+    assert_same(replica.step(batch, number=1), first, tolerance=0.0)
 
 
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -135,12 +135,12 @@ def test_gradients_equal_differences(plan: Plan, seed: int) -> None:
 
     def loss(shift: float) -> float:
         moved = {name: array + shift * direction[name] for name, array in parameters.items()}
-        return Orchestra(plan, moved, seed=seed, kind=up).step(batch).loss / plan.batch
+        return InterleavedReplica(plan, moved, seed=seed, kind=up).step(batch).loss / plan.batch
 
     middle, right, left = loss(0.0), loss(step), loss(-step)
     slopes = (right - middle) / step, (middle - left) / step
     assume(abs(slopes[0] - slopes[1]) < 1e-4 * (1 + abs(slopes[0])))
-    gradients = Orchestra(plan, parameters, seed=seed).step(batch).gradients
+    gradients = InterleavedReplica(plan, parameters, seed=seed).step(batch).gradients
     along = sum(float((gradients[name] * direction[name]).sum()) for name in parameters)
     assert along == pytest.approx((right - left) / (2 * step), rel=1e-3, abs=1e-4)
 
@@ -151,7 +151,7 @@ def test_threads_and_mailboxes_change_no_bit(plan: Plan, seed: int) -> None:
     """The same plan on hosts with threads of their own, over the in-process transport."""
     batch = draw_batch(plan.graph, plan.batch, seed)
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    expected = Orchestra(plan, parameters, seed=seed).step(batch)
+    expected = InterleavedReplica(plan, parameters, seed=seed).step(batch)
     names = tuple(expected.states)
     with Session(plan, parameters, train=True) as session:
         for _ in range(3):
@@ -200,7 +200,7 @@ def test_processes_agree_with_the_whole(machines: int) -> None:
 
 def play_with(plan: Plan, parameters: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> Result:
     """One step in one thread."""
-    return Orchestra(plan, parameters, seed=1).step(batch)
+    return InterleavedReplica(plan, parameters, seed=1).step(batch)
 
 
 @settings(max_examples=examples(24), deadline=None)
@@ -222,7 +222,7 @@ def test_a_dense_layer_stays_within_its_stated_rounding(
     plan = partition(graph, Cluster.local(machines=machines), batch=4, cuts=cuts, strategy="balanced")
     parameters = initialise(graph.parameters.values(), seed, dtype="float32")
     batch = draw_batch(graph, 4, seed)
-    found = Orchestra(plan, parameters, seed=seed).step(batch)
+    found = InterleavedReplica(plan, parameters, seed=seed).step(batch)
     weight = parameters["scores.weight"].astype(np.float64)
     states = found.states["hidden"].astype(np.float64)
     exact = weight @ states + parameters["scores.bias"].astype(np.float64)[:, None]

@@ -73,7 +73,7 @@ def draw_batch(graph: Graph, batch: int, seed: int) -> dict[str, Array]:
 
 
 class Player:
-    """One machine of the orchestra."""
+    """One machine of the replica."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ def work(instruction: Instruction, buffers: Buffers) -> ScheduledInstruction:
     return ScheduledInstruction(kind, instruction.after, str(instruction.peer), buffer, operand.rows, n_bytes)
 
 
-class Orchestra:
+class InterleavedReplica:
     """All machines of a plan, and everything that may happen next."""
 
     def __init__(

@@ -16,7 +16,7 @@ from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, StepKind, Whole, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
-from tests.truth.orchestra import Orchestra, Result, draw_batch
+from tests.truth.interleaved import InterleavedReplica, Result, draw_batch
 from tests.truth.test_learning import assert_close
 from tests.truth.test_truth import assert_same, whole
 
@@ -39,9 +39,9 @@ def play(
 ) -> Result:
     """The second of two steps, on batches and parameters that the network determines."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
+    replica = InterleavedReplica(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
     batch = draw_batch(plan.graph, plan.batch * kind.overlap, 11)
-    return [orchestra.step(batch, number=n) for n in range(2)][-1]
+    return [replica.step(batch, number=n) for n in range(2)][-1]
 
 
 @FEW_DRAWS
@@ -160,7 +160,7 @@ def test_overlapped_minibatches_learn_as_delayed_sgd_does(stages: tuple[int, ...
     cuts = {name: Whole(m) for name, m in zip((*ORDER, "loss"), (*stages, machines - 1), strict=True)}
     plan = partition(graph, Cluster.local(machines), batch=size, cuts=cuts, precision="float64")
     parameters = initialise(graph.parameters.values(), 7, dtype="float64")
-    orchestra = Orchestra(
+    replica = InterleavedReplica(
         plan, parameters, seed=3, kind=StepKind(overlap=overlap), optimizer=SGD(RATE), keep=plan.kept
     )
     expected = {name: array.copy() for name, array in parameters.items()}
@@ -172,7 +172,7 @@ def test_overlapped_minibatches_learn_as_delayed_sgd_does(stages: tuple[int, ...
             for n in range(0, overlap * size, size)
         ]
         losses = delayed_sgd(expected, batches, depth)
-        found = orchestra.step(batch, number=number)
+        found = replica.step(batch, number=number)
         assert found.loss == pytest.approx(sum(losses), rel=1e-12)
     for name, array in expected.items():
         np.testing.assert_allclose(found.parameters[name], array, rtol=1e-10, atol=1e-12, err_msg=name)
@@ -191,9 +191,9 @@ def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
     real = 1 + round(share * (plan.batch - 1))
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
     batch = draw_batch(plan.graph, plan.batch, 11)
-    found = Orchestra(plan, parameters, seed=seed).step(batch, examples=real)
+    found = InterleavedReplica(plan, parameters, seed=seed).step(batch, examples=real)
     fewer = partition(plan.graph, Cluster.local(), batch=real, precision=plan.precision)
-    expected = Orchestra(fewer, parameters, seed=0).step(
+    expected = InterleavedReplica(fewer, parameters, seed=0).step(
         {name: array[:real] for name, array in batch.items()}
     )
     assert found.loss == pytest.approx(expected.loss, rel=1e-11, abs=1e-11)
@@ -210,9 +210,11 @@ def test_minibatches_without_examples_teach_nothing(real: int) -> None:
     batch = draw_batch(graph, 12, 11)
     plan = partition(graph, Cluster.local(), batch=4, precision="float64")
     parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
-    together = Orchestra(plan, parameters, seed=0, kind=StepKind(overlap=3).of(graph), optimizer=optimizer)
+    together = InterleavedReplica(
+        plan, parameters, seed=0, kind=StepKind(overlap=3).of(graph), optimizer=optimizer
+    )
     found = together.step(batch, examples=real)
-    apart = Orchestra(plan, parameters, seed=0, kind=StepKind(), optimizer=optimizer)
+    apart = InterleavedReplica(plan, parameters, seed=0, kind=StepKind(), optimizer=optimizer)
     loss = 0.0
     for first in range(0, real, 4):
         examples = {name: array[first : first + 4] for name, array in batch.items()}
