@@ -63,6 +63,12 @@ class GanttBar:
     kind: str
     critical: bool = False
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label, and without the instruction, which the colour tells."""
+        instruction, _, rest = self.label.partition(" ")
+        return (self.label, rest) if rest and instruction.isupper() else (self.label,)
+
 
 @dataclass(frozen=True, slots=True)
 class GanttArrow:
@@ -205,11 +211,13 @@ class _Drawing:
         artist = self.axes.add_collection(PolyCollection(boxes, facecolors=fills, clip_on=False, zorder=2))
         self.picture.tooltips(artist, list(map(self._told, shown)))
         for bar in gantt.bars if place.lane >= LABEL_SIZE + 3 else ():
-            need = svg.text_width(bar.label, size=LABEL_SIZE) + 4
-            if need <= (bar.stop_s - bar.start_s) / place.pixel_s and not gantt.lanes[bar.lane].thin:
+            room = (bar.stop_s - bar.start_s) / place.pixel_s - 4
+            labels = (words for words in bar.labels if svg.text_width(words, size=LABEL_SIZE) <= room)
+            label = next(labels, "")
+            if label and not gantt.lanes[bar.lane].thin:
                 x = (bar.start_s + bar.stop_s) / 2 / place.unit_s
                 y, ink = place.tops[bar.lane] + place.lane / 2 + 3.5, svg.ink_on(KINDS[bar.kind][0])
-                self.axes.text(x, y, bar.label, size=LABEL_SIZE, color=ink, ha="center", clip_on=False)
+                self.axes.text(x, y, label, size=LABEL_SIZE, color=ink, ha="center", clip_on=False)
 
     def _told(self, bar: GanttBar) -> str:
         took, since = readable_seconds(bar.stop_s - bar.start_s), readable_seconds(bar.start_s)

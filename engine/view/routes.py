@@ -51,7 +51,7 @@ def route(owned: Ownership, message: Message) -> Route:
 
     Forward: to the first layer at its destination that uses it. Backward: to the owner, or to the next in a
     sum. Below the bar of a layer stays what its machines exchange: weights, their gradients, sums over
-    scores; of a layer that is cut by its inputs, partial sums and errors.
+    scores; of a layer that is cut by its inputs, partial sums and gradients.
     """
     layer, source, destination = message.layer, message.source, message.destination
     if not message.buffer.travels_along_edges:

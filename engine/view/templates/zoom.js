@@ -5,8 +5,12 @@ for (const box of document.querySelectorAll('[data-zoom]')) {
   const whole = +picture.getAttribute('width'), height = picture.getAttribute('height'), words = [];
   const fine = [...time.querySelectorAll('.fine text')];
   const step = fine.length > 1 ? Math.abs(fine[1].getAttribute('x') - fine[0].getAttribute('x')) || 30 : 0;
-  for (const text of time.querySelectorAll('text'))
-    words.push([text, +text.getAttribute('x'), fine.includes(text) ? step : Infinity]);
+  const key = (x, y) => `${Math.round(x)} ${Math.round(y)}`, short = {};
+  for (const text of time.querySelectorAll('text')) {
+    const x = +text.getAttribute('x');
+    words.push([text, x, fine.includes(text) ? step : Infinity]);
+    short[key(x, text.getAttribute('y'))] = text;
+  }
   for (const bar of time.querySelectorAll('path > title')) {  // labels that fit after zooming
     const { x, y, width, height } = bar.parentNode.getBBox(), label = /: (.*): .* from .* on$/.exec(bar.textContent);
     if (!label || height < 12.5 || width * 32 < 20 || width > label[1].length * 5.9 + 4) continue;
@@ -16,7 +20,7 @@ for (const box of document.querySelectorAll('[data-zoom]')) {
     text.setAttribute('style', 'font-size: 9.5px; text-anchor: middle; pointer-events: none; visibility: hidden');
     for (const [name, value] of [['x', x + width / 2], ['y', y + height / 2 + 3.5],
       ['fill', .299 * r + .587 * g + .114 * b > 140 ? '#1f2933' : '#ffffff']]) text.setAttribute(name, value);
-    words.push([text, x + width / 2, width]);
+    words.push([text, x + width / 2, width, short[key(x + width / 2, y + height / 2 + 3.5)]]);
     time.append(text);
   }
   const draw = () => {
@@ -25,9 +29,11 @@ for (const box of document.querySelectorAll('[data-zoom]')) {
     picture.setAttribute('viewBox', `0 0 ${width} ${height}`);
     picture.querySelector('rect').setAttribute('width', width);
     time.setAttribute('transform', `matrix(${z} 0 0 1 ${left * (1 - z)} 0)`);
-    for (const [text, x, room] of words) {
+    for (const [text, x, room, shorter] of words) {
+      const fits = room * z >= text.textContent.length * 5.9 + 4;
       text.setAttribute('transform', `matrix(${1 / z} 0 0 1 ${x * (1 - 1 / z)} 0)`);
-      if (room < Infinity) text.style.visibility = room * z < text.textContent.length * 5.9 + 4 ? 'hidden' : 'visible';
+      if (room < Infinity) text.style.visibility = fits ? 'visible' : 'hidden';
+      if (shorter) shorter.style.visibility = fits ? 'hidden' : 'visible';
     }
   };
   range.addEventListener('input', () => {
