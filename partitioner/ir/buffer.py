@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 
@@ -168,6 +169,7 @@ _TEXT: Final = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)  # a step that collects parses the same few texts again
 def parse_buffer(text: str) -> Buffer:
     """Reads the text form of a buffer.
 
