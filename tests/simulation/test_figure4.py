@@ -112,10 +112,10 @@ def iterations(setting: Setting, fleet: Fleet, *, seed: int = 0) -> Sandblaster:
 
 def test_sandblaster_goes_through_the_same_points_on_any_fleet(setting: Setting) -> None:
     one, *others = (iterations(setting, fleet) for fleet in (Fleet(1, 1, 2), Fleet(1, 5, 2), Fleet(4, 3, 8)))
-    iterations = [done.iterated for _, done in one.advances]
-    assert len(iterations) == 2 and iterations[1].loss < iterations[0].loss
+    first = [done.iterated for _, done in one.advances]
+    assert len(first) == 2 and first[1].loss < first[0].loss
     for other in others:
-        assert [done.iterated for _, done in other.advances] == iterations
+        assert [done.iterated for _, done in other.advances] == first
         assert np.array_equal(other.point, one.point)
         assert other.advances[-1][0] < one.advances[-1][0]
 
