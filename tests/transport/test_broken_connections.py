@@ -1,4 +1,4 @@
-"""A connection that breaks loses nothing: not the message on its way, nor the ones that wait for that."""
+"""A broken connection loses nothing: neither the messages in flight nor those behind them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ KEY = "k" * 40
 
 
 class Wire:
-    """The encrypted socket of a sender: groups of frames that are under way."""
+    """The encrypted socket of a sender: groups of frames in flight."""
 
     def __init__(self) -> None:
-        self.under_way: list[list[bytes]] = []
+        self.in_flight: list[list[bytes]] = []
         self._more = False
 
     def send(self, data: bytes | zmq.Frame, flags: int, copy: bool = True) -> None:
         if not self._more:
-            self.under_way.append([])
+            self.in_flight.append([])
         self._more = bool(flags & zmq.SNDMORE)
-        self.under_way[-1].append(data.bytes if isinstance(data, zmq.Frame) else data)
+        self.in_flight[-1].append(data.bytes if isinstance(data, zmq.Frame) else data)
 
     def close(self, linger: int) -> None:
         pass
@@ -50,7 +50,7 @@ class Ends:
         self.wire = Wire()
         self.answers: list[Ack] = []
         self.reassembly = Reassembly(max_payload=8 * MIB, accept=self._accept, send_ack=self._answer)
-        self.way = OutboundConnection(
+        self.outbound = OutboundConnection(
             Peer("right", 0, "", ""),
             cast("zmq.Socket[bytes]", self.wire),
             max_backlog=64 * MIB,
@@ -71,12 +71,12 @@ class Ends:
 
     def send(self, n_bytes: int | None) -> None:
         payload = None if n_bytes is None else [memoryview(bytes(n_bytes))]
-        self.way.send(Credit(self.sent), payload, n_bytes or 0)
+        self.outbound.send(Credit(self.sent), payload, n_bytes or 0)
         self.sent += 1
 
     def deliver(self, groups: int) -> None:
-        for _ in range(min(groups, len(self.wire.under_way))):
-            group = [memoryview(frame) for frame in self.wire.under_way.pop(0)]
+        for _ in range(min(groups, len(self.wire.in_flight))):
+            group = [memoryview(frame) for frame in self.wire.in_flight.pop(0)]
             self.got += [message for message, _ in self.reassembly.add(group)]
 
     def look(self) -> None:
@@ -85,14 +85,14 @@ class Ends:
     def answer(self) -> None:
         answers, self.answers[:] = list(self.answers), []
         for got in answers:
-            self.way.on_ack(got, self.now)
+            self.outbound.on_ack(got, self.now)
 
     def wait(self) -> None:
         self.now += 10 * ACK_TIMEOUT_S
-        self.way.request_ack_when_due(float("inf"))
+        self.outbound.request_ack_when_due(float("inf"))
 
     def close(self) -> None:
-        self.way.close()
+        self.outbound.close()
         self.reassembly.close()
         self.rendezvous.close()
 
@@ -117,7 +117,7 @@ def test_every_message_comes_once_and_in_order(near: bool, steps: Sequence[tuple
                 case "deliver":
                     ends.deliver(n or 1)
                 case "break":  # what has left is lost; what ZeroMQ still holds is sent later
-                    del ends.wire.under_way[:n]
+                    del ends.wire.in_flight[:n]
                 case "look":
                     ends.look()
                 case "answer":
@@ -137,7 +137,7 @@ def test_every_message_comes_once_and_in_order(near: bool, steps: Sequence[tuple
         ends.wait()
         ends.deliver(10_000)
         ends.answer()
-        assert not ends.way._unacked, "what has come is not kept"
+        assert not ends.outbound._unacked, "acknowledged messages are dropped"
 
 
 def test_a_peer_that_never_acknowledges_costs_bounded_memory() -> None:
@@ -145,8 +145,8 @@ def test_a_peer_that_never_acknowledges_costs_bounded_memory() -> None:
     with contextlib.closing(ends):
         for _ in range(300):
             ends.send(CHUNK_BYTES)
-            ends.wire.under_way.clear()
-        assert ends.way._unacked_bytes <= MAX_UNACKED_BYTES
+            ends.wire.in_flight.clear()
+        assert ends.outbound._unacked_bytes <= MAX_UNACKED_BYTES
         ends.wait()
         for _ in range(2):  # it learns that the first of them are lost for good, and has the rest
             ends.deliver(10_000)
@@ -157,14 +157,14 @@ def test_a_peer_that_never_acknowledges_costs_bounded_memory() -> None:
 
 
 @given(st.lists(st.builds(Ack, st.sampled_from([0, 1, 2, 3 << 32, (3 << 32) + 2, 1 << 62]), st.booleans())))
-def test_no_acknowledgement_of_a_member_raises_or_repeats_without_end(said: list[Ack]) -> None:
+def test_no_acknowledgement_of_a_member_raises_or_repeats_without_end(acks: list[Ack]) -> None:
     ends = Ends(near=False)
     with contextlib.closing(ends):
         ends.send(None)
         ends.send(None)
-        for got in said:
-            ends.way.on_ack(got, 0.0)
-        assert len(ends.wire.under_way) <= 2 + 3 * 3  # once, and again after each that was acknowledged
+        for got in acks:
+            ends.outbound.on_ack(got, 0.0)
+        assert len(ends.wire.in_flight) <= 2 + 3 * 3  # once, and again after each that was acknowledged
 
 
 class Relay:

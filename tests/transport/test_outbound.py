@@ -42,19 +42,19 @@ def outgoing(room: int, max_backlog: int = 64 * MIB) -> tuple[OutboundConnection
     return OutboundConnection(peer, cast("zmq.Socket[bytes]", socket), max_backlog=max_backlog), socket
 
 
-def send(way: OutboundConnection, step: int, n_bytes: int) -> None:
-    way.send(Credit(step), [memoryview(bytes(n_bytes))] if n_bytes else None, n_bytes)
+def send(outbound: OutboundConnection, step: int, n_bytes: int) -> None:
+    outbound.send(Credit(step), [memoryview(bytes(n_bytes))] if n_bytes else None, n_bytes)
 
 
 def test_nothing_overtakes_what_waits() -> None:
-    way, socket = outgoing(room=1)
+    outbound, socket = outgoing(room=1)
     steps = range(12)
     for step in steps:
-        send(way, step, 3 * MIB if step % 2 else 0)
+        send(outbound, step, 3 * MIB if step % 2 else 0)
         socket.room += 1  # opens up at any time, also in the middle of a message
-    while way.has_backlog:
+    while outbound.has_backlog:
         socket.room += 1
-        way.flush()
+        outbound.flush()
     assert socket.messages() == [Credit(step) for step in steps]
 
 
@@ -71,22 +71,22 @@ class OpensLate(FakeSocket):
 
 def test_chunks_keep_their_order_when_room_appears_within_a_message() -> None:
     socket = OpensLate(room=1)
-    way = OutboundConnection(
+    outbound = OutboundConnection(
         Peer("right", 0, "", ""), cast("zmq.Socket[bytes]", socket), max_backlog=64 * MIB
     )
-    send(way, 0, 5 * MIB)
-    assert way.has_backlog
-    way.flush()
+    send(outbound, 0, 5 * MIB)
+    assert outbound.has_backlog
+    outbound.flush()
     assert socket.messages() == [Credit(0)]
 
 
 def test_a_stalled_peer_gets_nothing_of_what_is_refused() -> None:
-    way, socket = outgoing(room=0, max_backlog=2 * MIB)
-    send(way, 0, MIB)
+    outbound, socket = outgoing(room=0, max_backlog=2 * MIB)
+    send(outbound, 0, MIB)
     with pytest.raises(PeerStalled, match="'right'"):
-        send(way, 1, MIB)
-    send(way, 2, 1000)
+        send(outbound, 1, MIB)
+    send(outbound, 2, 1000)
     socket.room = 100
-    way.flush()
+    outbound.flush()
     assert socket.messages() == [Credit(0), Credit(2)]
-    assert not way.has_backlog
+    assert not outbound.has_backlog

@@ -19,12 +19,12 @@ def key() -> str:
 
 
 def leave_pipe(doorway_key: str, token: bytes) -> tuple[socket.socket, int]:
-    """Leaves the writing end of a pipe; returns the visitor, and the other end, which sees who holds it."""
+    """Leaves the writing end of a pipe; returns the client, and the other end, which shows who has it."""
     read, write = os.pipe()
-    visitor = connect(doorway_key, token, write)
+    client = connect(doorway_key, token, write)
     os.close(write)
-    assert visitor is not None
-    return visitor, read
+    assert client is not None
+    return client, read
 
 
 def is_dropped(read: int) -> bool:
@@ -37,42 +37,42 @@ def is_dropped(read: int) -> bool:
 
 
 def test_a_connection_is_taken_with_its_token(nothing_left: None) -> None:
-    door = Rendezvous(name := key())
-    visitor, read = leave_pipe(name, TOKEN)
-    assert door.take(OTHER) is None
-    taken = door.take(TOKEN)
+    rendezvous = Rendezvous(name := key())
+    client, read = leave_pipe(name, TOKEN)
+    assert rendezvous.take(OTHER) is None
+    taken = rendezvous.take(TOKEN)
     assert taken is not None
     assert not os.get_inheritable(taken.descriptor)
     os.write(taken.descriptor, b"it is the same pipe")
     assert os.read(read, 100) == b"it is the same pipe"
-    visitor.send(b"one")
-    visitor.send(b"two")
+    client.send(b"one")
+    client.send(b"two")
     assert [taken.channel.recv(100), taken.channel.recv(100)] == [b"one", b"two"]
-    assert door.take(TOKEN) is None
+    assert rendezvous.take(TOKEN) is None
     taken.close()
     assert is_dropped(read)
     os.close(read)
-    visitor.close()
-    door.close()
+    client.close()
+    rendezvous.close()
 
 
 def test_unclaimed_connections_are_closed(nothing_left: None) -> None:
-    door = Rendezvous(name := key())
+    rendezvous = Rendezvous(name := key())
     first = [leave_pipe(name, n.to_bytes(TOKEN_BYTES)) for n in range(60)]
-    assert door.take(OTHER) is None
+    assert rendezvous.take(OTHER) is None
     later = [leave_pipe(name, (100 + n).to_bytes(TOKEN_BYTES)) for n in range(60)]
-    assert door.take(OTHER) is None
+    assert rendezvous.take(OTHER) is None
     assert all(is_dropped(read) for _, read in first[:56])  # the oldest have made room
     assert not any(is_dropped(read) for _, read in later)
-    door.close()
-    for visitor, read in first + later:
+    rendezvous.close()
+    for client, read in first + later:
         assert is_dropped(read)
-        visitor.close()
+        client.close()
         os.close(read)
 
 
 def test_many_silent_clients_do_not_block_the_rendezvous(nothing_left: None) -> None:
-    door = Rendezvous(name := key())
+    rendezvous = Rendezvous(name := key())
     crowd = [local_socket() for _ in range(200)]
     refused = 0
     for one in crowd:  # they come and say nothing
@@ -83,35 +83,35 @@ def test_many_silent_clients_do_not_block_the_rendezvous(nothing_left: None) -> 
     assert refused > 0
     read, write = os.pipe()
     assert connect(name, TOKEN, write) is None
-    assert door.take(TOKEN) is None
-    assert door.take(TOKEN) is None
-    visitor = connect(name, TOKEN, write)
-    assert visitor is not None
-    taken = door.take(TOKEN)
+    assert rendezvous.take(TOKEN) is None
+    assert rendezvous.take(TOKEN) is None
+    client = connect(name, TOKEN, write)
+    assert client is not None
+    taken = rendezvous.take(TOKEN)
     assert taken is not None
     taken.close()
     for descriptor in (read, write):
         os.close(descriptor)
-    for one in (*crowd, visitor):
+    for one in (*crowd, client):
         one.close()
-    door.close()
+    rendezvous.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"short", b"x" * 1000])
-def test_malformed_packets_are_dropped(said: bytes, nothing_left: None) -> None:
-    door = Rendezvous(name := key())
-    with local_socket() as odd:
-        odd.connect(_address(name))
-        odd.send(said)
-        assert door.take(TOKEN) is None
-        assert odd.recv(1) == b""
-    visitor, read = leave_pipe(name, TOKEN)
-    taken = door.take(TOKEN)
+@pytest.mark.parametrize("packet", [b"", b"short", b"x" * 1000])
+def test_malformed_packets_are_dropped(packet: bytes, nothing_left: None) -> None:
+    rendezvous = Rendezvous(name := key())
+    with local_socket() as client:
+        client.connect(_address(name))
+        client.send(packet)
+        assert rendezvous.take(TOKEN) is None
+        assert client.recv(1) == b""
+    client, read = leave_pipe(name, TOKEN)
+    taken = rendezvous.take(TOKEN)
     assert taken is not None
     taken.close()
-    visitor.close()
+    client.close()
     os.close(read)
-    door.close()
+    rendezvous.close()
 
 
 def test_connecting_to_no_host_returns_none(nothing_left: None) -> None:
@@ -124,21 +124,21 @@ def test_connecting_to_no_host_returns_none(nothing_left: None) -> None:
 
 
 def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
-    door = Rendezvous(name := key())
-    visitor, read = leave_pipe(name, TOKEN)
+    rendezvous = Rendezvous(name := key())
+    client, read = leave_pipe(name, TOKEN)
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
-    assert door.take(TOKEN) is None, "it came from somebody else"
+    assert rendezvous.take(TOKEN) is None, "it came from somebody else"
     assert is_dropped(read)
     write = os.dup(read)
     assert connect(name, TOKEN, write) is None, "somebody else listens"
     for descriptor in (read, write):
         os.close(descriptor)
-    visitor.close()
-    door.close()
+    client.close()
+    rendezvous.close()
 
 
 def test_an_address_is_used_once(nothing_left: None) -> None:
-    door = Rendezvous(name := key())
+    rendezvous = Rendezvous(name := key())
     with pytest.raises(OSError, match="in use"):
         Rendezvous(name)
-    door.close()
+    rendezvous.close()

@@ -1,4 +1,4 @@
-"""Two ways between two hosts: whatever arrives first, messages come out in the order of sending."""
+"""Shared-memory link and socket: messages are delivered in the order of sending, whatever arrives first."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ KEY = KeyPair.generate().public
 
 
 class Ends:
-    """Both ends of a near way, and the sender's encrypted socket as a list of what is under way there."""
+    """Both ends of a link, and the sender's encrypted socket as a list of frames in flight."""
 
     def __init__(self) -> None:
         self.rendezvous = Rendezvous(KEY)
         self.reassembly = Reassembly(max_payload=MAX_PAYLOAD, accept=self.accept)
         self.sender = SharedLinkSender(KEY)
-        self.under_way: list[list[bytes]] = []
+        self.in_flight: list[list[bytes]] = []
         self.got: list[object] = []
         self.number = 0
 
@@ -47,20 +47,20 @@ class Ends:
         message, payload = Credit(self.number), None if n_bytes is None else [memoryview(bytes(n_bytes))]
         offer = self.sender.offer(n_bytes or 0, number=self.number)
         if offer is not None:
-            self.under_way.append([encode_control(offer)])
+            self.in_flight.append([encode_control(offer)])
         header = self.sender.place(self.number, message, payload, n_bytes or 0) if near else None
         if header is None:
-            self.under_way += [
+            self.in_flight += [
                 [envelope] if chunk is None else [envelope, bytes(chunk)]
                 for envelope, chunk in frames(self.number, message, payload)
             ]
         elif not self.sender.send(header):
-            self.under_way.append([header])
+            self.in_flight.append([header])
         self.number += 1
 
     def deliver(self, groups: int) -> None:
-        for _ in range(min(groups, len(self.under_way))):
-            group = [memoryview(frame) for frame in self.under_way.pop(0)]
+        for _ in range(min(groups, len(self.in_flight))):
+            group = [memoryview(frame) for frame in self.in_flight.pop(0)]
             self.got += [message for message, _ in self.reassembly.add(group)]
 
     def look(self) -> None:
@@ -111,7 +111,7 @@ def test_a_lost_message_without_retransmission_is_skipped(ends: Ends) -> None:
     ends.send(None, near=False)
     ends.deliver(10)
     ends.send(None, near=False)
-    ends.under_way.clear()  # the connection broke
+    ends.in_flight.clear()  # the connection broke
     ends.send(10, near=True)
     ends.look()
     assert ends.got == [Credit(0)]
@@ -127,7 +127,7 @@ def test_a_larger_ring_does_not_lose_messages_in_flight(ends: Ends) -> None:
         ends.send(CHUNK_BYTES // 2, near=True)
     offer = ends.sender.offer(1 << 25, number=ends.number)
     assert offer is not None
-    ends.under_way.append([encode_control(offer)])
+    ends.in_flight.append([encode_control(offer)])
     ends.send(10, near=True)  # not accepted yet
     ends.deliver(10)
     ends.send(10, near=True)
@@ -149,18 +149,18 @@ headers = st.one_of(
 
 
 @given(st.lists(headers, max_size=30))
-def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(said: list[bytes]) -> None:
+def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(headers_sent: list[bytes]) -> None:
     ends = Ends()
     ends.send(None, near=False)
     ends.deliver(10)
     channel = ends.sender._channel
     assert isinstance(channel, socket.socket)
-    for header in said:
+    for header in headers_sent:
         channel.send(header)
         for _, payload in ends.reassembly.poll_link():
             assert payload is None or payload.to_bytes() == bytes(payload.n_bytes)
             assert payload is None or payload.n_bytes <= MAX_PAYLOAD
-    ends.number = 1 << STREAM_BITS  # a connection anew, whatever was said on the one before
+    ends.number = 1 << STREAM_BITS  # a new connection, whatever came before it
     ends.send(None, near=False)
     ends.deliver(10)
     assert Credit(1 << STREAM_BITS) in ends.got
@@ -168,7 +168,7 @@ def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(said: list[bytes]
 
 
 def test_an_offer_without_a_connection_is_not_accepted(ends: Ends) -> None:
-    ends.under_way.append([encode_control(LinkOffer(bytes(16), 1 << 24, 0))])
+    ends.in_flight.append([encode_control(LinkOffer(bytes(16), 1 << 24, 0))])
     ends.deliver(1)
     ends.look()
     ends.send(None, near=True)
@@ -179,7 +179,7 @@ def test_an_offer_without_a_connection_is_not_accepted(ends: Ends) -> None:
 def test_a_ring_that_is_not_what_was_offered_is_refused(ends: Ends) -> None:
     offer = ends.sender.offer(1, number=0)
     assert offer is not None
-    ends.under_way.append([encode_control(LinkOffer(offer.token, 2 * offer.n_bytes, 0))])
+    ends.in_flight.append([encode_control(LinkOffer(offer.token, 2 * offer.n_bytes, 0))])
     ends.deliver(1)
     assert ends.reassembly.malformed == 1
     for _ in range(3):

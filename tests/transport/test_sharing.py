@@ -1,4 +1,4 @@
-"""Mailboxes of one machine: which way payloads go, and what happens when the shared one cannot be used."""
+"""Mailboxes of one machine: payloads in shared memory, and the fallback to the socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def near(nothing_left: None) -> Hosts:
 
 
 def acquaint(left: Mailbox, right: Mailbox) -> None:
-    """The first message goes through the encrypted socket, and before it the offer of a near way."""
+    """The first message goes through the encrypted socket, after the offer of a shared-memory link."""
     left.send("right", Fetch(0), bytes(MIB))
     collect(right, 1, others=[left])
     assert left.counters.sent_shared.messages == 0
