@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from partita.layers.arguments import Arguments
-from partita.layers.box import Box, Shape, Span
+from partita.layers.box import Shape, Span
 from partita.layers.connectivity import Connectivity
 from partita.layers.states import SymbolicTensor
 
@@ -80,18 +80,6 @@ class Parameter:
             return self.row_starts[rows[0]], self.row_starts[rows[1]]
         stride = math.prod(self.shape[1:])
         return rows[0] * stride, rows[1] * stride
-
-    def spans(self, box: Box) -> tuple[Span, ...]:
-        """Flat ranges that belong to a box of the layer, in C order; for a tile, one for each of its rows."""
-        rows, columns = box[0], box.columns
-        left, right = columns or (0, 0)
-        if self.shared:
-            return (self.span(rows) if left == 0 else (0, 0),)
-        if columns is None or self.row_starts is not None or columns == (0, self.shape[1]):
-            return (self.span(rows),)
-        stride = math.prod(self.shape[2:])
-        begins = (row * self.shape[1] * stride for row in range(*rows))
-        return tuple((begin + left * stride, begin + right * stride) for begin in begins)
 
     def narrowed(self, columns: tuple[int, int]) -> Parameter:
         """What belongs to these columns of the layer, as an array of its own."""

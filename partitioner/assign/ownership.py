@@ -11,7 +11,7 @@ from partita.layers.connectivity import OneToOne, Patch
 from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.partitioner.assign.coverage import check_coverage, is_tile, with_columns
-from partita.partitioner.assign.parameter_slice import Columns, ParameterSlice
+from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.assign.piece import Piece, flops_of
 from partita.partitioner.ir.buffer import Edge
 
@@ -200,15 +200,13 @@ class Ownership:
             return ()
         inputs = self.input_span(layer, machine)
         if inputs is None:
-            return tuple(ParameterSlice(parameter, own[0]) for parameter in grid.parameters)
+            box = own[0] if layer in self.tiled else own[0].on(1)
+            return tuple(ParameterSlice(parameter, box) for parameter in grid.parameters)
         per_row = self.graph[grid.sources[0]].nodes_per_row
         weight, *others = grid.parameters
-        columns = Columns(len(weight.shape) - 1, inputs[0] * per_row, inputs[1] * per_row)
+        columns = Box((*Box.whole(weight.shape[:-1]), (inputs[0] * per_row, inputs[1] * per_row)))
         rows = self.primary_rows(layer, machine).hull
-        return (
-            ParameterSlice(weight, grid.rows.hull, columns),
-            *(ParameterSlice(parameter, rows) for parameter in others),
-        )
+        return (ParameterSlice(weight, columns), *(ParameterSlice(parameter, rows) for parameter in others))
 
     def edges(self, layer: str) -> tuple[Edge, ...]:
         """The edges to the consumers of a layer, in the order in which their gradients are summed."""

@@ -1,4 +1,4 @@
-"""The part of a parameter that a machine owns: some rows of its layer, or some columns.
+"""The part of a parameter that a machine owns.
 
 Plain arithmetic on the shape of the parameter, for allocation, initialisation and parameter shards.
 """
@@ -8,17 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from partita.layers.box import Box, Shape
+from partita.layers.box import Box, Shape, Span
 from partita.layers.layer import Parameter
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Positions `[start, stop)` along one axis of a parameter, other than the first."""
-
-    axis: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -27,39 +18,34 @@ class ParameterSlice:
 
     Args:
         parameter: the whole parameter.
-        box: rows of its layer, or a tile of a picture; shared weights belong to the first row.
-        columns: positions along another axis; None for all.
+        box: rows of its layer; besides the rows, at most one other axis is cut. Shared weights are whole.
     """
 
     parameter: Parameter
     box: Box
-    columns: Columns | None = None
 
     @property
     def shape(self) -> Shape:
         """Shape in the memory of the machine: flat if rows have different numbers of edges."""
-        numbers = sum(stop - start for start, stop in self.parameter.spans(self.box))
+        if self.parameter.shared:
+            return self.parameter.shape
         if self.parameter.row_starts is not None:
-            return (numbers,)
-        tile = self.box.columns
-        whole = (self.parameter.narrowed(tile) if tile else self.parameter).shape
-        extents = [numbers // math.prod(whole[1:]), *whole[1:]]
-        if self.columns is not None:
-            extents[self.columns.axis] = self.columns.stop - self.columns.start
-        return tuple(extents)
+            start, stop = self.parameter.span(self.box[0])
+            return (stop - start,)
+        return self._box.shape
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
-    def part(self, rows: tuple[int, int]) -> ParameterSlice:
+    def part(self, rows: Span) -> ParameterSlice:
         """The part that belongs to rows in this range; shared weights stay whole."""
         if self.parameter.shared:
             return self
-        (first, last), *columns = self.box
+        (first, last), *others = self.box
         start, stop = max(rows[0], first), min(rows[1], last)
-        return replace(self, box=Box(((start, max(start, stop)), *columns)))
+        return replace(self, box=Box(((start, max(start, stop)), *others)))
 
     def before(self, row: int) -> int:
         """Number of elements that belong to rows before this one."""
@@ -71,14 +57,17 @@ class ParameterSlice:
 
         Length and distance are 0 for a single run.
         """
-        spans = self.parameter.spans(self.box) or ((0, 0),)
-        (start, stop), last = spans[0], spans[-1][1]
-        if len(spans) > 1:
-            return start, last, stop - start, spans[1][0] - start
-        if self.columns is None or self.size in (0, stop - start):
+        start, stop = (0, self.size) if self.parameter.shared else self.parameter.span(self.box[0])
+        if self.size in (0, stop - start):
             return start, stop, 0, 0
-        inner = math.prod(self.parameter.shape[self.columns.axis + 1 :])
-        run = (self.columns.stop - self.columns.start) * inner
-        stride = self.parameter.shape[self.columns.axis] * inner
-        first = start + self.columns.start * inner
-        return first, stop - stride + self.columns.stop * inner, run, stride
+        shape, box = self.parameter.shape, self._box
+        axis = next(k for k in range(1, len(shape)) if box[k] != (0, shape[k]))
+        left, right = (end * math.prod(shape[axis + 1 :]) for end in box[axis])
+        stride = math.prod(shape[axis:])
+        first, last = start + left, stop - stride + right
+        return (first, last, 0, 0) if stop - start == stride else (first, last, right - left, stride)
+
+    @property
+    def _box(self) -> Box:
+        """The box on all axes of the parameter."""
+        return Box(self.box[: len(self.parameter.shape)]).over(self.parameter.shape)

@@ -15,6 +15,7 @@ from partita.layers.box import BLOCK
 from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
+from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.cluster.work import Work
 from partita.partitioner.ir.buffer import BufferKind, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
@@ -258,5 +259,4 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
 def _numbers(operand: Operand, sizes: Sizes) -> int:
     """Number of parameters of these rows."""
     grid = sizes.graph[operand.buffer.layer]
-    spans = [span for p in grid.parameters for run in operand.rows for span in p.spans(run)]
-    return sum(stop - start for start, stop in spans)
+    return sum(ParameterSlice(parameter, box).size for parameter in grid.parameters for box in operand.rows)
