@@ -226,14 +226,15 @@ class Timeouts:
     """The coordinator's waits and limits (seconds and counts).
 
     Attributes:
-        heartbeats: interval of heartbeats, and limits of silence. checkpoint_every_s: from one checkpoint
-        round to the next; None: only the last one. start_s: for a starting host without a sign of life
-        (process, first message, function compiled, Ready). save_s: for a checkpoint round without progress,
-        which is then given up; the last one fails the run, also
-            after so long a time of failed attempts.
-        retry_s: before an unanswered `Begin` or `Save` is repeated. stall_s: for a replica without a new
-        step, which is then restarted, as after a death; doubled each time,
-            so that long steps are reached in the end.
+        heartbeats: interval of heartbeats, and limits of silence.
+        checkpoint_every_s: from one checkpoint round to the next; None: only the last one.
+        start_s: for a starting host without a sign of life (process, first message, compiled function,
+            Ready).
+        save_s: for a checkpoint round without progress, which is then given up; the last one fails the run,
+            also after this long a time of failed attempts.
+        retry_s: before an unanswered `Begin` or `Save` is repeated.
+        stall_s: for a replica without a new step, which is then restarted, as after a death; doubled each
+            time, so that long steps are reached in the end.
         answer_s: for a shard that does not answer a host, which is then replaced although it is alive.
         work_s: for a shard that reports to be executing a command.
         stop_s: for the last checkpoint round after Ctrl-C, without progress.
