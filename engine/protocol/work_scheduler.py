@@ -1,9 +1,9 @@
 """Assigns the work units of an evaluation: idle replicas get the next one, and stragglers get backups.
 
 `work_queue.py` chooses the next unit of a replica. When nothing waits, an idle replica gets a unit of a
-straggler; the first result counts, and both have the same bits. Recent assignments
-show who is a straggler: a backup that comes too early keeps a replica from the next evaluation. There may be thousands
-of replicas, so a message costs a look at one of them, and all are looked at only now and then.
+straggler; the first result counts, and both have the same bits. Recent assignments show who is a straggler: a
+backup that comes too early keeps a replica from the next evaluation. There may be thousands of replicas, so a
+message costs a look at one of them, and all are looked at only now and then.
 
 Source: DistBelief, section 4.2 (load balancing, and backup tasks as in MapReduce).
 """

@@ -107,8 +107,8 @@ class Run:
         return [e for name in names for e in self.receive(name, Finished(STEPS, directory))]
 
     def saved(self, shard: str, checkpoint: int, *, lost: int = 0) -> list[CoordinatorEffect]:
-        epoch = self.incarnations[shard]
-        return self.receive(shard, Saved(checkpoint, epoch, 7, f"{shard}.{epoch}", "00", lost))
+        incarnation = self.incarnations[shard]
+        return self.receive(shard, Saved(checkpoint, incarnation, 7, f"{shard}.{incarnation}", "00", lost))
 
 
 def of(kind: type[T], effects: Sequence[object]) -> list[T]:

@@ -31,9 +31,9 @@ def step(client: DownpourClient, number: int) -> tuple[list[DownpourEffect], lis
     return feed(client, StepBegins(number)), feed(client, StepEnded(number))
 
 
-def settle(client: DownpourClient, sequence: int, *, epoch: int = 0, staleness: int = 0) -> None:
+def settle(client: DownpourClient, sequence: int, *, incarnation: int = 0, staleness: int = 0) -> None:
     for name in BYTES:
-        receive(client, name, PushAck(epoch, 4, sequence, sequence + 1, staleness))
+        receive(client, name, PushAck(incarnation, 4, sequence, sequence + 1, staleness))
 
 
 def of_kind(kind: type[Message], effects: list[DownpourEffect]) -> list[Message]:
@@ -125,7 +125,7 @@ def test_a_push_is_as_old_as_the_parameters_of_its_oldest_step() -> None:
     assert of_kind(Push, effects) == [Push(4, 1, 0, 9, 6)] * 2
 
 
-def test_repeats_and_answers_of_older_epochs_change_nothing() -> None:
+def test_repeats_and_answers_of_older_incarnations_change_nothing() -> None:
     client = started()
     step(client, 0)
     feed(client, Replaced("shard 0", 2))
@@ -269,7 +269,7 @@ def test_what_breaks_the_protocol_is_refused(
 class Shard:
     """A naive shard that counts steps: its value is the sum of the gradients that it applied, one a step."""
 
-    epoch: int = 0
+    incarnation: int = 0
     value: int = 0
     applied: set[int] = field(default_factory=set)
 
@@ -307,11 +307,11 @@ class Bench:
             if message.sequence not in shard.applied:
                 shard.applied.add(message.sequence)
                 shard.value += gradient
-            answer = PushAck(shard.epoch, message.incarnation, message.sequence, len(shard.applied), 0)
-            self.feed(Received(name, shard.epoch, answer), now)
+            answer = PushAck(shard.incarnation, message.incarnation, message.sequence, len(shard.applied), 0)
+            self.feed(Received(name, shard.incarnation, answer), now)
         elif isinstance(message, Fetch):
-            answer = Parameters(message.request, shard.epoch, len(shard.applied))
-            self.feed(Received(name, shard.epoch, answer, BYTES[name]), now)
+            answer = Parameters(message.request, shard.incarnation, len(shard.applied))
+            self.feed(Received(name, shard.incarnation, answer, BYTES[name]), now)
 
 
 @given(st.data())
@@ -343,9 +343,9 @@ def test_whatever_the_network_does_every_step_is_pushed_once(data: st.DataObject
             bench.feed(Tick(), now)
         elif action == "restart":
             name = data.draw(st.sampled_from(sorted(BYTES)))
-            bench.shards[name].epoch += 1
+            bench.shards[name].incarnation += 1
             if data.draw(st.booleans()):
-                bench.feed(Replaced(name, bench.shards[name].epoch), now)
+                bench.feed(Replaced(name, bench.shards[name].incarnation), now)
     if bench.in_step:
         bench.accumulated = {name: value + 1 for name, value in bench.accumulated.items()}
         bench.in_step = False
