@@ -1,15 +1,13 @@
 """The arithmetic of layers on arrays: this folder knows arrays and never messages.
 
-`kernel` says what a kernel is; `registry` picks the one for a layer, a device and a precision. `dense`,
-`local` (with `local_loops`), the folder `convolution`, `pooling`, `normalisation` (with
+`kernel` defines the interface of kernels; `registry` picks the one for a layer, a device and a precision.
+`dense`, `local` (with `local_loops`), the folder `convolution`, `pooling`, `normalisation` (with
 `normalisation_loops`), `elementwise` and `losses` (with `loss_loops`) are kernels of built-in layers;
-`upcast` plays any of them in bfloat16. `node` plays a definition, by the folder `nodes`: from a user's
-functions to what runs them. The folder `cuda` has the kernels of a GPU, which are imported where there is
-one. All of them stand on the folders `products` (of matrices) and `tiles` (loops whose
-sums stay in registers), and share `activations`, `patches`, `parameters`, `views`, `calls` and
-`thread_pool`.
-`reference` plays a definition in plain Python, the truth of the tests, and `check` compares a user's
-`downward` with differences.
+`upcast` runs any of them in bfloat16. `node` runs a node definition, by the folder `nodes`. The folder `cuda`
+has the kernels of a GPU, which are imported where there is one. All of them use the folders `products` (of
+matrices) and `tiles` (loops whose sums stay in registers), and share `activations`, `patches`, `parameters`,
+`views`, `calls` and `thread_pool`. `reference` runs a definition in plain Python, the truth of the tests, and
+`check` compares a user's `downward` with differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients

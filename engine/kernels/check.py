@@ -1,6 +1,4 @@
-"""For writers of nodes: is `downward` the derivative of `upward`? Compares the two by differences, in plain
-Python.
-"""
+"""Checks a user's node: compares `downward` with differences of `upward`, in plain Python."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What was compared, and where the two disagree. Print it; it is true when all agree."""
+    """The result of a comparison. Print it; it is true when all numbers agree."""
 
     layer: str
     compared: int
@@ -67,16 +65,16 @@ def check_gradients(
     Args:
         layer: with a node definition: one of your own, like `leaky_sum(8)`, or a built-in one.
         input_shapes: of its inputs, for example `(8, 8, 1)`; of a loss, of its scores. Small is enough.
-        nodes: how many nodes are tried, spread over the grid.
+        nodes: number of nodes to try, spread over the grid.
         seed: of the draws.
-        tolerance: how far the two may differ, relative to the larger, or absolutely below 1.
+        tolerance: allowed difference, relative to the larger number, or absolute below 1.
 
     Returns:
         A report that prints what differs, and is true when nothing does.
 
     Raises:
         ValueError: the layer does not fit the inputs, or has no `downward`, or one that returns something
-        else.
+            else.
     """
     if not input_shapes:
         raise ValueError(f"{layer.kind}: give the shape of its input too, for example (8, 8, 1)")
@@ -101,7 +99,7 @@ def check_gradients(
 
 
 def _placed(layer: Layer, shapes: tuple[Shape, ...]) -> tuple[Grid, tuple[Grid, ...]]:
-    """The layer over inputs of these shapes, and these; with a target if it is a loss."""
+    """Places the layer, and a target if it is a loss, over inputs of these shapes; returns all."""
     network = Network("check")
     inputs = [network.input(f"input_{i}", shape=shape) for i, shape in enumerate(shapes)]
     if isinstance(layer, Loss):
@@ -119,14 +117,14 @@ def _is_target(grid: Grid) -> bool:
 
 @dataclass(frozen=True)
 class _Node:
-    """A node of a layer, and how many states it hears from each of its inputs."""
+    """A node of a layer, and its number of edges to each input."""
 
     grid: Grid
     definition: NodeDefinition
     n_edges: tuple[int, ...]
 
     def drawn(self, sources: tuple[Grid, ...], draw: np.random.Generator) -> list[Array]:
-        """Incoming states, then what the functions take next; numbers are arrays without axes."""
+        """Draws incoming states, then the functions' next arguments; numbers are arrays without axes."""
         incoming = draw.normal(size=sum(self.n_edges))
         for target in filter(_is_target, sources):
             assert isinstance(target.layer, Placeholder)
@@ -137,7 +135,7 @@ class _Node:
         return [incoming, *(np.asarray(draw.normal(size=size)) for size in sizes)]
 
     def compared(self, values: list[Array], error: float) -> Iterator[tuple[str, float, float]]:
-        """Every number of the node: its name, what `downward` returns, what differences give."""
+        """Yields every number of the node: its name, the result of `downward`, and of differences."""
         for i, (name, result) in enumerate(self._results(values, error)):
 
             def sent(moved: Array, i: int = i) -> float:
@@ -153,7 +151,7 @@ class _Node:
                 yield self._label(name, place), float(found[place]), float(expected[place])
 
     def _results(self, values: list[Array], error: float) -> Iterator[tuple[str, Any]]:
-        """What `downward` returns, by name."""
+        """Calls `downward`; yields its results by name."""
         assert self.definition.downward is not None
         state = float(self.definition.upward(*_arguments(values)))
         results = self.definition.downward(*_arguments(values), state, error)
@@ -168,7 +166,7 @@ class _Node:
         return zip(names, results, strict=True)
 
     def _label(self, name: str, place: tuple[int, ...]) -> str:
-        """`errors[2]`; of several inputs, `errors of input 1[2]`."""
+        """Names a number: `errors[2]`; with several inputs, `errors of input 1[2]`."""
         if not place:
             return name
         (k,) = place
@@ -180,7 +178,7 @@ class _Node:
 
 
 def _arguments(values: list[Array]) -> list[Any]:
-    """As the functions receive them: incoming states of their own, parameters that nobody can change."""
+    """Copies arguments for a function: incoming states of its own, parameters that it cannot change."""
     incoming, *others = values
     return [incoming.copy(), *(_frozen(value) if value.ndim else value.item() for value in others)]
 

@@ -1,4 +1,4 @@
-"""Any layer of one input that has a node definition: its two functions, compiled over nodes and examples."""
+"""The kernel of any layer of one input with a node definition: its two functions, compiled."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ T = TypeVar("T")
 
 
 class NodeKernel(Kernel):
-    """Plays a node definition in the fastest way that there is for it: a weighted sum by products, anything
-    else by loops.
+    """Runs a node definition in the fastest form: a weighted sum by products, anything else by loops.
 
     An exception that a user's function raises comes out as it is, with a note that names layer and function.
 
     Raises:
-        NodeCompileError: a function is not one that Numba compiles, returns what it must not, or gives other
+        NodeCompileError: a function cannot be compiled by Numba, returns what it must not, or gives other
             numbers compiled than in plain Python.
     """
 
@@ -58,18 +57,18 @@ class NodeKernel(Kernel):
         return NodeLoopKernel(self.context, self.arrays, self.pool, up, down)
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Computes the states; a sum in blocks is taken at once when all of them are there."""
+        """Computes the output; a sum in blocks waits for all of them."""
         return self._noted("upward", self.played.forward(block=block, first=first, last=last))
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Computes errors of the input, receivers in ascending order."""
+        """Computes the gradient of the input, receivers in ascending order."""
         self._check_trained()
         return self._noted("downward", self.played.backward_input(source, rows, accumulate=accumulate))
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """Computes gradients, summed over the examples."""
+        """Computes parameter gradients, summed over the examples."""
         self._check_trained()
         return self._noted("downward", self.played.backward_parameters(out, rows, accumulate=accumulate))
 
@@ -97,7 +96,7 @@ class NodeKernel(Kernel):
             raise refusal.explain(layer=self._name, role=role, function=function) from refusal.__cause__
 
     def _noted(self, role: str, call: Call) -> Call:
-        """The call, which says where an exception comes from."""
+        """Adds a note to exceptions of a call."""
 
         def noted() -> None:
             try:
@@ -113,7 +112,7 @@ class NodeKernel(Kernel):
 
 
 def signature_of(context: KernelContext) -> Signature:
-    """What the functions of a site's layer take."""
+    """The signature of the functions of a context's layer."""
     grid, (source,) = context.grid, context.sources
     wiring = grid.connectivity
     least = wiring.fan_in(source.shape)

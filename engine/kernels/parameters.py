@@ -1,4 +1,4 @@
-"""Which number of a parameter belongs to which node."""
+"""The numbers of a parameter that belong to a node."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from partita.layers.layer import Parameter
 def is_per_node(parameter: Parameter, grid: Grid) -> bool:
     """Whether a parameter holds one number for each node of the grid, and not one for each edge.
 
-    Of a shared parameter, each filter (a node's place on the last axis) has a part, which all its nodes use.
+    A shared parameter has a part for each filter (a node's place on the last axis), which all its nodes use.
     """
     whose = grid.shape[-1:] if parameter.shared else grid.shape
     return parameter.row_starts is None and parameter.shape == whose
 
 
 def part_of(parameter: Parameter, grid: Grid, node: int, edges: slice) -> slice | int:
-    """Where in a flat parameter the part of a node lies: its one number, or those of its edges.
+    """Finds the part of a node in a flat parameter: its one number, or those of its edges.
 
     Args:
         parameter: of the layer.
         grid: the layer.
         node: its position in the flat grid.
-        edges: which of all edges of the layer lead to it.
+        edges: its edges among all edges of the layer.
     """
     if not parameter.shared:
         return node if is_per_node(parameter, grid) else edges

@@ -1,4 +1,4 @@
-"""How the patches of a layer lie on a picture, as plain integers that compiled loops can read."""
+"""The patches of a layer on a picture, as plain integers that compiled loops can read."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class PatchGeometry(NamedTuple):
 
 @compiled
 def inside(start: int, size: int, extent: int) -> tuple[int, int]:
-    """Which positions `[low, high)` of a patch that begins at `start` lie inside the picture."""
+    """The positions `[low, high)` of a patch that begins at `start` that lie inside the picture."""
     low = max(0, -start)
     return low, max(low, min(size, extent - start))
 
 
 @compiled
 def receivers(y: int, geometry: PatchGeometry, first: int, last: int) -> tuple[int, int]:
-    """Which rows of places among `[first, last)` have row `y` of the picture in their patches."""
+    """The rows of places among `[first, last)` that have row `y` of the picture in their patches."""
     reach = y + geometry.before_y
     lowest = -((geometry.size_y - 1 - reach) // geometry.stride_y)  # ceil((reach - size + 1) / stride)
     return max(first, lowest), min(last, reach // geometry.stride_y + 1)

@@ -1,6 +1,6 @@
-"""Plays a layer by its node definition in plain Python and float64: slow, and obviously right.
+"""Runs a layer by its node definition in plain Python and float64: slow, and obviously right.
 
-This is what kernels are tested against. Arrays are node-major, `[node axes ..., example]`, whole layers only.
+Kernels are tested against it. Arrays are node-major, `[node axes ..., example]`, whole layers only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Reference:
 
     Args:
         grid: the layer; it must have a node definition.
-        sources: the layers it listens to; of a loss, the scores and the target.
+        sources: its input layers; for a loss, the scores and the target.
     """
 
     def __init__(self, grid: Grid, sources: Sequence[Grid]) -> None:
@@ -36,7 +36,7 @@ class Reference:
         self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._heard]
 
     def forward(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:
-        """The states of all nodes, float64, for these inputs."""
+        """Computes the activations of all nodes, float64, for these inputs."""
         batch = sources[0].shape[-1]
         state = np.empty((self.grid.n_nodes, batch))
         for n in range(self.grid.n_nodes):
@@ -48,12 +48,12 @@ class Reference:
     def backward(
         self, sources: Sequence[Array], state: Array, error: Array, parameters: Sequence[Array] = ()
     ) -> tuple[list[Array], list[Array]]:
-        """The errors of each input, and the gradient of each parameter summed over the examples, in float64.
+        """Computes the gradient of each input, and of each parameter summed over the examples, in float64.
 
         Args:
-            sources: the states of the inputs, whole.
-            state: what `states` gave.
-            error: of the states, before any activation's slope; of one shape with them.
+            sources: the activations of the inputs, whole.
+            state: the result of `forward`.
+            error: gradient of the activations, before any activation's slope; of one shape with them.
             parameters: whole, in their order.
         """
         downward, batch = self.definition.downward, error.shape[-1]
@@ -72,7 +72,7 @@ class Reference:
         return shaped, gradients
 
     def _incoming(self, n: int, e: int, sources: Sequence[Array]) -> Array:
-        """What node n hears for example e, from one input after the other."""
+        """Gathers the inputs of node n for example e, from one input layer after the other."""
         heard, outside = [], self.grid.layer.padding_value
         for (offsets, indices), source in zip(self._edges, sources, strict=False):
             flat = source.reshape(-1, source.shape[-1])
@@ -89,7 +89,7 @@ class Reference:
                     error[i, e] += value
 
     def _learned(self, n: int, e: int, sources: Sequence[Array], parameters: Sequence[Array]) -> list[Any]:
-        """The node's part of each parameter; of a loss, the example's target."""
+        """Returns the node's part of each parameter; for a loss, the example's target."""
         if self._is_loss:
             target, layer = sources[1].reshape(-1, sources[1].shape[-1])[:, e], self._sources[1].layer
             assert isinstance(layer, Placeholder)
@@ -101,14 +101,16 @@ class Reference:
         ]
 
     def _places(self, n: int) -> list[slice | int]:
-        """Where in each flat parameter the node's part lies."""
+        """Finds the node's part in each flat parameter."""
         offsets = self._edges[0][0]
         edges = slice(offsets[n], offsets[n + 1])
         return [part_of(parameter, self.grid, n, edges) for parameter in self.grid.parameters]
 
 
 def differences(function: Callable[[Array], float], at: Array, *, step: float = 1e-6) -> Array:
-    """The gradient of `function` at an array of float64, by central differences, one number at a time."""
+    """Computes the gradient of `function` at an array of float64, by central differences, one number at a
+    time.
+    """
     found = np.empty(at.shape)
     for place in np.ndindex(at.shape):
         moved = at.copy()

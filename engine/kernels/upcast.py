@@ -1,7 +1,7 @@
-"""Plays a layer in bfloat16 by a kernel that knows only float32, on upcast copies of its arrays.
+"""Runs a layer in bfloat16 by a kernel that knows only float32, on float32 copies of its arrays.
 
-What the kernel reads is upcast before each of its calls, what it writes is rounded after. The copies cost
-memory and a pass over it; a kernel for which that matters takes bfloat16 itself.
+Operands are upcast before each of its calls, results are rounded after. The copies cost memory and a pass
+over it; a kernel for which that matters reads bfloat16 itself.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from partita.layers.box import Spans
 
 
 class UpcastKernel(Kernel):
-    """A kernel in float32, at a site in bfloat16.
+    """A kernel in float32, in a context of bfloat16.
 
     Args:
-        maker: of the kernel.
-        context: where it works, in bfloat16.
-        arrays: what it works on, as stored.
+        kernel: the class of the kernel.
+        context: in bfloat16.
+        arrays: in storage type.
         pool: threads that kernels share.
     """
 
     def __init__(
         self,
-        maker: Callable[[KernelContext, Arrays, ThreadPool], Kernel],
+        kernel: type[Kernel],
         context: KernelContext,
         arrays: Arrays,
         pool: ThreadPool,
@@ -41,16 +41,14 @@ class UpcastKernel(Kernel):
             inputs=tuple(map(_upcast_copy, arrays.inputs)),
             output=_upcast_copy(arrays.output),
             grad_output=None if arrays.grad_output is None else _upcast_copy(arrays.grad_output),
-            grad_inputs=tuple(
-                None if errors is None else _upcast_copy(errors) for errors in arrays.grad_inputs
-            ),
+            grad_inputs=tuple(None if grad is None else _upcast_copy(grad) for grad in arrays.grad_inputs),
             parameters=tuple(map(_upcast_copy, arrays.parameters)),
         )
-        self._kernel = maker(replace(context, precision="float32"), self._wide, pool)
+        self._kernel = kernel.make(replace(context, precision="float32"), self._wide, pool)
         self.gradient_by_rows = self._kernel.gradient_by_rows
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Widens parameters and inputs, and rounds the states once the sum is whole."""
+        """Upcasts parameters and inputs, and rounds the output once the sum is complete."""
         stored, wide = self.arrays, self._wide
         pairs = [*zip(stored.parameters, wide.parameters, strict=True)] if first else []
         if block is None:
@@ -65,7 +63,7 @@ class UpcastKernel(Kernel):
         )
 
     def backward_activation(self) -> Call:
-        """Widens the errors, and rounds them again."""
+        """Upcasts the gradient, and rounds it again."""
         stored, wide = self.arrays.own_grad, self._wide.own_grad
         upcast, downcast = (
             self._over(upcast_array, [(stored, wide)]),
@@ -74,7 +72,7 @@ class UpcastKernel(Kernel):
         return sequence(upcast, self._kernel.backward_activation(), downcast)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Widens the errors, and what is accumulated to; rounds the asked rows."""
+        """Upcasts the gradient, and what is accumulated to; rounds the rows asked for."""
         window = self.context.grad_windows[source]
         out, wide = self.arrays.grad_input(source), self._wide.grad_input(source)
         asked = [(rows_of(out, run, window), rows_of(wide, run, window)) for run in rows]
@@ -88,7 +86,7 @@ class UpcastKernel(Kernel):
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """Widens the errors; gradients are float32 in any case."""
+        """Upcasts the gradient; parameter gradients are float32 in any case."""
         own = (self.arrays.own_grad, self._wide.own_grad)
         find = self._kernel.backward_parameters(out, rows, accumulate=accumulate)
         return sequence(self._over(upcast_array, [own]), find)
@@ -106,5 +104,5 @@ class UpcastKernel(Kernel):
 
 
 def _upcast_copy(array: Array) -> Array:
-    """Room for its numbers in float32; what is not bfloat16 stays itself."""
+    """Makes a float32 array of its shape; anything but bfloat16 stays itself."""
     return np.zeros(array.shape, np.float32) if array.dtype == np.uint16 else array

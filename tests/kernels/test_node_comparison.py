@@ -90,7 +90,7 @@ def test_wrong_text_is_found_in_every_form(
         return text
 
     monkeypatch.setattr(vectors, planted, wrong)
-    for compiled in (loops.kept_sum_loops, loops.kept_up_loop, loops.kept_down_loops):
+    for compiled in (loops.sum_loops, loops.up_loop, loops.down_loops):
         compiled.cache_clear()
     layer = Node(Full(), *functions, (("weight", per_edge()),), (2,), name="mine")
     with pytest.raises(NodeCompileError, match=f"'mine': its {role} function"):
@@ -185,7 +185,7 @@ def test_nothing_is_compiled_for_the_comparison(monkeypatch: pytest.MonkeyPatch)
         return found
 
     monkeypatch.setattr(loops, "difference", counted)
-    for compiled in (loops.kept_sum_loops, loops.kept_up_loop, loops.kept_down_loops):
+    for compiled in (loops.sum_loops, loops.up_loop, loops.down_loops):
         compiled.cache_clear()
     learns = (("weight", per_edge()),)
     for functions in ((weighs, weighs_errors), (squares, squares_errors)):

@@ -13,7 +13,6 @@ the node's number of one, `h_` a function that it calls; `own_state` and `own_er
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita.engine.kernels.nodes import ir
@@ -25,7 +24,7 @@ from partita.engine.kernels.nodes.reader import read_function
 from partita.engine.kernels.nodes.source import Written
 from partita.engine.kernels.nodes.text import Constants, Writing
 from partita.engine.kernels.nodes.vectors import Signature
-from partita.engine.kernels.nodes.writer import Lines, plain_body
+from partita.engine.kernels.nodes.writer import Lines, helper_functions, statements
 
 TABLE = "x, senders, firsts, counts, edges, owns"
 _EDGE = "0_edge"
@@ -142,7 +141,8 @@ class _Module:
         self._is_downward = is_downward
         self.signature, self.width, self.lines = signature, width, Lines(depth=0)
         self._function, self._constants = function, Constants()
-        self._helpers(function, "h_")
+        for text in helper_functions(function, self._constants):
+            self.lines.lines += ["@device", *text.splitlines()]
 
     @property
     def text(self) -> str:
@@ -180,43 +180,16 @@ class _Module:
             lines(f"a_{name} = cuda.local.array({max(self.width, 1)}, R)")
         for name in sorted(Flow(body).exposed & kinds.keys()):  # only read where it is not used
             lines(f"v_{name} = {writing.of_kind(ir.Constant(False), kinds[name])}")
-        self._statements(body, writing, handed)
 
-    def _statements(self, body: Sequence[object], writing: _OneExample, handed: str) -> None:
-        lines = self.lines
-        for statement in body:
-            match statement:
-                case ir.Assign(name, value):
-                    lines(f"v_{name} = {writing.assigned(name, value)}")
-                case ir.Store(array, index, value):
-                    lines(f"keep(a_{array}, {writing.text(index)}, {writing.real(value)})")
-                case ir.Branch(condition, yes, no):
-                    for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
-                        with lines.inside(head):
-                            self._statements(side, writing, handed)
-                            lines("pass")
-                case ir.Loop(name, _, _, _, (ir.Output() as output,)) if name == _EDGE:
-                    lines(f"v_{_EDGE} = tap", handed.format(writing.real(output.value)))
-                case ir.Loop(name, start, stop, step, inner):
-                    bounds = f"{writing.text(start)}, {writing.text(stop)}, {step}"
-                    with lines.inside(f"for v_{name} in range({bounds}):"):
-                        self._statements(inner, writing, handed)
-                        lines("pass")
-                case ir.Output(_, _, value):
-                    lines(handed.format(writing.real(value)))
-                case _:
-                    raise AssertionError(f"{statement} is not of an example")
+        def store(statement: ir.Store | ir.Output) -> str:
+            assert isinstance(statement, ir.Store)
+            array, value = statement.array, writing.real(statement.value)
+            return f"keep(a_{array}, {writing.text(statement.index)}, {value})"
 
-    def _helpers(self, function: ir.Function, prefix: str) -> None:
-        """The functions that a function calls, each after those that it calls itself."""
-        for name, helper in function.helpers.items():
-            inner = helper.function
-            self._helpers(inner, f"{prefix}{name}_")
-            writing = Writing(kinds_of(inner.body), self._constants, f"{prefix}{name}_")
-            (result,) = inner.results
-            assert not isinstance(result, ir.Elements)
-            arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
-            self.lines("@device")
-            with self.lines.inside(f"def {prefix}{name}({arguments}):"):
-                plain_body(inner.body, writing, self.lines)
-                self.lines(f"return {writing.of_kind(result, helper.kind)}")
+        *before, final = body
+        statements(before, writing, lines, store)
+        if isinstance(final, ir.Loop):
+            lines(f"v_{_EDGE} = tap")
+            (final,) = final.body
+        assert isinstance(final, ir.Output)
+        lines(handed.format(writing.real(final.value)))

@@ -1,10 +1,10 @@
 """Compares a node's compiled loops with the user's functions in plain Python, on a few drawn inputs.
 
-A mistake of what generates and compiles code would only show as a network that learns badly. So every
-function is played both ways before it is used. Inputs for which plain Python raises, or runs for long, are
-left out. In float32 and bfloat16 rounding may decide which way a function goes; `loops` repeats such a
-comparison in float64, where a difference counts unless Python's own result moves as much when the inputs move
-by less than a rounding of float32.
+A mistake in generating or compiling code would only show as a network that learns badly. So every function
+runs both ways before it is used. Inputs for which plain Python raises, or runs for long, are left out. In
+float32 and bfloat16 rounding may decide which branch a function takes; `loops` repeats such a comparison in
+float64, where a difference counts unless Python's own result moves as much when the inputs move by less than
+a rounding of float32.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from partita.engine.numerics import downcast_array, master, storage, upcast_arra
 
 Array = npt.NDArray[Any]
 Play = Callable[["Inputs"], Array]
-"""Runs compiled loops on inputs; gives `[example, number]`, the numbers as `plain_results` orders them."""
+"""Runs compiled loops on inputs; returns `[example, number]`, the numbers in the order of `plain_results`."""
 
 _LINES: Final = 20_000
 """Lines of Python after which a call is given up."""
 _WAIT_S: Final = 20.0
 """Seconds after which compiled loops that plain Python ends within `_LINES` lines count as endless."""
 _TOLERANCES: Final = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
-"""Differences that pass, in parts of the result and the largest input."""
+"""Allowed differences, relative to the result and the largest input."""
 _EXAMPLES: Final = 4
 _NUDGES: Final = 6
 _NUDGE: Final = 1e-10
@@ -43,14 +43,14 @@ _SHOWN: Final = 8
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of one node for several examples, as its layer stores them, and as numbers of float64.
+    """Inputs of one node for several examples, in storage type, and as numbers of float64.
 
     Attributes:
         signature: of the node's functions.
-        incoming: `[edge, example]`, stored.
-        parameters: flat, stored.
-        given: arguments of the plain function for each example: incoming, parameters, and where `downward`
-            is played the state and the error.
+        incoming: `[edge, example]`, in storage type.
+        parameters: flat, in storage type.
+        given: arguments of the plain function for each example: incoming, parameters, and for `downward` the
+            state and the error.
     """
 
     signature: Signature
@@ -60,27 +60,27 @@ class Inputs:
 
     @property
     def table(self) -> tuple[Any, ...]:
-        """What every loop of `vectors` takes first."""
+        """The arguments that every loop of `vectors` takes first."""
         n_edges, n_examples = self.incoming.shape
         senders, one = np.arange(n_edges, dtype=np.int32), np.zeros(1, np.int64)
         zeros, counts = np.zeros(n_examples, self.incoming.dtype), np.full(1, n_edges, np.int32)
         return self.incoming, zeros, senders, one, counts, one, one, n_edges
 
     def last(self, place: int) -> Array:
-        """An argument near the end of `given`, `[1, example]`, stored: -2 the state, -1 the error."""
+        """Returns an argument near the end of `given`, `[1, example]`, stored: -2 the state, -1 the error."""
         return stored(np.array([[given[place] for given in self.given]]), self.signature)
 
     def of(self, examples: Sequence[int]) -> Inputs:
-        """The inputs of some of the examples."""
+        """Returns the inputs of some of the examples."""
         incoming = np.ascontiguousarray(self.incoming[:, examples])
         return Inputs(self.signature, incoming, self.parameters, tuple(self.given[e] for e in examples))
 
 
 class Different(Refusal):
-    """Compiled loops that do not give what the function gives in plain Python.
+    """Compiled loops that differ from the function in plain Python.
 
     Args:
-        function: of the user's.
+        function: the user's function.
         role: "upward" or "downward".
         given: its arguments by name.
         plain: its result in plain Python.
@@ -95,7 +95,7 @@ class Different(Refusal):
         self.plain, self.compiled = plain, compiled
 
     def explain(self, *, layer: str, role: str, function: Callable[..., Any]) -> NodeCompileError:
-        """The error as a user reads it."""
+        """Makes the error that a user reads."""
         filename, line = first_line(self.function)
         given = ", ".join(f"{name} = {value}" for name, value in self.given.items())
         return NodeCompileError(
@@ -157,7 +157,7 @@ def plain_results(
 
 
 def stored(numbers: Array, signature: Signature) -> Array:
-    """Numbers as the layer stores them."""
+    """Converts numbers to the layer's storage type."""
     kind = storage(signature.precision)
     if kind == master(signature.precision):
         return numbers.astype(kind)
@@ -165,7 +165,7 @@ def stored(numbers: Array, signature: Signature) -> Array:
 
 
 def numbers(array: Array) -> Array:
-    """Stored numbers in float64."""
+    """Converts stored numbers to float64."""
     return (upcast_array(array) if array.dtype == np.uint16 else array).astype(np.float64)
 
 
@@ -175,7 +175,7 @@ class _TooLong(BaseException):
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Ends what runs inside after so many lines of Python."""
+    """Ends the block after so many lines of Python."""
     n_lines, before = 0, sys.gettrace()
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
@@ -193,7 +193,7 @@ def _limited() -> Iterator[None]:
 
 
 def _drawn(signature: Signature, role: str) -> Iterator[Inputs]:
-    """Draws inputs: of both signs, positive, and small whole numbers."""
+    """Draws inputs: of both signs, positive, and small integers."""
     draw = np.random.default_rng(0)
     kinds: tuple[Callable[..., Any], ...] = (
         draw.normal,
@@ -225,7 +225,7 @@ def _states_and_errors(
 
 
 def _played(play: Play, inputs: Inputs) -> Array | str:
-    """What loops give; in words if they raise or do not end."""
+    """Runs loops; returns a sentence if they raise or do not end."""
     found: list[Array | str] = []
 
     def run() -> None:
@@ -266,7 +266,7 @@ def _agree(
 
 
 def _near(given: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields arguments that differ from those given by less than float32 can say."""
+    """Yields arguments that differ from those given by less than float32 can tell."""
     draw = np.random.default_rng(1)
     for _ in range(_NUDGES):
         moved = [value * (1 + _NUDGE * draw.normal(size=np.shape(value))) for value in given]

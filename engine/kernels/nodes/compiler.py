@@ -1,4 +1,4 @@
-"""Compiles the plain Python functions of a node definition, and says clearly when that does not work.
+"""Compiles the plain Python functions of a node definition, and explains it clearly when that fails.
 
 It knows functions and types, and nothing of wiring or arrays of a layer. Functions that a user's function
 calls, by a global name or from a closure, are compiled with it and need no decorator.
@@ -24,28 +24,29 @@ _SHORT_ENOUGH = 300
 
 
 class NodeCompileError(ValueError):
-    """A function of a node definition is not one that Numba compiles, or gives other numbers when it is
-    compiled; names the layer and shows the user's line.
+    """A function of a node definition cannot be compiled, or gives other numbers when it is compiled.
+
+    The message names the layer and shows the user's line.
     """
 
 
 class Refusal(Exception, ABC):
-    """A function of a node definition that is not played."""
+    """A function of a node definition that does not run."""
 
     @abstractmethod
     def explain(self, *, layer: str, role: str, function: Callable[..., Any]) -> NodeCompileError:
-        """The error as a user reads it."""
+        """Makes the error that a user reads."""
 
 
 class Uncompilable(Refusal):
-    """Which line of a user's file stands in the way, and why."""
+    """The line of a user's file that cannot be compiled, and why."""
 
     def __init__(self, filename: str, line: int, reason: str) -> None:
         super().__init__(filename, line, reason)
         self.filename, self.line, self.reason = filename, line, reason
 
     def explain(self, *, layer: str, role: str, function: Callable[..., Any]) -> NodeCompileError:
-        """The error as a user reads it."""
+        """Makes the error that a user reads."""
         source = linecache.getline(self.filename, self.line).strip()
         return NodeCompileError(
             f"{layer}: its {role} function {function.__name__} cannot be compiled.\n"
@@ -58,7 +59,7 @@ class Uncompilable(Refusal):
 
 @dataclass(frozen=True)
 class CompiledFunction:
-    """What compiled code calls, and the type that it returns."""
+    """A compiled function, and the type that it returns."""
 
     call: Callable[..., Any]
     returns: Any
@@ -85,7 +86,7 @@ def compile_function(function: Callable[..., Any], argument_types: tuple[Any, ..
 
 
 def _with_helpers(function: FunctionType, known: dict[FunctionType, Any]) -> Any:
-    """A compiled twin of a function, which calls compiled twins of the plain functions that the original
+    """Makes a compiled twin of a function, which calls compiled twins of the functions that the original
     calls.
     """
     if function in known:
@@ -134,7 +135,7 @@ def _located(error: Exception, function: FunctionType, known: dict[FunctionType,
 
 
 def _reason(text: str) -> str:
-    """The first statement of Numba's message that says something."""
+    """Finds the first sentence of Numba's message that explains something."""
     said: list[str] = []
     for line in map(str.strip, text.splitlines()):
         if line.startswith(('File "', "During:", "There are ")) and said:

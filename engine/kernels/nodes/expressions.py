@@ -1,5 +1,5 @@
-"""From Python's expressions to those of a node: names are looked up, arrays become templates, and sums over
-the edges become loops of their own.
+"""Reads Python's expressions into `ir`: looks names up, turns arrays into templates, and sums over edges into
+loops.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _DOTS: Final = (np.dot, np.vdot, np.inner)
 
 
 class ExpressionReader:
-    """Reads expressions; what they need done before goes to the end of `statements`.
+    """Reads expressions; statements that must run before them are appended to `statements`.
 
     Args:
-        names: what the names that are not local stand for.
-        numbers: the arguments that are numbers, and what they are.
-        arrays: the arrays in reach by name, as templates.
-        helper: what a call of a function of the user's is, for its arguments.
+        names: the values of names that are not local.
+        numbers: the arguments that are numbers, and their expressions.
+        arrays: the arrays in scope by name, as templates.
+        helper: makes the call of a user's function, for its arguments.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class ExpressionReader:
         self._n_fresh = 0
 
     def fresh(self, prefix: str) -> str:
-        """A name that no user has, as it begins with a digit."""
+        """Returns a name that no user has, as it begins with a digit."""
         self._n_fresh += 1
         return f"{self._n_fresh}_{prefix}"
 
     def read(self, node: ast.expr) -> Value:
-        """The value of an expression."""
+        """Reads an expression."""
         read = getattr(self, f"_{type(node).__name__.lower()}", None)
         if read is None:
             raise ir.Unsupported(type(node).__name__)
@@ -78,20 +78,20 @@ class ExpressionReader:
         return value
 
     def number(self, node: ast.expr) -> ir.Expression:
-        """The value of an expression that is a number."""
+        """Reads an expression that is a number."""
         value = self.read(node)
         if isinstance(value, ir.Elements):
             raise ir.Unsupported("an array where a number is meant")
         return value
 
     def condition(self, node: ast.expr) -> ir.Expression:
-        """The value of an expression of which only the truth matters."""
+        """Reads an expression of which only the truth matters."""
         if isinstance(node, ast.BoolOp):
             return ir.Operation(_SIGNS[type(node.op)], tuple(map(self.condition, node.values)))
         return self.number(node)
 
     def array(self, node: ast.expr) -> ir.Expression | None:
-        """The template of an array; None where the expression is no name of one."""
+        """Returns the template of an array; None where the expression is no name of one."""
         return self.arrays.get(node.id) if isinstance(node, ast.Name) else None
 
     def _constant(self, node: ast.Constant) -> Value:
@@ -118,7 +118,7 @@ class ExpressionReader:
         return self.operation(node.op, left, right)
 
     def operation(self, operator: ast.AST, *operands: Value) -> Value:
-        """What an operator makes of numbers or arrays."""
+        """Applies an operator to numbers or arrays."""
         sign = _SIGNS.get(type(operator))
         if sign is None:
             raise ir.Unsupported(type(operator).__name__)
@@ -183,7 +183,7 @@ class ExpressionReader:
         raise ir.Unsupported(f"the method {name}")
 
     def _applied(self, function: Any, arguments: list[ast.expr]) -> Value:
-        """A call of a function that the name in the code stands for."""
+        """Reads a call of a function, by its value."""
         if not callable(function) or not isinstance(function, Hashable):
             raise ir.Unsupported(f"a call of {function!r}")
         values = [self.read(argument) for argument in arguments]
@@ -211,7 +211,7 @@ class ExpressionReader:
         return self._over_edges(np.sum, self.operation(ast.Mult(), left, right))
 
     def _over_edges(self, function: Any, array: Value) -> ir.Expression:
-        """One number from a number of every edge: a loop before the expression."""
+        """Reduces a number of every edge to one, by a loop before the expression."""
         assert isinstance(array, ir.Elements)
         if function is np.mean:
             return ir.Operation("/", (self._over_edges(np.sum, array), ir.FAN_IN))
@@ -240,7 +240,7 @@ class ExpressionReader:
         return isinstance(node, ast.Name) and isinstance(self.names.get(node.id), ModuleType)
 
     def _meant(self, node: ast.expr) -> Any:
-        """What a name, or a name in a module, stands for."""
+        """Returns the value of a name, or of a name in a module."""
         if isinstance(node, ast.Name) and node.id not in self.arrays and node.id not in self.numbers:
             return self.names.get(node.id)
         if isinstance(node, ast.Attribute) and self._is_module(node.value):
@@ -250,7 +250,7 @@ class ExpressionReader:
 
 
 def chosen(condition: ir.Expression, yes: Value, no: Value) -> Value:
-    """One of two numbers, or of two arrays for every edge alike."""
+    """Chooses one of two numbers, or of two arrays for every edge alike."""
     return _lifted(lambda a, b: ir.Choice(condition, a, b), yes, no)
 
 

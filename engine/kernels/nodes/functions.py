@@ -1,4 +1,4 @@
-"""Functions of Python, `math` and NumPy that a node's function may call on numbers, and what they are here.
+"""Functions of Python, `math` and NumPy that a node's function may call on numbers, and their `ir`.
 
 NumPy's functions apply to whole arrays too, number by number.
 """
@@ -21,17 +21,17 @@ def _call(name: str, kind: Any = "real") -> Make:
 
 
 def larger(a: ir.Expression, b: ir.Expression) -> ir.Expression:
-    """`max(a, b)` as Python means it: the first, unless the second is larger."""
+    """Makes `max(a, b)` as in Python: the first, unless the second is larger."""
     return ir.Choice(ir.Operation(">", (b, a)), b, a)
 
 
 def smaller(a: ir.Expression, b: ir.Expression) -> ir.Expression:
-    """`min(a, b)` as Python means it."""
+    """Makes `min(a, b)` as in Python."""
     return ir.Choice(ir.Operation("<", (b, a)), b, a)
 
 
 def _or_nan(choose: Make) -> Make:
-    """As NumPy means it: a NaN on either side stays one."""
+    """Makes NumPy's variant: a NaN on either side stays one."""
     return lambda a, b: ir.Choice(ir.Operation("!=", (a, a)), a, choose(b, a))
 
 
@@ -88,7 +88,7 @@ NUMBERS: dict[Any, Make] = {
     **{getattr(math, name): _call(f"math.{name}") for name in _REAL},
     **{getattr(math, name): _call(f"math.{name}", "int") for name in ("ceil", "floor", "trunc")},
 }
-"""Of numbers."""
+"""Functions of numbers."""
 
 EVERYWHERE: dict[Any, Make] = {
     np.exp: _call("exponential"),
@@ -104,4 +104,4 @@ EVERYWHERE: dict[Any, Make] = {
     np.ceil: _call("np.ceil"),
     **{getattr(np, name): _call(f"math.{ours}") for name, ours in _SAME_IN_NUMPY.items()},
 }
-"""Of numbers, or of arrays number by number."""
+"""Functions of numbers, or of arrays number by number."""

@@ -1,6 +1,4 @@
-"""Compiles the text that is generated around a user's functions, like everything else of this project:
-what one process has compiled, another loads.
-"""
+"""Compiles the text that is generated around a user's functions; one process compiles, others load."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ class NotCompiled(Exception):
 
 
 def ready(text: str, warm: Callable[[Names], None], **given: Any) -> Names:
-    """The functions of generated text, compiled, from the cache if they are there.
+    """Compiles the functions of generated text, or loads them from the cache.
 
     Args:
         text: of a module; `compiled` and `compiled_checked` decorate its functions.
         warm: calls them once with arguments of the types that they will have.
-        given: names that the text uses and that only this process has; then nothing is kept.
+        given: names that the text uses and that only this process has; then nothing is cached.
 
     Raises:
         NotCompiled: it cannot be compiled.
@@ -42,7 +40,7 @@ def _kept(text: str) -> Names:
 
 
 def _run(text: str, given: Names) -> Names:
-    """The names of a text that is run as part of this module, which every process can import."""
+    """Runs a text as part of this module, which every process can import; returns its names."""
     names: Names = {"__name__": __name__, **given}
     names["compiled"] = compiled_for_this_process if given else compiled
     names["compiled_checked"] = compiled_checked

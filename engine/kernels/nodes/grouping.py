@@ -1,4 +1,4 @@
-"""Which statements share a loop over the examples, and which varying numbers outlive one."""
+"""Groups statements that share a loop over the examples, and finds varying numbers that outlive one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partita.engine.kernels.nodes.passes import Body, Varying, is_of_examples
 
 
 def grouped(body: Body, varying: Varying) -> Body:
-    """The body with as few loops over the examples as their order allows, each of them an `Each`."""
+    """Returns the body with as few loops over the examples (`ir.Each`) as their order allows."""
     found: list[ir.Statement] = []
     run: list[ir.Statement] = []
     for statement in body:
@@ -38,12 +38,12 @@ def _is_uniform_branch(statement: ir.Statement, varying: Varying) -> bool:
 
 
 class Flow:
-    """What a run of statements does to variables.
+    """The data flow of a run of statements.
 
     Attributes:
-        exposed: read, or may be read, before it assigns them.
-        assigned: given a value somewhere.
-        surely: given a value whatever way is taken.
+        exposed: variables that are, or may be, read before it assigns them.
+        assigned: variables assigned somewhere.
+        surely: variables assigned on every path.
     """
 
     def __init__(self, body: Iterable[ir.Statement]) -> None:
@@ -53,7 +53,7 @@ class Flow:
 
     @property
     def entering(self) -> set[str]:
-        """Whose values from before matter."""
+        """Variables whose values from before matter."""
         return self.exposed | (self.assigned - self.surely)
 
     def _through(self, body: Iterable[ir.Statement], known: set[str]) -> set[str]:
@@ -75,7 +75,9 @@ class Flow:
 
 
 def kept(body: Body, varying: Varying) -> set[str]:
-    """The varying variables that pass from one loop over the examples to another, or to its next turn."""
+    """Finds the varying variables that pass from one loop over the examples to another, or to its next
+    iteration.
+    """
     outside: set[str] = set()
     users: dict[str, int] = {}
     for statement in ir.every(body):
@@ -94,7 +96,7 @@ def kept(body: Body, varying: Varying) -> set[str]:
 
 
 def _outside_loops(body: Body) -> Iterable[ir.Statement]:
-    """The statements that are in no `Each`."""
+    """Yields the statements that are in no `Each`."""
     for statement in body:
         if not isinstance(statement, ir.Each):
             yield statement

@@ -1,5 +1,4 @@
-"""A node's function as a small tree: what is left of Python when only numbers, the node's edges and
-structured control remain.
+"""The intermediate representation of a node's function: numbers, the node's edges and structured control.
 
 Every array has one number for each incoming edge. A value for every edge is a template: an expression in
 which `PLACE` stands for the number of the edge.
@@ -16,7 +15,7 @@ Kind: TypeAlias = Literal["bool", "int", "real"]
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A number that the function holds: 1, 1.0 and True are three of them, 0.0 and -0.0 two, NaN is one."""
+    """A number in the function: 1, 1.0 and True are three of them, 0.0 and -0.0 two, NaN is one."""
 
     value: bool | int | float
 
@@ -40,7 +39,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Argument:
-    """A number that the node is given: a parameter's, `state`, `error`, how many edges it has."""
+    """A number that the node is given: a parameter's, `state`, `error`, the number of its edges."""
 
     name: str
 
@@ -55,7 +54,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Operation:
-    """Python's operator of one or two operands, as it is written there."""
+    """Python's operator of one or two operands, by its sign."""
 
     sign: str
     operands: tuple[Expression, ...]
@@ -72,7 +71,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of numbers, by the name under which compiled code knows it; it gives a number of a kind."""
+    """A function of numbers, by its name in compiled code; returns a number of a kind."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -85,7 +84,7 @@ PLACE = Variable("@")
 INCOMING = "@incoming"
 FAN_IN, STATE, ERROR = Argument("@fan_in"), Argument("@state"), Argument("@error")
 TRUTHS = frozenset({"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"})
-"""Operators that give true or false."""
+"""Operators whose result is true or false."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Output:
-    """Hands over a result: number `result` of those that the function returns, of an edge or of the node."""
+    """Hands over number `result` of the function's results, for an edge or for the node."""
 
     result: int
     index: Expression | None
@@ -136,7 +135,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Each:
-    """Does its statements for each example of a tile, one example after the other."""
+    """Runs its statements for each example of a tile, one example after the other."""
 
     body: tuple[Statement, ...]
 
@@ -156,9 +155,9 @@ class Function:
     """A function of a node, or one that such a function calls.
 
     Args:
-        body: what it does.
-        results: what it returns then.
-        returns_tuple: whether in a tuple; if not, there is one result.
+        body: its statements.
+        results: what it returns after them.
+        returns_tuple: whether it returns a tuple; if not, there is one result.
         arrays: the names of its own arrays.
         helpers: the functions that it calls, by the names of the calls.
     """
@@ -172,7 +171,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Helper:
-    """A user's function of numbers, with one result; its arguments are given to it by name."""
+    """A user's function of numbers, with one result and named arguments."""
 
     arguments: tuple[str, ...]
     function: Function
@@ -180,11 +179,11 @@ class Helper:
 
 
 class Unsupported(Exception):
-    """A function uses what cannot be written as such a tree; it is played example by example."""
+    """A function uses what cannot be written as such a tree; it runs example by example."""
 
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
-    """What an expression is made of."""
+    """Returns the operands of an expression."""
     match expression:
         case Item(_, index):
             return (index,)
@@ -196,7 +195,7 @@ def parts(expression: Expression) -> tuple[Expression, ...]:
 
 
 def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with each of its parts changed."""
+    """Returns the expression with each of its operands changed."""
     match expression:
         case Item(_, index):
             return replace(expression, index=change(index))
@@ -210,26 +209,26 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and everything in it."""
+    """Yields the expression and everything in it."""
     yield expression
     for part in parts(expression):
         yield from walk(part)
 
 
 def put(expression: Expression, variable: Variable, value: Expression) -> Expression:
-    """The expression with a value in the place of a variable."""
+    """Replaces a variable in an expression by a value."""
     if expression == variable:
         return value
     return rebuilt(expression, lambda part: put(part, variable, value))
 
 
 def at(template: Expression, index: Expression) -> Expression:
-    """What a template says of one edge."""
+    """Returns a template's value for one edge."""
     return put(template, PLACE, index)
 
 
 def expressions(statement: Statement) -> tuple[Expression, ...]:
-    """What a statement evaluates itself, without those inside it."""
+    """Returns the expressions that a statement evaluates itself, without those inside it."""
     match statement:
         case Assign(_, value):
             return (value,)
@@ -245,7 +244,7 @@ def expressions(statement: Statement) -> tuple[Expression, ...]:
 
 
 def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
-    """The statements inside a statement."""
+    """Returns the bodies inside a statement."""
     match statement:
         case Loop() | Each():
             return (statement.body,)
@@ -255,7 +254,7 @@ def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
 
 
 def every(statements: tuple[Statement, ...]) -> Iterator[Statement]:
-    """All statements, those inside others too."""
+    """Yields all statements, nested ones too."""
     for statement in statements:
         yield statement
         for body in bodies(statement):
@@ -263,7 +262,7 @@ def every(statements: tuple[Statement, ...]) -> Iterator[Statement]:
 
 
 def edited(statement: Statement, change: Callable[[Expression], Expression]) -> Statement:
-    """The statement with every expression changed, inside it too."""
+    """Returns the statement with every expression changed, nested ones too."""
 
     def inside(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(edited(one, change) for one in body)

@@ -1,4 +1,4 @@
-"""What kind of number each expression of a node's function is: true or false, whole, or real."""
+"""The kind of number of each expression in a node's function: bool, int or real."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ORDER: Final[tuple[ir.Kind, ...]] = ("bool", "int", "real")
 
 
 def kinds_of(body: tuple[ir.Statement, ...]) -> dict[str, ir.Kind]:
-    """The kind of each variable: the widest of all that is ever assigned to it."""
+    """Finds the kind of each variable: the widest of all values that it is ever assigned."""
     kinds: dict[str, ir.Kind] = {}
     settled = False
     while not settled:
@@ -27,7 +27,7 @@ def kinds_of(body: tuple[ir.Statement, ...]) -> dict[str, ir.Kind]:
 
 
 def kind_of(expression: ir.Expression, kinds: dict[str, ir.Kind]) -> ir.Kind:
-    """The kind of an expression whose variables have these kinds."""
+    """Finds the kind of an expression whose variables have these kinds."""
     match expression:
         case ir.Constant(value):
             return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "real"

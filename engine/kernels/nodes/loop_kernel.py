@@ -1,4 +1,4 @@
-"""Plays a node definition by loops over nodes, edges and examples, whatever the node computes."""
+"""The kernel of any node definition: loops over nodes, edges and examples."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers.box import Spans
 
 _SLOWER = 50.0
-"""How many operations of a vectorised loop take as long as one of a user's scalar function, roughly."""
+"""Operations of a vectorised loop that take as long as one of a user's scalar function, roughly."""
 
 
 class NodeLoopKernel(Kernel):
-    """Runs compiled `upward` and `downward`, this twice for each node: once for the errors, once for the
-    gradients.
-    """
+    """Runs compiled `upward` and `downward`; the latter twice for each node, for errors and gradients."""
 
     def __init__(
         self,
@@ -49,9 +47,7 @@ class NodeLoopKernel(Kernel):
         return self._up.in_vectors and (self._down is None or self._down.in_vectors)
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Runs `upward` for every node and example; a sum in blocks is taken at once when all of them are
-        there.
-        """
+        """Runs `upward` for every node and example; a sum in blocks waits for all of them."""
         if not last:
             return no_op
         loop, given = self._up.forward, (*self._table, *self._parameters, self._state)
@@ -62,7 +58,7 @@ class NodeLoopKernel(Kernel):
         return self._split((self.context.rows,), work, in_vectors=self._up.in_vectors)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Runs `downward` for the nodes that listen to these rows, in ascending order."""
+        """Runs `downward` for the nodes that read these rows, in ascending order."""
         down, wiring, window = self._trained, self._wiring, self.context.grad_windows[0]
         per_row, first = self.context.sources[0].nodes_per_row, self.context.windows[0][0]
         stored, sums = self.arrays.grad_input(0), self._sums
@@ -127,7 +123,7 @@ class NodeLoopKernel(Kernel):
 
     @cached_property
     def _sums(self) -> Array:
-        """Where errors of the input are summed: where they belong, or in room of a wider type."""
+        """The array for sums of input gradients: the gradient window, or scratch of a wider type."""
         stored = self.arrays.grad_input(0)
         return (
             stored

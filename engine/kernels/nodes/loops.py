@@ -1,8 +1,8 @@
 """Compiles the loops that run a node definition, in the fastest form in which its functions can be written.
 
-First with the examples innermost; if a function is not understood, as it stands, with all it needs as text
-that the cache can keep; if not even that, as the object that it is in this process. The last is also how it
-is found out why a function cannot be compiled, on which of the user's lines.
+First with the examples innermost; if a function is not understood, as it stands, as text that the cache can
+keep; if not even that, as the object that it is in this process. The last form also tells why a function
+cannot be compiled, on which of the user's lines.
 
 Loops are kept for the life of the process.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -33,12 +33,12 @@ from partita.engine.numerics import master, storage
 
 Array = npt.NDArray[Any]
 _NUMBERS = (types.Float, types.Integer, types.Boolean)
-"""What compiled functions may return, or have in arrays that they return."""
+"""Types that compiled functions may return, or have in arrays that they return."""
 
 
 @dataclass(frozen=True)
 class ForwardLoop:
-    """Runs `upward`.
+    """The loop that runs `upward`.
 
     Attributes:
         forward: as `vectors.upward_text` writes it.
@@ -51,7 +51,7 @@ class ForwardLoop:
 
 @dataclass(frozen=True)
 class BackwardLoops:
-    """Run `downward`.
+    """The loops that run `downward`.
 
     Attributes:
         backward_input: as `vectors.downward_text` writes it.
@@ -66,12 +66,12 @@ class BackwardLoops:
 
 @dataclass(frozen=True)
 class SumLoops:
-    """What a node that takes a weighted sum does besides the products.
+    """The loops of a node that takes a weighted sum, besides the products.
 
     Attributes:
         weight: which of the parameters is the weight.
         finish: as `vectors.finish_text` writes it.
-        backward_sum: as `vectors.backward_sum_text` writes it; None where the gradient passes.
+        backward_sum: as `vectors.backward_sum_text` writes it; None where the gradient passes unchanged.
     """
 
     weight: int
@@ -79,22 +79,34 @@ class SumLoops:
     backward_sum: Callable[..., None] | None
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remembered(make: F) -> F:
+    """Keeps loops of functions for as long as the names in these mean the same."""
+
+    @lru_cache(maxsize=128)
+    def kept(meant: Hashable, *given: Any) -> Any:
+        return make(*given)
+
+    @wraps(make)
+    def found(*given: Any) -> Any:
+        *functions, _signature = given
+        return kept(tuple(map(meaning, functions)), *given)
+
+    vars(found)["cache_clear"] = kept.cache_clear
+    return cast(F, found)
+
+
+@_remembered
 def sum_loops(
     upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature
 ) -> SumLoops | None:
-    """Compiles the two functions for a node that takes a weighted sum; None if they do something else.
+    """Compiles the two functions for a node that takes a weighted sum; None if they compute something else.
 
     Raises:
         Different: they give other numbers than the functions do in plain Python.
     """
-    return kept_sum_loops(upward, downward, signature, meaning(upward), meaning(downward))
-
-
-@lru_cache(maxsize=128)
-def kept_sum_loops(
-    upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature, *meant: Hashable
-) -> SumLoops | None:
-    """As `sum_loops`, for functions whose names stand for this."""
     loops = _sum_loops(upward, downward, signature)
     if loops is not None:
         differences = [difference(upward, signature, "upward", finish_play(loops.finish, loops.weight))]
@@ -143,6 +155,7 @@ def _loops_of_sum(
     return SumLoops(weight, names["finish"], found_backward["backward_sum"])
 
 
+@_remembered
 def up_loop(upward: Callable[..., Any], signature: Signature) -> ForwardLoop:
     """Compiles `upward` and the loop around it.
 
@@ -150,12 +163,6 @@ def up_loop(upward: Callable[..., Any], signature: Signature) -> ForwardLoop:
         Uncompilable: Numba refuses the function, or it does not return a number.
         Different: compiled, it gives other numbers than in plain Python.
     """
-    return kept_up_loop(upward, signature, meaning(upward))
-
-
-@lru_cache(maxsize=128)
-def kept_up_loop(upward: Callable[..., Any], signature: Signature, meant: Hashable) -> ForwardLoop:
-    """As `up_loop`, for a function whose names stand for this."""
     loop = _up_loop(upward, signature)
     found = difference(upward, signature, "upward", upward_play(loop.forward))
     _settle([found], signature, lambda exact: up_loop(upward, exact))
@@ -191,6 +198,7 @@ def _up_loop(upward: Callable[..., Any], signature: Signature) -> ForwardLoop:
     return ForwardLoop(names["forward"], in_vectors)
 
 
+@_remembered
 def down_loops(downward: Callable[..., Any], signature: Signature) -> BackwardLoops:
     """Compiles `downward` and the loops around it; as `up_loop`.
 
@@ -198,12 +206,6 @@ def down_loops(downward: Callable[..., Any], signature: Signature) -> BackwardLo
         Uncompilable: Numba refuses the function, or it does not return what it must.
         Different: compiled, it gives other numbers than in plain Python.
     """
-    return kept_down_loops(downward, signature, meaning(downward))
-
-
-@lru_cache(maxsize=128)
-def kept_down_loops(downward: Callable[..., Any], signature: Signature, meant: Hashable) -> BackwardLoops:
-    """As `down_loops`, for a function whose names stand for this."""
     loops = _down_loops(downward, signature)
     found = difference(
         downward, signature, "downward", downward_play(loops.backward_input, loops.backward_parameters)
@@ -238,7 +240,7 @@ def _first_ready(
     signature: Signature,
     warm: Callable[[Names], None],
 ) -> tuple[Names | None, bool]:
-    """The loops from text, and whether the examples are innermost; None if text will not do."""
+    """Compiles the loops from text; None if text will not do. Tells whether examples are innermost."""
     source = written(function)
     if source is None:
         return None, False
@@ -274,9 +276,7 @@ def _argument_types(signature: Signature, *, readonly: bool) -> tuple[Any, ...]:
 
 
 def _nothing(signature: Signature) -> tuple[tuple[Any, ...], tuple[Array, ...], Array, tuple[Array, ...]]:
-    """Arguments without a node, of the types that real ones have: what every loop takes first, parameters,
-    states, gradients.
-    """
+    """Makes arguments without a node: table, parameters, states, gradients."""
     dtype, n = storage(signature.precision), len(signature.parameters)
     state, flat = np.empty((0, 0), dtype), np.empty(0, dtype)
     short, long = np.empty(0, np.int32), np.empty(0, np.int64)

@@ -1,7 +1,7 @@
-"""What is done to a node's function before it is written as loops over examples.
+"""Passes over a node's function before it is written as loops over examples.
 
 A number is uniform if it is the same for every example (weights, counts), else varying. Loops and indices are
-uniform; what varies runs example by example, innermost.
+uniform; varying statements run example by example, innermost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Body: TypeAlias = tuple[ir.Statement, ...]
 
 
 def useful(body: Body) -> Body:
-    """The statements on which an output depends."""
+    """Keeps the statements on which an output depends."""
     needed: set[str] = set()
     while True:
         kept = _kept(body, needed)
@@ -54,11 +54,11 @@ def _read(statement: ir.Statement) -> Iterator[str]:
 
 @dataclass
 class Varying:
-    """Which variables and arrays differ between examples.
+    """The variables and arrays that differ between examples.
 
     Args:
         names: of variables and arrays; at first, those that the node is given.
-        given: the numbers given that vary.
+        given: the arguments that vary.
     """
 
     names: set[str]
@@ -66,7 +66,7 @@ class Varying:
     _stable: bool = field(default=False, init=False)
 
     def settle(self, body: Body) -> None:
-        """Finds all that follow from those given."""
+        """Adds all that follow from those given."""
         while not self._stable:
             self._stable = True
             self._spread(body, under=False)
@@ -96,7 +96,7 @@ def check(body: Body, varying: Varying) -> None:
     """Refuses what cannot be written with the examples innermost.
 
     Raises:
-        NotUnderstood: examples would read other places, or run through loops more or less often.
+        Unsupported: examples would read other places, or run through loops more or less often.
     """
     kinds = kinds_of(body)
     for statement in ir.every(body):
@@ -113,7 +113,7 @@ def check(body: Body, varying: Varying) -> None:
 
 
 def hoisted(body: Body, varying: Varying) -> Body:
-    """Takes varying numbers that are the same in every turn of a loop out of it, each for itself."""
+    """Moves varying numbers that are the same in every iteration of a loop out of it."""
     kinds = kinds_of(body)
     found: list[ir.Statement] = []
     for statement in body:
@@ -133,7 +133,7 @@ def hoisted(body: Body, varying: Varying) -> Body:
 def _without_constants(
     body: Body, variable: str, kinds: dict[str, ir.Kind], varying: Varying, names: dict[ir.Expression, str]
 ) -> Body:
-    """A loop's body with variables in the place of what never changes in it, which are put into `names`."""
+    """Replaces expressions that never change in a loop's body by variables, which are added to `names`."""
     changed = {variable} | {s.name for s in ir.every(body) if isinstance(s, ir.Assign)}
     changed |= {s.variable for s in ir.every(body) if isinstance(s, ir.Loop)}
 
@@ -156,7 +156,7 @@ def _without_constants(
 
 
 def masked(body: Body, varying: Varying) -> Body:
-    """Lets loops run for all examples, and asks inside them for whom: no loop stays in a varying branch."""
+    """Makes loops run for all examples, with masks inside them: no loop stays in a varying branch."""
     found: list[ir.Statement] = []
     for statement in body:
         match statement:
@@ -194,7 +194,7 @@ def _under(condition: ir.Expression, body: Body, varying: Varying) -> list[ir.St
 
 
 def is_of_examples(statement: ir.Statement, varying: Varying) -> bool:
-    """Whether a statement can stand in the loop over the examples: it assigns what varies, without a loop."""
+    """Whether a statement can stand in the loop over the examples: it assigns varying names only."""
     match statement:
         case ir.Assign(name, _) | ir.Store(name, _, _):
             return name in varying.names

@@ -1,4 +1,4 @@
-"""Where in an array of the node's edges an index points: from 0, and checked unless it must lie inside."""
+"""Indices into arrays of the node's edges: counted from 0, and checked unless they must lie inside."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from partita.engine.kernels.nodes.passes import Body, Varying
 
 
 class Places:
-    """Makes indices into places from 0, checked where it is not certain that they lie inside.
+    """Turns indices into places from 0, checked where it is not certain that they lie inside.
 
     Args:
         least: edges that every node has.
-        varying: what varies.
+        varying: the varying names.
     """
 
     def __init__(self, least: int, varying: Varying) -> None:
@@ -19,7 +19,7 @@ class Places:
         self._ranges: dict[str, ir.Loop] = {}
 
     def within(self, body: Body, *, sure: bool = True) -> Body:
-        """The body with such indices.
+        """Returns the body with such indices.
 
         Args:
             body: any.
@@ -27,7 +27,7 @@ class Places:
                 examples that do come are not known when it is looked up.
 
         Raises:
-            NotUnderstood: such a place.
+            Unsupported: such a place.
         """
         return tuple(self._statement(statement, sure) for statement in body)
 
@@ -84,7 +84,7 @@ class Places:
 
 
 def _split(index: ir.Expression) -> tuple[ir.Expression | None, int]:
-    """A variable part, and a number added to it."""
+    """Splits an index into a variable part and a constant added to it."""
     match index:
         case ir.Constant(int() as value):
             return None, value

@@ -13,7 +13,7 @@ Loop = Callable[..., None]
 
 
 def upward_play(states: Loop) -> Play:
-    """Plays loops that run `upward`."""
+    """Runs loops for `upward`."""
 
     def play(inputs: Inputs) -> Array:
         state = np.zeros((1, inputs.incoming.shape[1]), inputs.incoming.dtype)
@@ -24,7 +24,7 @@ def upward_play(states: Loop) -> Play:
 
 
 def downward_play(errors: Loop, gradients: Loop | None) -> Play:
-    """Plays loops that run `downward`; gradients, which are sums over the examples, example by example."""
+    """Runs loops for `downward`; gradients, which are sums over the examples, example by example."""
 
     def of_example(inputs: Inputs) -> Array:
         wide = master(inputs.signature.precision)
@@ -47,7 +47,7 @@ def downward_play(errors: Loop, gradients: Loop | None) -> Play:
 
 
 def finish_play(finish: Loop, weight: int) -> Play:
-    """Plays a weighted sum upward; `weight` is the number of its parameter."""
+    """Runs a weighted sum forward; `weight` is the number of its parameter."""
 
     def play(inputs: Inputs) -> Array:
         signature = inputs.signature
@@ -65,7 +65,7 @@ def finish_play(finish: Loop, weight: int) -> Play:
 
 
 def backward_sum_play(backward_sum: Loop | None, weight: int) -> Play:
-    """Plays a weighted sum downward: everything follows from the error of the sum."""
+    """Runs a weighted sum backward: everything follows from the gradient of the sum."""
 
     def play(inputs: Inputs) -> Array:
         state, error = inputs.last(-2), inputs.last(-1)

@@ -1,7 +1,8 @@
-"""Writes a user's function as text that stands alone: with the numbers it closes over, and all that it calls.
+"""Writes a user's function as text that stands alone: with the numbers it closes over, and all functions it
+calls.
 
 Such text can be compiled in another process. A function that needs what text cannot hold has none. The names
-of the text's own are those that no function in it uses for anything.
+that the text adds are used by no function in it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class _NotPortable(Exception):
 
 
 def portable(source: Written, name: str) -> str | None:
-    """Returns the text of a module in which the function has this name; None if there is none.
+    """Writes a module in which the function has this name; None if there is none.
 
     The text imports nothing of Partita's.
     """

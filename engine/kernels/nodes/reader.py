@@ -1,7 +1,7 @@
-"""From a function as a user wrote it to a node's arithmetic: statements, and the ways out of them.
+"""Reads a user's function into statements of `ir`.
 
-`return`, `break` and `continue` become branches: what follows a branch that leaves moves into the other one.
-What is not understood is refused; the function is then compiled as it stands.
+`return`, `break` and `continue` become branches: statements behind a branch that leaves move into the other
+one. A function that is not understood is refused, and then compiled as it stands.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from partita.engine.kernels.nodes.templates import templates
 def read_function(
     source: Written, given: Sequence[ir.Argument | ir.Item], *, calls: tuple[FunctionType, ...] = ()
 ) -> ir.Function:
-    """Understands a function.
+    """Reads a function.
 
     Args:
         source: as written.
-        given: what each argument is: a number, or the template of an array.
+        given: the value of each argument: a number, or the template of an array.
         calls: the functions that are being read, to which this one must not lead back.
 
     Raises:
-        NotUnderstood: it uses what a `Function` cannot say.
+        Unsupported: it uses what an `ir.Function` cannot express.
     """
     reader = _Reader(source, given, calls)
     results = reader.block(source.tree.body)
@@ -66,7 +66,7 @@ class _Reader:
                 self._set(name, what)
 
     def block(self, statements: Sequence[ast.stmt]) -> list[Value] | None:
-        """Reads statements; the results, if they end in a return."""
+        """Reads statements; returns the results, if they end in a return."""
         for i, statement in enumerate(statements):
             match statement:
                 case ast.Return(value) if value is not None and not self._loops:
@@ -110,7 +110,7 @@ class _Reader:
                 raise ir.Unsupported(type(statement).__name__)
 
     def _fork(self, statement: ast.If, rest: Sequence[ast.stmt]) -> list[Value] | None:
-        """A branch with a way out; what follows belongs to those who stay."""
+        """Reads a branch with an exit; the statements behind it belong to the paths that stay."""
         condition = self.expressions.condition(statement.test)
         if not all(map(self._settled, ir.walk(condition))):
             condition = self._keep(condition)
@@ -154,7 +154,7 @@ class _Reader:
     def _header(
         self, statement: ast.For
     ) -> tuple[str, tuple[ir.Expression, ir.Expression, int], list[tuple[str, ir.Expression]]]:
-        """The name that counts, its range, and what else has a value in each turn."""
+        """Returns the loop's counter, its range, and other names that each iteration assigns."""
         target, over = statement.target, statement.iter
         called = over.func.id if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) else ""
         meant = self.expressions.names.get(called)
@@ -213,7 +213,7 @@ class _Reader:
         return ir.Assign(name, value)
 
     def _set_array(self, name: str, template: ir.Expression) -> None:
-        """An array that never changes stays a template; any other is kept, and filled in a loop."""
+        """Keeps an array that never changes as a template; any other is filled in a loop."""
         if name in self._given or name in self.expressions.numbers:
             raise ir.Unsupported("a name of a number and of an array")
         if self._bound[name] == 1 and not self._depth and all(map(self._settled, ir.walk(template))):
@@ -226,7 +226,7 @@ class _Reader:
         self._emit(ir.Loop(place.name, ir.Constant(0), ir.FAN_IN, 1, (store,)))
 
     def _check_aliases(self, target: ast.expr, value: ast.expr) -> None:
-        """Two names may stand for one array only if it never changes."""
+        """Refuses two names of one array unless it never changes."""
         if isinstance(value, ast.Name | ast.IfExp):
             names = [node.id for node in (target, *ast.walk(value)) if isinstance(node, ast.Name)]
             arrays = [name for name in names if name in self.expressions.arrays]
@@ -252,7 +252,7 @@ class _Reader:
         return ir.Variable(name)
 
     def _called(self, function: FunctionType, arguments: list[ir.Expression]) -> ir.Expression:
-        """A call of another function of the user's, which takes and gives numbers."""
+        """Reads a call of another function of the user's, which takes and returns numbers."""
         name = self._names_of_helpers.get(function)
         if name is None:
             name = str(len(self.helpers))

@@ -1,7 +1,8 @@
-"""A node's functions run as they stand, node after node and example after example.
+"""Writes loops that run a node's functions as they stand, node after node and example after example.
 
-What a node hears is gathered, for all examples, into a small tile `[example, edge]`. This is for functions
-that use what cannot be turned inside out; the loops take the same as those of `vectors`.
+The inputs of a node are gathered, for all examples, into a small tile `[example, edge]`. This is for
+functions that cannot be written with the examples innermost; the loops take the same arguments as those of
+`vectors`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from partita.engine.numerics import downcast, upcast
 
 
 def upward_text(signature: Signature) -> str:
-    """The loop around `upward`, a function that its module has."""
+    """Writes the loop around `upward`, a function that its module has."""
     return f"""{_head(signature)}
 @compiled
 def forward({TABLE}, {signature.flat}state, start, stop):
@@ -31,7 +32,7 @@ def forward({TABLE}, {signature.flat}state, start, stop):
 
 
 def downward_text(signature: Signature) -> str:
-    """The loops around `downward`, a function that its module has."""
+    """Writes the loops around `downward`, a function that its module has."""
     flat, given = signature.flat, f"{signature.flat}state, error"
     n_parameters = len(signature.parameters)
     call = f"downward(tile[e, :fan_in]{_arguments(signature)}, upcast(state[n, e]), upcast(error[n, e]))"
@@ -72,13 +73,13 @@ def _head(signature: Signature) -> str:
 
 
 def _rooms(signature: Signature) -> str:
-    """Room for what is read of each parameter of the edges."""
+    """Writes scratch arrays for each parameter of the edges."""
     edges = [name for name, kind in signature.parameters if kind == "e"]
     return "".join(f"    room_{name} = np.empty(width, R)\n" for name in edges)
 
 
 def _node(signature: Signature) -> str:
-    """What a node hears and learns."""
+    """Writes the reads of a node's inputs and parameters."""
     lines = [
         "first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]",
         "gather(x, padding, senders, first, fan_in, tile)",

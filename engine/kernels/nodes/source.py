@@ -1,4 +1,4 @@
-"""What a user wrote: the syntax tree of a function, and what the names in it stand for.
+"""The syntax tree of a user's function, and the values of the names in it.
 
 A tree is only believed if it compiles to the very code that the function runs: files change after they were
 imported, and test runners rewrite what they import. Without a tree a function is compiled from its code.
@@ -26,9 +26,9 @@ class Written:
     """A function as it was written.
 
     Args:
-        function: it.
+        function: the function.
         tree: without decorators; a lambda is a function that returns its expression.
-        names: what each name that is not local to it stands for.
+        names: the value of each name that is not local to it.
     """
 
     function: FunctionType
@@ -37,7 +37,7 @@ class Written:
 
 
 def written(function: Callable[..., Any]) -> Written | None:
-    """The tree of a plain Python function and its names; None where there is none that can be trusted."""
+    """Finds the tree of a plain Python function and its names; None where none can be trusted."""
     if not isinstance(function, FunctionType):
         return None
     code = function.__code__
@@ -50,7 +50,7 @@ def written(function: Callable[..., Any]) -> Written | None:
 
 
 def carry_source(function: FunctionType) -> None:
-    """Lets a function of a user's carry its source, to where its file may not be."""
+    """Attaches its source to a user's function, for processes that do not have its file."""
     ours = (function.__module__ or "").startswith("partita.")
     source = written(function) if is_plain(function) and not ours else None
     if source is not None:
@@ -58,7 +58,9 @@ def carry_source(function: FunctionType) -> None:
 
 
 def _names(function: FunctionType) -> dict[str, Any]:
-    """What a function's names stand for that are not local to it; not those that stand for nothing yet."""
+    """Finds the values of a function's names that are not local to it; names without a value yet are left
+    out.
+    """
     code, scope = function.__code__, function.__globals__
     own = vars(builtins)
     found = {name: scope.get(name, own.get(name)) for name in code.co_names if name in scope or name in own}
@@ -69,7 +71,7 @@ def _names(function: FunctionType) -> dict[str, Any]:
 
 
 def meaning(function: Callable[..., Any] | None) -> Hashable:
-    """What the names in a function, and in those that it calls, stand for now.
+    """Returns the values of the names in a function, and in those that it calls, as of now.
 
     Two meanings are equal where compiled code may be the same. A global may change between two uses of one
     function, and Python looks it up anew each time.
@@ -90,13 +92,13 @@ def meaning(function: Callable[..., Any] | None) -> Hashable:
 
 
 def first_line(function: Callable[..., Any]) -> tuple[str, int]:
-    """The file and the line where a function begins."""
+    """Returns the file and the line where a function begins."""
     code = getattr(function, "__code__", None)
     return (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
 
 
 def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, frozenset[str]]]:
-    """Functions and lambdas that begin where this one does, and which names are imported there."""
+    """Yields functions and lambdas that begin where this one does, and names imported there."""
     modules = {name for name, value in function.__globals__.items() if isinstance(value, ModuleType)}
     for text, line in _texts(function):
         try:
@@ -109,7 +111,7 @@ def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, froze
 
 
 def _texts(function: FunctionType) -> Iterator[tuple[str, int]]:
-    """Where to look: a text, and the line in which the function begins."""
+    """Yields texts to search, each with the line in which the function begins."""
     carried = vars(function).get(_CARRIED)
     if isinstance(carried, str):
         yield carried, 1
@@ -129,7 +131,7 @@ def _functions(module: ast.Module, line: int) -> Iterator[ast.FunctionDef]:
 
 
 def _imported(module: ast.Module) -> Iterator[str]:
-    """Names that a module imports: Python calls what is in them by other code."""
+    """Yields names that a module imports: Python calls what is in them by other code."""
     for node in module.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
@@ -145,8 +147,8 @@ def _plain(name: str, arguments: ast.arguments, body: list[ast.stmt], at: ast.AS
 
 
 def _compiled(tree: ast.FunctionDef, imports: frozenset[str], code: CodeType) -> CodeType | None:
-    """The code of a tree: below these imports, and inside a function that has the names over which the
-    original closes.
+    """Compiles a tree below these imports, and inside a function that has the names over which the original
+    closes.
     """
     names = [ast.arg(name) for name in code.co_freevars]
     empty = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
@@ -168,7 +170,7 @@ def _same(one: CodeType | None, other: CodeType) -> bool:
 
 
 def _bare(code: CodeType) -> CodeType:
-    """A function's code without its name and place."""
+    """Strips a function's code of its name and place."""
     constants = tuple(_bare(c) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(
         co_consts=constants,
@@ -182,13 +184,13 @@ def _bare(code: CodeType) -> CodeType:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a function of a user's, which is compiled with those that call it."""
+    """Whether a value is a user's function, which is compiled with those that call it."""
     module = (getattr(value, "__module__", None) or "").partition(".")[0]
     return isinstance(value, FunctionType) and module not in ("numpy", "numba")
 
 
 def is_builtin(name: str, value: Any) -> bool:
-    """Whether a name stands for Python's own."""
+    """Whether a name refers to Python's own."""
     return getattr(builtins, name, None) is value
 
 

@@ -1,8 +1,8 @@
-"""Nodes of a user's own that take weighted sums: products in the loops of the local layers, the rest in loops
-generated from the user's two functions.
+"""Users' nodes that take weighted sums: products of the built-in layers, and loops generated from two
+functions.
 
-The errors of sums, from which everything downward follows, are computed where they are needed into an array
-of their own: those of states may still be wanted.
+The gradient of the sums is computed where it is needed into an array of its own: that of the activations may
+still be wanted.
 """
 
 from __future__ import annotations
@@ -89,25 +89,25 @@ class NodePatchSumKernel(PatchSumKernel):
         super().__init__(context, replace(arrays, parameters=(weight,), grad_output=self._own.grad), pool)
 
     def finish(self, sums: Array, state: Array, begin: int) -> None:
-        """Runs what `upward` does with its sum."""
+        """Runs the part of `upward` behind its sum."""
         self._own.finish(sums, state, begin)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """The products, after the errors of the sums that reach these rows."""
+        """Multiplies, after the gradient of the sums that reach these rows."""
         products = super().backward_input(source, rows, accumulate=accumulate)
         return sequence(self._own.backward_sums(self._receivers(rows)), products)
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """The products, after the errors of the sums of these rows."""
+        """Multiplies, after the gradient of the sums of these rows."""
         asked = rows or self.context.rows
         products = super().backward_parameters((out[self._weights],), asked, accumulate=accumulate)
         of_nodes = self._own.gradient_of_nodes(out, asked, accumulate=accumulate)
         return sequence(self._own.backward_sums(asked), products, of_nodes)
 
     def _receivers(self, rows: Spans) -> tuple[int, int]:
-        """The machine's rows that hear one of these rows of the input."""
+        """Finds the machine's rows that read one of these rows of the input."""
         grid, (source,), (start, stop) = self.context.grid, self.context.sources, self.context.rows
         heard = (
             grid.connectivity.source_rows(Box.of_rows(row, row + 1), grid.shape, source.shape)
@@ -185,7 +185,7 @@ class NodeFullSumKernel(Kernel):
 
 
 def sum_kernel(context: KernelContext, arrays: Arrays, pool: ThreadPool, loops: SumLoops) -> Kernel | None:
-    """The kernel for a node's weighted sum; None where its wiring has none, or nodes share weights."""
+    """Makes the kernel for a node's weighted sum; None where its wiring has none, or nodes share weights."""
     wiring = context.grid.connectivity
     if context.grid.shares_weights:
         return None

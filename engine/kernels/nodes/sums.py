@@ -1,4 +1,4 @@
-"""Finds out whether a node takes a weighted sum: then its products run in the loops of the local layers.
+"""Recognises a node that takes a weighted sum: then its products run in the loops of the local layers.
 
 Upward: the state is any function of the sum of `weight * incoming` and of the node's own parameters.
 Downward: one number `delta`, of the state, the error and the node's own parameters; the errors are `delta *
@@ -26,7 +26,7 @@ class WeightedSum:
     Args:
         weight: the parameter's name.
         upward: with an `Output` of the state, from `SUM`.
-        downward: with an `Output` of `delta`; None if there is no way down.
+        downward: with an `Output` of `delta`; None if there is no backward pass.
         passes: whether `delta` is the error itself.
     """
 
@@ -39,7 +39,7 @@ class WeightedSum:
 def weighted_sum(
     upward: ir.Function, downward: ir.Function | None, parameters: tuple[tuple[str, str], ...]
 ) -> WeightedSum | None:
-    """The weighted sum that a node takes; None if it does something else.
+    """Finds the weighted sum of a node; None if it computes something else.
 
     Args:
         upward: as it was read.
@@ -63,7 +63,7 @@ def weighted_sum(
 
 
 def _of_the_sum(body: Body, weight: str) -> Body | None:
-    """The body with `SUM` in the place of its loops over the edges, all of which are that sum."""
+    """Replaces the loops over the edges by `SUM`, all of which must be that sum."""
     found: list[ir.Statement] = []
     for i, statement in enumerate(body):
         if isinstance(statement, ir.Loop):
@@ -79,7 +79,7 @@ def _of_the_sum(body: Body, weight: str) -> Body | None:
 
 
 def _summed(loop: ir.Loop, weight: str) -> str | None:
-    """The variable to which a loop adds `weight * incoming` of every edge, and nothing else."""
+    """Finds the variable to which a loop adds `weight * incoming` of every edge, and nothing else."""
     if (loop.start, loop.stop, loop.step) != (ir.Constant(0), ir.FAN_IN, 1):
         return None
     body = substituted(loop.body)
@@ -99,7 +99,7 @@ def _summed(loop: ir.Loop, weight: str) -> str | None:
 def _delta(
     function: ir.Function, parameters: tuple[tuple[str, str], ...], weight: str
 ) -> ir.Expression | None:
-    """The one number from which all results follow."""
+    """Finds the one number from which all results follow."""
     if not function.returns_tuple or len(function.results) != 1 + len(parameters):
         return None
     errors, *gradients = function.results
@@ -116,7 +116,7 @@ def _delta(
 
 
 def _factor_of(array: str, value: ir.Expression | ir.Elements) -> ir.Expression | None:
-    """By what an array is multiplied, the same for every edge."""
+    """Finds the factor of an array, the same for every edge."""
     if not isinstance(value, ir.Elements):
         return None
     return _factor(ir.Item(array, ir.PLACE), value.template)
@@ -142,7 +142,7 @@ def _factor(item: ir.Item, template: ir.Expression) -> ir.Expression | None:
 
 
 def _ordered(expression: ir.Expression) -> ir.Expression:
-    """The expression with the operands of sums and products in one order, for comparisons."""
+    """Sorts the operands of sums and products, for comparisons."""
     expression = ir.rebuilt(expression, _ordered)
     match expression:
         case ir.Operation("*" | "+" as sign, operands):
@@ -151,7 +151,7 @@ def _ordered(expression: ir.Expression) -> ir.Expression:
 
 
 def _without_zeros(expression: ir.Expression) -> ir.Expression:
-    """The expression with 0 for `0 * incoming[k]`, as some sums begin."""
+    """Replaces `0 * incoming[k]`, as some sums begin, by 0."""
     match expression:
         case ir.Operation("*", (ir.Constant(0), ir.Item(array, _))) if array == ir.INCOMING:
             return ir.Constant(0.0)
@@ -159,7 +159,7 @@ def _without_zeros(expression: ir.Expression) -> ir.Expression:
 
 
 def _is_of_the_node(body: Body) -> bool:
-    """Whether nothing in a body has to do with edges, or is missing."""
+    """Whether nothing in a body depends on edges, or is missing."""
     statements = list(ir.every(body))
     assigned = {ir.Variable(one.name) for one in statements if isinstance(one, ir.Assign)}
     parts = [part for one in statements for whole in ir.expressions(one) for part in ir.walk(whole)]

@@ -1,4 +1,4 @@
-"""What can be seen of a function without understanding it: its names, and the ways out of its statements."""
+"""Properties of a function's syntax tree: its names, and the exits of its statements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partita.engine.kernels.nodes import ir
 
 
 def arguments_of(tree: ast.FunctionDef) -> list[str]:
-    """The names of a function's arguments, all of which are plain."""
+    """Lists the names of a function's arguments, all of which are plain."""
     plain = tree.args
     if plain.vararg or plain.kwarg or plain.kwonlyargs or plain.defaults:
         raise ir.Unsupported("arguments with defaults, or any number of them")
@@ -19,7 +19,7 @@ def arguments_of(tree: ast.FunctionDef) -> list[str]:
 
 
 def bindings(tree: ast.FunctionDef) -> Counter[str]:
-    """How often each local name is given a value, or an array of that name is written to."""
+    """Counts how often each local name is assigned, or an array of that name is written to."""
     found = Counter(argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -32,13 +32,13 @@ def bindings(tree: ast.FunctionDef) -> Counter[str]:
 
 
 def loops_over(tree: ast.FunctionDef, name: str) -> int:
-    """How many loops count with a name."""
+    """Counts the loops over a name."""
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
     return sum(isinstance(loop.target, ast.Name) and loop.target.id == name for loop in loops)
 
 
 def leaves(statements: Sequence[ast.stmt]) -> Literal["always", "maybe", "never"]:
-    """Whether statements end in a way out."""
+    """Whether statements end in an exit."""
     found: Literal["maybe", "never"] = "never"
     for statement in statements:
         if isinstance(statement, ast.Return | ast.Break | ast.Continue):
@@ -64,7 +64,7 @@ def breaks(statements: Sequence[ast.stmt]) -> bool:
 
 
 def name_of(node: ast.expr) -> str:
-    """The name to which a loop gives values."""
+    """Returns the name that a loop assigns."""
     if not isinstance(node, ast.Name):
         raise ir.Unsupported("a loop over something else")
     return node.id

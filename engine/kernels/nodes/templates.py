@@ -1,4 +1,4 @@
-"""Arrays that a loop fills edge by edge, once, are what the loop says of an edge: no array is needed."""
+"""Replaces arrays that one loop fills edge by edge by the loop's expression for an edge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Body = tuple[ir.Statement, ...]
 
 
 def templates(function: ir.Function) -> ir.Function:
-    """The function with templates instead of those of its arrays that a loop over all edges fills."""
+    """Replaces those of a function's arrays that a loop over all edges fills by templates."""
     known = {array: _template(function.body, array, function.arrays) for array in function.arrays}
 
     def change(value: ir.Expression | ir.Elements) -> ir.Expression | ir.Elements:
@@ -25,7 +25,7 @@ def templates(function: ir.Function) -> ir.Function:
 
 
 def _template(body: Body, array: str, arrays: frozenset[str]) -> ir.Expression | None:
-    """What the last statements that write to an array say of an edge."""
+    """Finds the value of an edge in the last statements that write to an array."""
     for i, statement in reversed([*enumerate(body)]):
         if not any(isinstance(one, ir.Store) and one.array == array for one in ir.every((statement,))):
             continue
@@ -56,10 +56,10 @@ def _reads(value: ir.Expression, names: frozenset[str]) -> bool:
 
 
 def substituted(body: Body) -> Body | None:
-    """Statements with the values of the variables that they assign put where these are read.
+    """Substitutes the values of assigned variables where these are read.
 
     Only what is assigned from itself, and what is stored, is left. None if there is more than assignments and
-    stores, or if a value would move behind a change of what it is made of.
+    stores, or if a value would move behind a change of its operands.
     """
     values: dict[str, ir.Expression] = {}
     found: list[ir.Statement] = []

@@ -1,6 +1,6 @@
-"""Expressions of a node's function as text that Numba compiles, every real number in one type.
+"""Writes expressions of `ir` as text that Numba compiles, every real number in one type.
 
-Python's whole numbers times real ones, and its constants, are double precision to Numba; here they take the
+Python's integers times real numbers, and its constants, are double precision to Numba; here they take the
 type in which the layer computes, so that vectors stay full.
 """
 
@@ -18,34 +18,34 @@ Text = Callable[[ir.Expression], str]
 
 @dataclass
 class Constants:
-    """Real numbers by the names under which generated code knows them, in its type `R`."""
+    """Real numbers by their names in generated code, in its type `R`."""
 
     names: dict[str, str] = field(default_factory=dict)
 
     def name(self, value: float) -> str:
-        """The name of a number."""
+        """Returns the name of a number."""
         value = float(value)
         written = repr(value) if math.isfinite(value) else f'float("{value}")'
         return self.names.setdefault(written, f"C{len(self.names)}")
 
     def lines(self) -> list[str]:
-        """Their definitions."""
+        """Returns their definitions."""
         return [f"{name} = R({written})" for written, name in self.names.items()]
 
 
 def _whole(value: float) -> str:
-    """The text of a whole number or a truth, as an operand of anything."""
+    """Writes an int or a bool, as an operand of anything."""
     return repr(value) if value >= 0 else f"({value!r})"
 
 
 @dataclass
 class Writing:
-    """What the text of an expression depends on.
+    """Writes expressions.
 
     Args:
         kinds: of the variables.
         constants: of the whole module.
-        helpers: before the names of the functions that it calls.
+        helpers: prefix of the names of the functions that it calls.
     """
 
     kinds: dict[str, ir.Kind]
@@ -53,7 +53,7 @@ class Writing:
     helpers: str = "h_"
 
     def leaf(self, expression: ir.Expression) -> str | None:
-        """The text of an expression as a whole, if it is known; who writes loops overrides this."""
+        """Writes an expression as a whole, if it is known; writers of loops override this."""
         match expression:
             case ir.Variable(name):
                 return f"v_{name}"
@@ -62,11 +62,11 @@ class Writing:
         return None
 
     def kind(self, expression: ir.Expression) -> ir.Kind:
-        """What kind of number it is."""
+        """Returns the kind of an expression."""
         return kind_of(expression, self.kinds)
 
     def text(self, expression: ir.Expression) -> str:
-        """In its own kind."""
+        """Writes an expression in its own kind."""
         found = self.leaf(expression)
         if found is not None:
             return found
@@ -83,7 +83,7 @@ class Writing:
         raise AssertionError(f"{expression} has no text")
 
     def real(self, expression: ir.Expression) -> str:
-        """As a real number."""
+        """Writes an expression as a real number."""
         if isinstance(expression, ir.Constant):
             return self.constants.name(expression.value)
         text, kind = self.text(expression), self.kind(expression)
@@ -92,14 +92,14 @@ class Writing:
         return text if kind == "real" else f"R({text})"
 
     def of_kind(self, expression: ir.Expression, kind: ir.Kind) -> str:
-        """As a number of a kind, which is not narrower than its own."""
+        """Writes an expression as a number of a kind, at least as wide as its own."""
         if kind == "real":
             return self.real(expression)
         text = self.text(expression)
         return f"int({text})" if kind == "int" and self.kind(expression) == "bool" else text
 
     def truth(self, expression: ir.Expression) -> str:
-        """Whether Python takes it for true."""
+        """Writes the truth value of an expression, as Python takes it."""
         if self.kind(expression) == "bool":
             return self.text(expression)
         zero = self.constants.name(0) if self.kind(expression) == "real" else "0"
@@ -147,14 +147,14 @@ class Writing:
         return f"R({name}({reals}))" if call.kind == "real" else f"{name}({reals})"
 
     def product(self, expression: ir.Expression) -> tuple[str, str] | None:
-        """The factors of a product of real numbers."""
+        """Writes the factors of a product of real numbers."""
         match expression:
             case ir.Operation("*", (left, right)) if self.kind(expression) == "real":
                 return self.real(left), self.real(right)
         return None
 
     def assigned(self, name: str, value: ir.Expression) -> str:
-        """The text of what a variable becomes; a sum that grows by a product is rounded once."""
+        """Writes the new value of a variable; a sum that grows by a product is rounded once."""
         variable = ir.Variable(name)
         match value:
             case ir.Operation("+", (old, term)) | ir.Operation("+", (term, old)) if old == variable:

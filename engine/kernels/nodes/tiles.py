@@ -1,4 +1,4 @@
-"""What generated loops over a tile of examples are made of: rows of arrays, tiles on the stack, free sums."""
+"""Building blocks of generated loops over a tile of examples: rows, tiles on the stack, free sums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TILE: Final = 128
 
 
 def _view(context: Any, builder: Any, array_type: Any, pointer: Any, length: Any) -> Any:
-    """An array of `length` numbers at a pointer; it owns nothing."""
+    """Makes an array of `length` numbers at a pointer; it owns nothing."""
     array = arrayobj.make_array(array_type)(context, builder)
     size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
     arrayobj.populate_array(
@@ -121,7 +121,7 @@ multiply_add_freely = cast(Callable[[Any, Any, Any], Any], intrinsic(_generate_m
 
 @compiled
 def within(index: int, length: int) -> int:
-    """The place of an index that may count from the end.
+    """Returns the place of an index that may count from the end.
 
     Raises:
         IndexError: it lies outside.
@@ -148,7 +148,7 @@ _read_only = cast(Callable[[Any], Any], intrinsic(_generate_read_only))
 
 @compiled
 def gather(x: Any, padding: Any, senders: Any, first: int, fan_in: int, tile: Any) -> None:
-    """Copies what a node hears, `[example, edge]`."""
+    """Copies the inputs of a node, `[example, edge]`."""
     for k in range(fan_in):
         sender = senders[first + k]
         for e in range(tile.shape[0]):
@@ -157,7 +157,7 @@ def gather(x: Any, padding: Any, senders: Any, first: int, fan_in: int, tile: An
 
 @compiled
 def numbers_of(parameter: Any, edge: int, fan_in: int, room: Any) -> Any:
-    """A node's part of a parameter of the edges, which its functions must not change."""
+    """Copies a node's part of a parameter of the edges, which its functions must not change."""
     for k in range(fan_in):
         room[k] = upcast(parameter[edge + k])
     return _read_only(room[:fan_in])

@@ -1,10 +1,10 @@
-"""A node's functions as generated loops over nodes, edges and tiles of examples, the examples innermost.
+"""Writes a node's functions as loops over nodes, edges and tiles of examples, the examples innermost.
 
-Every function takes the same: `x` `[sender, example]` and `padding`, the row of a sender outside the grid;
-for each node, where its senders begin (`firsts`, in `senders`), how many it has (`counts`), and where its
-numbers of flat parameters stand, of its edges (`edges`) and its own (`owns`); `width`, the most edges that a
-node has. A node is computed alone, so neither cuts nor threads change its bits, and the errors of a sender
-are added in the order of the receivers.
+Every function takes the same first: `x` `[sender, example]` and `padding`, the row of a sender outside the
+grid; for each node, where its senders begin (`firsts`, in `senders`), their number (`counts`), and where its
+numbers of flat parameters begin, for its edges (`edges`) and its own (`owns`); `width`, the most edges of a
+node. A node is computed alone, so neither cuts nor threads change its bits, and the errors of a sender are
+added in the order of the receivers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from partita.engine.kernels.nodes.places import Places
 from partita.engine.kernels.nodes.reader import read_function
 from partita.engine.kernels.nodes.source import Written
 from partita.engine.kernels.nodes.sums import SUM, WeightedSum
-from partita.engine.kernels.nodes.text import Constants, Writing
+from partita.engine.kernels.nodes.text import Constants
 from partita.engine.kernels.nodes.tiles import TILE
-from partita.engine.kernels.nodes.writer import TILE_TYPES, BodyWriter, Lines, Outside, plain_body
+from partita.engine.kernels.nodes.writer import TILE_TYPES, BodyWriter, Lines, Outside, helper_functions
 
 IMPORTS = """\
 import math
@@ -39,12 +39,12 @@ TABLE = "x, padding, senders, firsts, counts, edges, owns, width"
 
 @dataclass(frozen=True)
 class Signature:
-    """What a node's functions take.
+    """The arguments of a node's functions.
 
     Args:
         parameters: by name, "e" for a number for each edge or "n" for one.
         least: edges that every node of the layer has.
-        precision: in which it computes.
+        precision: of the layer.
     """
 
     parameters: tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ class Signature:
 
     @property
     def given(self) -> list[ir.Argument | ir.Item]:
-        """What the arguments of `upward` are."""
+        """The arguments of `upward`."""
         return [
             ir.Item(ir.INCOMING, ir.PLACE),
             *(
@@ -69,15 +69,15 @@ class Signature:
 
     @property
     def of_nodes(self) -> str:
-        """Those with a number for each node."""
+        """The parameters with a number for each node, likewise."""
         return "".join(f"p_{name}, " for name, kind in self.parameters if kind == "n")
 
 
 def upward_text(source: Written, signature: Signature) -> str:
-    """The module with `forward`, which runs `upward`.
+    """Writes the module with `forward`, which runs `upward`.
 
     Raises:
-        NotUnderstood: the function is to run example by example.
+        Unsupported: the function is to run example by example.
     """
     function = read_function(source, signature.given)
     if function.returns_tuple or isinstance(function.results[0], ir.Elements):
@@ -94,10 +94,11 @@ def upward_text(source: Written, signature: Signature) -> str:
 
 
 def downward_text(source: Written, signature: Signature) -> str:
-    """The module with `backward_input`, and `backward_parameters` where there are any, which run `downward`.
+    """Writes the module with `backward_input`, and `backward_parameters` where there are any, which run
+    `downward`.
 
     Raises:
-        NotUnderstood: the function is to run example by example.
+        Unsupported: the function is to run example by example.
     """
     function = read_function(source, [*signature.given, ir.STATE, ir.ERROR])
     wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
@@ -123,8 +124,8 @@ def downward_text(source: Written, signature: Signature) -> str:
 
 
 def finish_text(found: WeightedSum, upward: ir.Function, signature: Signature) -> str:
-    """The module with `finish`, which turns the sums of some nodes into states: in place, unless these are
-    stored in another type.
+    """Writes the module with `finish`, from sums of some nodes to activations: in place, unless stored in
+    another type.
     """
     module = _Module(upward, signature)
     sums = "sums, " if signature.precision == "bfloat16" else ""
@@ -139,7 +140,9 @@ def finish_text(found: WeightedSum, upward: ir.Function, signature: Signature) -
 
 
 def backward_sum_text(found: WeightedSum, downward: ir.Function, signature: Signature) -> str:
-    """The module with `backward_sum`, from the gradient of some nodes' activations to that of their sums."""
+    """Writes the module with `backward_sum`, from the gradient of some nodes' activations to that of their
+    sums.
+    """
     assert found.downward is not None
     module = _Module(downward, signature)
     module.loop(
@@ -165,12 +168,12 @@ class _Module:
 
     def __init__(self, function: ir.Function, signature: Signature) -> None:
         self._function, self._signature = function, signature
-        self.constants, self._parts = Constants(), list[str]()
-        self._helpers(function, "h_")
+        self.constants = Constants()
+        self._parts = [f"@compiled\n{text}" for text in helper_functions(function, self.constants)]
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         real = "float64" if self._signature.precision == "float64" else "float32"
         constants = "\n".join([f"R = np.{real}", *self.constants.lines()])
         return "\n\n".join([IMPORTS + constants, *self._parts]) + "\n"
@@ -185,7 +188,7 @@ class _Module:
         each_tile: Sequence[str] = (),
         wired: bool = True,
     ) -> None:
-        """Adds a function: its name and arguments, its loop over nodes, what it does for each.
+        """Adds a function: its name and arguments, its loop over nodes, and their body.
 
         Args:
             head: the name and arguments.
@@ -226,17 +229,3 @@ class _Module:
         check(body, varying)
         body = Places(self._signature.least, varying).within(body)
         return grouped(masked(hoisted(body, varying), varying), varying)
-
-    def _helpers(self, function: ir.Function, prefix: str) -> None:
-        """Adds the functions that a function calls, each after those that it calls itself."""
-        for name, helper in function.helpers.items():
-            inner = helper.function
-            self._helpers(inner, f"{prefix}{name}_")
-            writing = Writing(kinds_of(inner.body), self.constants, f"{prefix}{name}_")
-            lines = Lines()
-            plain_body(inner.body, writing, lines)
-            (result,) = inner.results
-            assert not isinstance(result, ir.Elements)
-            lines(f"return {writing.of_kind(result, helper.kind)}")
-            arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
-            self._parts.append("\n".join(["@compiled", f"def {prefix}{name}({arguments}):", *lines.lines]))

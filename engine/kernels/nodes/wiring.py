@@ -1,7 +1,6 @@
-"""Who each node of a machine listens to, and where its parameters stand, as flat tables that loops read.
+"""The senders of each node of a machine, and the places of its parameters, as flat tables that loops read.
 
-Nodes that stand side by side and listen to the same senders (filters at a place, a fully connected layer)
-share one list.
+Adjacent nodes with the same senders (filters at a place, a fully connected layer) share one list.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from partita.layers.connectivity import PADDING
 
 Table = npt.NDArray[Any]
 _EDGES_AT_ONCE: Final = 1 << 20
-"""How many edges are looked up at a time, so that making the tables takes little memory."""
+"""Edges looked up at a time, so that making the tables takes little memory."""
 _BEYOND: Final = np.iinfo(np.int32).max
 
 
@@ -28,11 +27,11 @@ class Wiring:
     Attributes:
         senders: lists of places in the window of the input, or `PADDING`; int32.
         firsts: where a node's list begins; int64.
-        counts: how many senders it has; int32.
+        counts: number of its senders; int32.
         edges: where its numbers begin in a parameter of the edges; int64.
-        owns: where its number stands in a parameter of the nodes; int64.
-        least: its lowest sender, beyond all if it hears nobody; int32.
-        most: its highest sender, -1 if it hears nobody; int32.
+        owns: place of its number in a parameter of the nodes; int64.
+        least: its lowest sender, beyond all if it has none; int32.
+        most: its highest sender, -1 if it has none; int32.
     """
 
     senders: Table
@@ -45,12 +44,12 @@ class Wiring:
 
     @property
     def width(self) -> int:
-        """The most senders that a node has."""
+        """The most senders of a node."""
         return int(self.counts.max(initial=0))
 
     @classmethod
     def of(cls, context: KernelContext) -> Wiring:
-        """The wiring of a site of one input."""
+        """Makes the wiring of a context with one input."""
         (source,), (start, stop), grid = context.sources, context.rows, context.grid
         wiring, n_nodes = grid.connectivity, context.n_rows * grid.nodes_per_row
         step = max(1, _EDGES_AT_ONCE // max(wiring.fan_in(source.shape) * grid.nodes_per_row, 1))
@@ -71,7 +70,7 @@ class Wiring:
 
 
 def _lists(counts: Table, senders: Table, n_before: int) -> tuple[Table, ...]:
-    """Lists of senders without repetitions; for each node, where its list begins after `n_before`, its
+    """Makes lists of senders without repetitions; for each node, where its list begins after `n_before`, its
     length, and its bounds.
     """
     ends = np.cumsum(counts, dtype=np.int64)

@@ -2,23 +2,24 @@
 
 Names in the text: `v_` a number that the function assigns (uniform, or of the example at hand), `t_` a tile
 of a varying one, `a_` an array of the function's own, `p_` a parameter, `n_` the node's number of one, `u` a
-uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` say where the node's senders
-and its parameters begin, `at` and `m` where the tile begins and how many examples it has.
+uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` are where the node's senders
+and its parameters begin, `at` and `m` where the tile begins and its number of examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.grouping import Flow, stores
+from partita.engine.kernels.nodes.kinds import kinds_of
 from partita.engine.kernels.nodes.passes import Varying
-from partita.engine.kernels.nodes.text import Writing
+from partita.engine.kernels.nodes.text import Constants, Writing
 
 UNROLLED = 4
-"""Turns of a loop over edges that share one loop over the examples."""
+"""Iterations of a loop over edges that share one loop over the examples."""
 
 TILE_TYPES: dict[ir.Kind, str] = {"real": "R", "int": "np.int64", "bool": "np.bool_"}
 
@@ -32,7 +33,7 @@ class Lines:
     n_names: int = 0
 
     def fresh(self, prefix: str) -> str:
-        """A name of its own, so that no name has two types."""
+        """Returns a new name, so that no name has two types."""
         self.n_names += 1
         return f"{prefix}{self.n_names}"
 
@@ -42,7 +43,7 @@ class Lines:
 
     @contextmanager
     def inside(self, head: str) -> Iterator[None]:
-        """What is added meanwhile stands below this line."""
+        """Indents what is added in the block below this line."""
         self(head)
         self.depth += 1
         yield
@@ -55,14 +56,14 @@ class Outside(Writing):
 
     Args:
         own: the names of the function's own arrays.
-        sums_in_place: whether weighted sums are found where states are to be written.
+        sums_in_place: whether weighted sums are read where activations are to be written.
     """
 
     own: frozenset[str] = frozenset()
     sums_in_place: bool = False
 
     def leaf(self, expression: ir.Expression) -> str | None:
-        """A uniform number: a parameter's, or one that the function keeps."""
+        """Writes a uniform number: a parameter's, or one that the function keeps."""
         match expression:
             case ir.Item(array, index) if array in self.own:
                 return f"a_{array}[{self.text(index)}]"
@@ -72,7 +73,7 @@ class Outside(Writing):
 
 
 class Inside(Outside):
-    """Writes expressions in a loop over examples; what they need before it goes into `before`."""
+    """Writes expressions in a loop over examples; their uniform parts are computed before it."""
 
     def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
         super().__init__(
@@ -82,7 +83,7 @@ class Inside(Outside):
         self._known: dict[tuple[str, str], str] = {}
 
     def leaf(self, expression: ir.Expression) -> str | None:
-        """What does not vary is computed before the loop; numbers of arrays are those of the example."""
+        """Computes uniform parts before the loop; reads numbers of arrays for the example."""
         if not self._varying(expression):
             if isinstance(expression, ir.Constant):
                 return None
@@ -98,7 +99,7 @@ class Inside(Outside):
         return super().leaf(expression)
 
     def item(self, array: str, index: ir.Expression) -> str:
-        """An array's number of the example at hand."""
+        """Writes an array's number for the example at hand."""
         place = self._outside.text(index)
         if array in self.own:
             return f"{self._known_before('y', f'part(a_{array}, {place}, 0, m)')}[e]"
@@ -117,10 +118,10 @@ class BodyWriter:
     """Writes statements.
 
     Args:
-        outside: how uniform expressions are written.
-        varying: what varies.
+        outside: writer of uniform expressions.
+        varying: the varying names.
         tiles: varying variables that are kept in tiles.
-        into: where the text goes.
+        into: receives the text.
     """
 
     def __init__(self, outside: Outside, varying: Varying, tiles: set[str], into: Lines) -> None:
@@ -163,7 +164,7 @@ class BodyWriter:
             self._into("pass")
 
     def _unrolled(self, loop: ir.Loop) -> None:
-        """Several turns at once, as long as there are so many; then one by one. The order stays."""
+        """Writes several iterations at once, then the rest one by one. The order stays."""
         into, text, name = self._into, self._outside, loop.variable
         into(f"begin, end = {text.text(loop.start)}, {text.text(loop.stop)}")
         into(f"cut = end - (end - begin) % {UNROLLED} if end > begin else begin")
@@ -184,17 +185,24 @@ class BodyWriter:
             self._sum(found_backward)
 
     def _each(self, body: Sequence[ir.Statement]) -> None:
-        """A loop over the examples: tiles are read, the statements done, tiles written."""
+        """Writes a loop over the examples: tiles are read, the statements run, tiles written."""
         inside, flow = Inside(self._outside, self._varying, self._into), Flow(body)
         lines = Lines(depth=self._into.depth + 1)
         lines(*(f"v_{name} = t_{name}[e]" for name in sorted(flow.entering & self._tiles)))
-        _each_example(body, inside, lines)
+
+        def special(statement: ir.Store | ir.Output) -> str:
+            value = inside.real(statement.value)
+            if isinstance(statement, ir.Store):
+                return f"{inside.item(statement.array, statement.index)} = {value}"
+            return f"result[e] = downcast({value}, result[e])"
+
+        statements(body, inside, lines, special)
         lines(*(f"t_{name}[e] = v_{name}" for name in sorted(flow.assigned & self._tiles)))
         self._into("for e in range(m):")
         self._into.lines += lines.lines
 
     def _send(self, index: ir.Expression, value: ir.Expression) -> None:
-        """Adds the errors of an edge to those of its sender, if that is asked for."""
+        """Adds the errors of an edge to those of its sender, if these are asked for."""
         into = self._into
         into(f"sender = senders[first + {self._outside.text(index)}]")
         with into.inside("if low <= sender < high:"):
@@ -206,7 +214,7 @@ class BodyWriter:
                 into(*self._loads(value), f"sums[e] = {text}")
 
     def _sum(self, outputs: Sequence[ir.Statement]) -> None:
-        """Sums over the examples, side by side."""
+        """Writes sums over the examples, side by side."""
         into, lines = self._into, Lines(depth=self._into.depth + 1)
         inside = Inside(self._outside, self._varying, into)
         loads: set[str] = set()
@@ -235,27 +243,6 @@ class BodyWriter:
         ]
 
 
-def _each_example(body: Sequence[ir.Statement], inside: Inside, lines: Lines) -> None:
-    """Statements of one example."""
-    for statement in body:
-        match statement:
-            case ir.Assign(name, value):
-                lines(f"v_{name} = {inside.assigned(name, value)}")
-            case ir.Store(array, index, value):
-                lines(f"{inside.item(array, index)} = {inside.real(value)}")
-            case ir.Branch(condition, yes, no):
-                with lines.inside(f"if {inside.truth(condition)}:"):
-                    _each_example(yes, inside, lines)
-                    lines("pass")
-                if no:
-                    with lines.inside("else:"):
-                        _each_example(no, inside, lines)
-            case ir.Output(_, None, value):
-                lines(f"result[e] = downcast({inside.real(value)}, result[e])")
-            case _:
-                raise AssertionError(f"{statement} is not of an example")
-
-
 def _shifted(place: ir.Expression, by: int) -> ir.Expression:
     return ir.Operation("+", (place, ir.Constant(by))) if by else place
 
@@ -264,8 +251,13 @@ def _moved(statement: ir.Statement, variable: str, place: ir.Expression) -> ir.S
     return ir.edited(statement, lambda expression: ir.put(expression, ir.Variable(variable), place))
 
 
-def plain_body(body: Sequence[ir.Statement], writing: Writing, lines: Lines) -> None:
-    """Statements of a function of numbers."""
+def statements(
+    body: Sequence[ir.Statement],
+    writing: Writing,
+    lines: Lines,
+    special: Callable[[ir.Store | ir.Output], str] | None = None,
+) -> None:
+    """Writes statements of numbers; `special` writes those that store or hand over."""
     for statement in body:
         match statement:
             case ir.Assign(name, value):
@@ -273,13 +265,28 @@ def plain_body(body: Sequence[ir.Statement], writing: Writing, lines: Lines) -> 
             case ir.Branch(condition, yes, no):
                 for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
                     with lines.inside(head):
-                        plain_body(side, writing, lines)
+                        statements(side, writing, lines, special)
                         lines("pass")
             case ir.Loop(variable, start, stop, step, inner):
-                with lines.inside(
-                    f"for v_{variable} in range({writing.text(start)}, {writing.text(stop)}, {step}):"
-                ):
-                    plain_body(inner, writing, lines)
+                bounds = f"{writing.text(start)}, {writing.text(stop)}, {step}"
+                with lines.inside(f"for v_{variable} in range({bounds}):"):
+                    statements(inner, writing, lines, special)
                     lines("pass")
+            case ir.Store() | ir.Output() if special is not None:
+                lines(special(statement))
             case _:
                 raise AssertionError(f"{statement} is not of numbers alone")
+
+
+def helper_functions(function: ir.Function, constants: Constants, prefix: str = "h_") -> Iterator[str]:
+    """Writes the functions that a function calls, each after those that it calls itself."""
+    for name, helper in function.helpers.items():
+        inner, lines = helper.function, Lines()
+        yield from helper_functions(inner, constants, f"{prefix}{name}_")
+        writing = Writing(kinds_of(inner.body), constants, f"{prefix}{name}_")
+        statements(inner.body, writing, lines)
+        (result,) = inner.results
+        assert not isinstance(result, ir.Elements)
+        lines(f"return {writing.of_kind(result, helper.kind)}")
+        arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
+        yield "\n".join([f"def {prefix}{name}({arguments}):", *lines.lines])

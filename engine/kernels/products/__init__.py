@@ -1,4 +1,4 @@
-"""Products of two matrices, by the library that a plan says.
+"""Products of two matrices, by the library that the plan determines.
 
 `product` prepares one: by NumPy's BLAS (`blas` keeps it on one thread), by torch (`torch_products`, imported
 where it is needed), or by our own `tiles`.

@@ -1,7 +1,7 @@
-"""Keeps the BLAS of a process on one thread, as long as anybody's kernels use it.
+"""Keeps the BLAS of a process on one thread, as long as any kernel uses it.
 
-Kernels that want several threads call it from several (`product`). Its own threads would stay awake after a
-product, up to 100 ms, and take cores from whatever computes next; and with their number the bits change.
+Kernels that need several threads call it from several (`product`). Its own threads would stay awake after a
+product, up to 100 ms, and take cores from the next kernel; and with their number the bits change.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from threadpoolctl import threadpool_limits
 
 
 class _Limit:
-    """The limit of the process, held by several."""
+    """The limit of the process, with a count of holders."""
 
     def __init__(self) -> None:
         self._lock, self._holders = threading.Lock(), 0
         self._limits: threadpool_limits | None = None
 
     def hold(self) -> None:
-        """Sets it, if nobody holds it yet."""
         with self._lock:
             if not self._holders:
                 self._limits = threadpool_limits(limits=1, user_api="blas")
             self._holders += 1
 
     def release(self) -> None:
-        """Gives the process back what it had, if nobody else holds it."""
+        """Restores the original limit with the last holder."""
         with self._lock:
             self._holders -= 1
             if not self._holders and self._limits is not None:
@@ -41,7 +40,9 @@ _LIMIT = _Limit()
 
 @contextmanager
 def blas_on_one_thread() -> Iterator[None]:
-    """While it lasts, a BLAS computes on the thread that calls it. For several threads at a time."""
+    """Keeps the BLAS on the thread that calls it, for the block. May be nested, and entered from several
+    threads.
+    """
     _LIMIT.hold()
     try:
         yield

@@ -1,8 +1,8 @@
-"""Prepared products of two matrices, by the library and on the threads that the plan says.
+"""Prepared products of two matrices, by the library and on the threads that the plan determines.
 
-The choice is a pure function of the shape and of the plan's choices (`partitioner/cluster/products.py`):
-no process measures, so all that have the plan compute the same bits. Torch is imported when it is needed, and
-not before: that takes seconds and some 200 MB.
+The choice is a pure function of the shape and of the plan (`partitioner/cluster/products.py`): no process
+measures, so all that have the plan compute the same bits. Torch is imported when it is needed, and not
+before: that takes seconds and some 200 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def product(
     scratch: Scratch | None = None,
     accumulate: bool = False,
 ) -> Call:
-    """A call that writes `a @ b` into `out`, whatever the arrays hold by then.
+    """Prepares `a @ b` into `out`.
 
     Args:
         a: `[m, k]`, float32, float64, or bfloat16 as uint16; in rows or in columns (a transposed view), which
@@ -37,8 +37,9 @@ def product(
         out: `[m, n]`, of the same type, C-contiguous.
         pool: the threads that may compute it.
         choices: which library computes it, and how many of these threads it uses.
-        scratch: as for `tiles.product`; also where a product lies before it is added.
-        accumulate: adds it to what is there. NumPy's BLAS cannot, so the product lies beside it first.
+        scratch: as for `tiles.product`; also holds a product before it is added.
+        accumulate: whether to add to what is there. NumPy's BLAS cannot, so the product goes to scratch
+            first.
     """
     assert a.dtype == b.dtype == out.dtype and out.flags.c_contiguous, f"{a.dtype} {b.dtype} {out.dtype}"
     assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), (
@@ -49,7 +50,7 @@ def product(
 
 
 def shape_of(a: Array, b: Array, threads: int) -> ProductShape:
-    """The product's shape, as choices know it."""
+    """Returns the product's shape, as choices know it."""
     layout = "".join("N" if matrix.strides[1] == matrix.itemsize else "T" for matrix in (a, b))
     precision = "bfloat16" if a.dtype == np.uint16 else a.dtype.name
     return ProductShape(a.shape[0], a.shape[1], b.shape[1], layout, precision, threads)
@@ -65,7 +66,7 @@ def product_by(
     scratch: Scratch | None = None,
     accumulate: bool = False,
 ) -> Call:
-    """As `product`, by the library of a choice."""
+    """Prepares a product by the library of a choice; see `product`."""
     threads = min(choice.threads, pool.threads)
     if choice.library == "torch":
         from partita.engine.kernels.products import torch_products  # here, because it imports torch
@@ -79,7 +80,9 @@ def product_by(
 def _by_numpy(
     a: Array, b: Array, out: Array, *, pool: ThreadPool, scratch: Scratch | None, accumulate: bool
 ) -> Call:
-    """The BLAS has one thread (`blas`); of a team, each thread calls it for rows of its own."""
+    """Prepares a product by the BLAS, which has one thread (`blas`): each thread of the pool calls it for
+    rows of its own.
+    """
     if not accumulate:
         return partial(_multiply, a, b, out, pool) if pool.threads > 1 else partial(np.matmul, a, b, out)
     room = scratch or Scratch(1, out.dtype)

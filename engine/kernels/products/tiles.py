@@ -1,6 +1,6 @@
 """Products of two matrices by our own tiles, prepared, and cut into blocks that stay in the cache.
 
-Every element is a chain of fused multiply-adds over the terms in ascending order, as `vector_products` says:
+Every element is a chain of fused multiply-adds over the terms in ascending order, as in `vector_products`:
 neither tiles, blocks nor threads change its bits.
 """
 
@@ -25,7 +25,7 @@ _PANEL: Final = 96
 """Rows whose numbers, for the terms of a block, stay in the cache while the lanes go by."""
 _TERMS_BYTES_IN_ROWS: Final = 2048
 _TERMS_BYTES_IN_COLUMNS: Final = 1024
-"""How long a block of terms is. Those of rows that lie in columns come from as many places far apart."""
+"""Size of a block of terms. Those of rows that lie in columns come from as many places far apart."""
 
 
 def product(
@@ -37,15 +37,16 @@ def product(
     scratch: Scratch | None = None,
     accumulate: bool = False,
 ) -> Call:
-    """A call that writes `a @ b` into `out`; the rows are split over the threads of the pool.
+    """Prepares `a @ b` into `out`; the rows are split over the threads of the pool.
 
     Args:
-        a: `[m, k]`, float32 or float64; in rows or in columns, which may lie apart.
-        b: `[k, n]`, likewise. If it lies in columns, each call turns it first.
-        out: `[m, n]`, of the same type, C-contiguous.
-        pool: who computes it.
-        scratch: of that type, where `b` is turned; it may serve many products. None for one of its own.
-        accumulate: the chains begin with what is in `out`.
+        a: `[m, k]`, of the type of `out` or bfloat16's bits; in rows or in columns, which may lie apart.
+        b: `[k, n]`, likewise. If it lies in columns, each call transposes it first.
+        out: `[m, n]`, float32 or float64, C-contiguous.
+        pool: the threads that compute it.
+        scratch: of the type of `out`, for `b` transposed; it may serve many products. None for one of its
+            own.
+        accumulate: whether the chains begin with what is in `out`.
     """
     right = _flat(b)
     if b.strides[1] == b.itemsize:
@@ -68,7 +69,7 @@ def product(
 def _of_rows(
     a: Array, right: Array, lanes: int, out: Array, pool: ThreadPool, *, accumulate: bool
 ) -> Callable[[Array, int], None]:
-    """What multiplies `a` by rows of so many lanes in a flat array, like `right`, a stride apart."""
+    """Prepares `a` times rows of so many lanes in a flat array, like `right`, a stride apart."""
     (m, k), left, result = a.shape, _flat(a), out.reshape(-1)
     row_stride, step_stride = (stride // a.itemsize for stride in a.strides)
     bound(_rows, result, left, row_stride, step_stride, right, 0, 0, 0, k, lanes, accumulate)
@@ -83,7 +84,7 @@ def _of_rows(
 
 
 def _transposition(matrix: Array, like: Array, stride: int, pool: ThreadPool) -> Callable[[Array], None]:
-    """What writes the columns of a matrix, which lies in rows, into a flat array, a stride apart."""
+    """Prepares the transposition of a matrix in rows into a flat array, a stride apart."""
     (n_rows, n_columns), x, x_stride = matrix.shape, _flat(matrix), matrix.strides[0] // matrix.itemsize
     in_line = LINE_BYTES // matrix.itemsize
     bound(_turn, x, x_stride, like.reshape(-1), stride, 0, 0, n_columns)
@@ -99,8 +100,8 @@ def _transposition(matrix: Array, like: Array, stride: int, pool: ThreadPool) ->
 
 
 def padded_stride(lanes: int, item_bytes: int) -> int:
-    """From row to row of a matrix that was turned: an odd number of lines, so that the rows of a tile do not
-    compete for the same places of the cache.
+    """Stride between rows of a transposed matrix: an odd number of lines, so that rows do not compete for the
+    same places of the cache.
     """
     in_line = LINE_BYTES // item_bytes
     return (-(-lanes // in_line) | 1) * in_line
@@ -117,7 +118,7 @@ def multiply_blocks(
     extent: Extent,
     continued: bool,
 ) -> None:
-    """As `vector_products.multiply`, for one leap with many rows and steps.
+    """Multiplies as `vector_products.multiply`, for one outer step with many rows and steps.
 
     For compiled code, without checks.
     """
@@ -144,7 +145,7 @@ def multiply_blocks(
 
 @compiled
 def _evenly(steps: int, longest: int, multiple: int) -> int:
-    """How long blocks are of which none is much shorter than the others: a short one is the slowest."""
+    """Returns the length of blocks of which none is much shorter than others: a short one is slow."""
     blocks = max(-(-steps // longest), 1)
     return max(-(-steps // (blocks * multiple)), 1) * multiple
 
@@ -169,7 +170,7 @@ def _rows(
     lanes: int,
     accumulate: bool,
 ) -> None:
-    """Rows `[start, stop)` of a product."""
+    """Computes rows `[start, stop)` of a product."""
     multiply_blocks(
         out,
         Strides(start * lanes, lanes, 0, 0),
@@ -184,12 +185,12 @@ def _rows(
 
 @compiled
 def _turn(x: Array, x_stride: int, out: Array, out_stride: int, start: int, stop: int, columns: int) -> None:
-    """Rows `[start, stop)` of a matrix become columns."""
+    """Transposes rows `[start, stop)` of a matrix."""
     transpose(x, start * x_stride, x_stride, out, start, out_stride, stop - start, columns)
 
 
 def _flat(matrix: Array) -> Array:
-    """Its memory, from the first number to the last, with what lies between its rows."""
+    """Returns the memory of a matrix, from the first number to the last, with what lies between its rows."""
     if not matrix.size:
         return matrix.reshape(-1)
     last = sum((n - 1) * stride for n, stride in zip(matrix.shape, matrix.strides, strict=True))

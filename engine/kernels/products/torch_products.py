@@ -1,4 +1,4 @@
-"""Products of matrices by torch, on the memory of NumPy's arrays. To import this imports torch."""
+"""Products of matrices by torch, on the memory of NumPy's arrays. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partita.engine.kernels.kernel import Array, Call
 
 
 class _Threads(threading.local):
-    """How many threads the calling thread has asked of torch; 0 if it never has."""
+    """Number of threads that the calling thread has set in torch; 0 if it never has."""
 
     asked = 0
 
@@ -20,7 +20,7 @@ _THREADS = _Threads()
 
 
 def product(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = False) -> Call:
-    """As `products.product`."""
+    """Prepares a product; see `products.product`."""
     left, right, result = _tensor(a), _tensor(b), _tensor(out)
 
     def call() -> None:
@@ -34,7 +34,7 @@ def product(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = 
 
 
 def _use(threads: int) -> None:
-    """Lets products of the calling thread use exactly so many.
+    """Sets the number of threads for products of the calling thread.
 
     OpenMP and MKL keep the number for each thread that calls, and this may be one that torch has never seen.
     It is set even where OpenMP has it already: until then MKL may use fewer threads, or those of another
@@ -46,6 +46,5 @@ def _use(threads: int) -> None:
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    """The same memory."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

@@ -1,7 +1,7 @@
-"""Loops whose sums stay in registers: what layers on patches, convolutions and products of matrices share.
+"""Loops in LLVM's language whose sums stay in registers: `vector_products` of small matrices and
+`transposition`.
 
-`vector_products` multiplies a tile of rows by a tile of vectors, `transposition` turns matrices in registers;
-both are written with the vectors of `llvm_vectors`. `scratch` is memory that threads borrow.
+`llvm_vectors` writes for the machine's vectors, `scratch` holds arrays for the threads of a pool.
 """
 
 from partita.engine.kernels.tiles.vector_products import Extent, Strides, multiply

@@ -1,8 +1,7 @@
-"""Vectors of the machine, for code that is written in LLVM's language, where plain loops would leave sums in
-memory.
+"""Vectors of the machine, for code written in LLVM's language, where plain loops would leave sums in memory.
 
-What uses these is generated while Numba compiles: an `intrinsic` receives a builder, and `Vectors` writes
-with it. Sums are float32 or float64; what is loaded is of that type, or bfloat16's bits, which are upcast.
+This code is generated while Numba compiles: an `intrinsic` receives a builder, and `Vectors` writes with it.
+Sums are float32 or float64; operands are of that type, or bfloat16's bits, which are upcast.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ I1, I16, I32, I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
 _FEATURES: Final = binding.get_host_cpu_features()
 
 VECTOR_BYTES: Final = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
-"""Of the machine's vectors."""
+"""Size of the machine's vectors."""
 REGISTERS: Final = 32 if VECTOR_BYTES == 64 or platform.machine() in ("aarch64", "arm64") else 16
-"""How many vectors it holds at a time."""
+"""Number of its vector registers."""
 LINE_BYTES: Final = 64
-"""What memory hands over at a time."""
+"""Size of a cache line."""
 
 _NAMES: Final = {ir.FloatType(): "f32", ir.DoubleType(): "f64", I16: "i16"}
 _BYTES: Final = {ir.FloatType(): 4, ir.DoubleType(): 8, I16: 2}
@@ -37,8 +36,8 @@ class Vectors:
     """Writes operations on vectors of sums.
 
     Args:
-        builder: which writes.
-        scalar: of the sums, `float` or `double` of LLVM.
+        builder: LLVM's, which writes.
+        scalar: type of the sums, `float` or `double` of LLVM.
     """
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
@@ -47,7 +46,7 @@ class Vectors:
         self.type = ir.VectorType(scalar, self.lanes)
 
     def load(self, pointer: ir.Value, mask: ir.Value | None = None) -> ir.Value:
-        """The numbers from the pointer on, in any alignment; zeros, and nothing read, where it is masked."""
+        """Loads the numbers from the pointer on, in any alignment; zeros, and nothing read, where masked."""
         stored = ir.VectorType(pointer.type.pointee, self.lanes)
         place = self.builder.bitcast(pointer, stored.as_pointer())
         align = n_bytes(stored.element)
@@ -58,7 +57,7 @@ class Vectors:
         return self.upcast(self.builder.call(load, [place, ir.Constant(I32, align), mask, zeros]))
 
     def store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value | None = None) -> None:
-        """Writes a vector of sums, in any alignment; nothing where it is masked."""
+        """Stores a vector of sums, in any alignment; nothing where masked."""
         place = self.builder.bitcast(pointer, self.type.as_pointer())
         align = n_bytes(self.scalar)
         if mask is None:
@@ -69,7 +68,7 @@ class Vectors:
         self.builder.call(store, [value, place, ir.Constant(I32, align), mask])
 
     def upcast(self, value: ir.Value) -> ir.Value:
-        """Of bfloat16's bits, one or a vector of them, the numbers; anything else stays."""
+        """Converts bfloat16's bits, one or a vector of them, to numbers; anything else stays."""
         vector = value.type if isinstance(value.type, ir.VectorType) else None
         if (vector.element if vector else value.type) != I16:
             return value
@@ -80,14 +79,14 @@ class Vectors:
         return self.builder.bitcast(self.builder.shl(self.builder.zext(value, wide), shift), single)
 
     def repeat(self, value: ir.Value) -> ir.Value:
-        """A number in every lane."""
+        """Repeats a number in every lane."""
         vector = ir.VectorType(value.type, self.lanes)
         no_op = ir.Constant(vector, ir.Undefined)
         first = self.builder.insert_element(no_op, value, ir.Constant(I32, 0))
         return self.shuffled(first, no_op, [0] * self.lanes)
 
     def repeat_upcast(self, value: ir.Value) -> ir.Value:
-        """A loaded number, upcast, in every lane."""
+        """Upcasts a loaded number, and repeats it in every lane."""
         if value.type != I16:
             return self.repeat(value)
         # Twice in every lane, the lower cut off: cheaper than shifts, and nothing leaves the vectors.
@@ -99,20 +98,20 @@ class Vectors:
         return self.builder.bitcast(upper, self.type)
 
     def shuffled(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
-        """The lanes with these numbers of the two vectors, one behind the other."""
+        """Picks the lanes with these numbers from the two vectors, one behind the other."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def mask(self, count: ir.Value) -> ir.Value:
-        """The first lanes, as many as `count` (any number)."""
+        """Makes a mask of the first `count` lanes (any number)."""
         numbers = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
         return self.builder.icmp_signed("<", numbers, self.repeat(count))
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """`a * b + c`, rounded once."""
+        """Computes `a * b + c`, rounded once."""
         return self.builder.call(self._intrinsic("fma", self.type, [self.type] * 3, self.type), [a, b, c])
 
     def prefetch(self, pointer: ir.Value) -> None:
-        """Asks for the line at the pointer, which may be no one's, to be read soon."""
+        """Prefetches the line at the pointer, which need not be valid."""
         place = self.builder.bitcast(pointer, ir.IntType(8).as_pointer())
         takes = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
         function = cgutils.get_or_insert_function(self.builder.module, takes, "llvm.prefetch.p0")
@@ -127,17 +126,17 @@ class Vectors:
 
 
 def n_bytes(scalar: ir.Type) -> int:
-    """Of a number in memory."""
+    """Returns the size of a number in memory."""
     return _BYTES[scalar]
 
 
 def number(value: int) -> ir.Constant:
-    """A whole number of Numba's, as a constant."""
+    """Makes a constant of Numba's integer type."""
     return ir.Constant(I64, value)
 
 
 def data_of(context: Any, builder: ir.IRBuilder, kind: Any, array: ir.Value) -> ir.Value:
-    """The pointer to the first number of an array."""
+    """Returns the pointer to the first number of an array."""
     return context.make_array(kind)(context, builder, array).data
 
 
@@ -150,7 +149,7 @@ def _declare_pointer(typing_context, array):  # type: ignore[no-untyped-def]
 
 
 pointer_to = cast(Callable[[Any], Any], intrinsic(_declare_pointer))
-"""Where an array's first number lies. For compiled code."""
+"""The address of an array's first number. For compiled code."""
 
 
 def _declare_lanes(typing_context, array):  # type: ignore[no-untyped-def]
@@ -161,4 +160,4 @@ def _declare_lanes(typing_context, array):  # type: ignore[no-untyped-def]
 
 
 lanes_of = cast(Callable[[Any], int], intrinsic(_declare_lanes))
-"""How many numbers of an array's type fill a vector. For compiled code."""
+"""The number of lanes of a vector of an array's type. For compiled code."""

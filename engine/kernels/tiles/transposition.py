@@ -1,4 +1,6 @@
-"""Turns matrices in squares that fit the registers: examples, which lie last, to where a loop wants them."""
+"""Transposes matrices in squares that fit the registers: examples, which lie last, to where a loop needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from partita.engine.numerics import compiled_to_be_called
 
 
 def _transposed(vectors: Vectors, rows: list[ir.Value]) -> list[ir.Value]:
-    """The columns of a square of vectors: pairs exchange halves, then quarters ... down to single lanes."""
+    """Transposes a square of vectors: pairs exchange halves, then quarters ... down to single lanes."""
     rows, half = list(rows), vectors.lanes // 2
     while half:
         for i in (i for i in range(vectors.lanes) if not i & half):
@@ -56,7 +58,7 @@ _turn = cast(Callable[..., None], intrinsic(_declare_turn))
 def transpose(
     x: Array, x_at: int, x_stride: int, out: Array, out_at: int, out_stride: int, rows: int, columns: int
 ) -> None:
-    """`out[column, row] = x[row, column]`, upcast. For compiled code, without checks.
+    """Writes `out[column, row] = x[row, column]`, upcast. For compiled code, without checks.
 
     Args:
         x: of the type of `out`, or bfloat16's bits; flat, C-contiguous.

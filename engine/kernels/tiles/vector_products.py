@@ -4,8 +4,8 @@ A product is cut into tiles of a few rows by a few vectors of lanes. Each step o
 each row, repeats it over the lanes, and adds its products with the vectors of the other operand; the sums go
 to memory once, after the last step.
 
-Every element is a chain of fused multiply-adds over leaps, then steps, in ascending order: neither the size
-of tiles, nor the machine's vectors, nor where a product is cut changes its bits.
+Every element is a chain of fused multiply-adds over outer steps, then steps, in ascending order: neither the
+size of tiles, nor the machine's vectors, nor where a product is cut changes its bits.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ from partita.engine.kernels.tiles.llvm_vectors import (
 from partita.engine.numerics import compiled_for_pointers
 
 ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
-"""Of the largest tile: its sums, a vector of each operand, and one to spare, fill the registers."""
+"""Rows and vectors of the largest tile: its sums, a vector of each operand, and one to spare, fill the
+registers.
+"""
 
 Masks: TypeAlias = Sequence[ir.Value | None]
 
 
 class Strides(NamedTuple):
-    """How an operand lies in a flat array: its number for a row, leap and step stands at
-    `at + row * row_stride + outer * outer_stride + step * step_stride`.
+    """The layout of an operand in a flat array: its number for a row, outer step and step stands at `at + row
+    * row_stride + outer * outer_stride + step * step_stride`.
     """
 
     at: int
@@ -52,7 +54,7 @@ class Strides(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How large a product is: rows by lanes of the result, leaps by steps of the sum."""
+    """The size of a product: rows by lanes of the result, outer steps by steps of the sum."""
 
     rows: int
     lanes: int
@@ -61,11 +63,11 @@ class Extent(NamedTuple):
 
 
 class Following(NamedTuple):
-    """What is read after a product, and asked for meanwhile.
+    """The operands of the next product, which are prefetched.
 
     Args:
         at: where in `left` as many numbers begin as the product reads, one after another; -1 for none.
-        beyond: how many numbers of `right`, behind the last that each leap reads.
+        beyond: how many numbers of `right`, behind the last that each outer step reads.
     """
 
     at: int
@@ -73,7 +75,7 @@ class Following(NamedTuple):
 
 
 NOWHERE: Final = Following(-1, 0)
-"""Nothing that is not at hand."""
+"""Nothing to prefetch."""
 
 
 class _Tiles:
@@ -94,7 +96,7 @@ class _Tiles:
         self.continued = self.vectors.repeat(builder.trunc(continued, I1))
 
     def write(self) -> None:
-        """All of them, and the choice between them."""
+        """Writes all tiles, and the choice between them."""
         builder, lanes = self.builder, number(self.vectors.lanes)
         n_vectors = builder.sdiv(builder.add(self.lanes, builder.sub(lanes, number(1))), lanes)
         before = builder.mul(builder.sub(n_vectors, number(1)), lanes)
@@ -112,7 +114,7 @@ class _Tiles:
         builder.position_at_end(end)
 
     def _tile(self, n_rows: int, masks: Masks) -> None:
-        """One tile, whose vectors are masked like this."""
+        """Writes one tile with these masks of its vectors."""
         builder, vectors = self.builder, self.vectors
         into, from_left = (
             [self._place(data, walk.at, (number(row), walk.row_stride)) for row in range(n_rows)]
@@ -139,7 +141,7 @@ class _Tiles:
         masks: Masks,
         sums: Sequence[ir.Value],
     ) -> None:
-        """One number for each row times one vector for each mask."""
+        """Multiplies one number for each row by one vector for each mask."""
         builder, vectors = self.builder, self.vectors
         from_left, from_right = (
             builder.add(builder.mul(outer, walk.outer_stride), builder.mul(step, walk.step_stride))
@@ -155,7 +157,7 @@ class _Tiles:
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
 
     def _ask(self, outer: ir.Value, n_rows: int) -> None:
-        """Asks for the share of a leap in what follows."""
+        """Prefetches the share of an outer step in what follows."""
         builder, following = self.builder, self.following
         numbers = builder.mul(self.steps, number(n_rows))
         begin = self._place(self.left, following.at, (outer, numbers))
@@ -166,21 +168,20 @@ class _Tiles:
         self._ask_for(end, following.beyond)
 
     def _ask_for(self, begin: ir.Value, count: ir.Value) -> None:
-        """Asks for so many numbers."""
         builder, in_line = self.builder, LINE_BYTES // n_bytes(begin.type.pointee)
         lines = builder.sdiv(builder.add(count, number(in_line - 1)), number(in_line))
         with cgutils.for_range(builder, lines) as line:
             self.vectors.prefetch(builder.gep(begin, [builder.mul(line.index, number(in_line))]))
 
     def _place(self, data: ir.Value, at: ir.Value, *moves: tuple[ir.Value, ir.Value]) -> ir.Value:
-        """The pointer to a position, after so many times each stride."""
+        """Returns the pointer to a position, after so many times each stride."""
         place = self.builder.gep(data, [at])
         for times, stride in moves:
             place = self.builder.gep(place, [self.builder.mul(times, stride)])
         return place
 
     def _lane(self, row: ir.Value, v: int) -> ir.Value:
-        """The pointer to vector number `v` of a row."""
+        """Returns the pointer to vector number `v` of a row."""
         return self.builder.gep(row, [number(v * self.vectors.lanes)])
 
 
@@ -212,8 +213,10 @@ def _multiply_tile(
     continued: bool,
     following: Following,
 ) -> None:
-    """Computes one tile. Takes pointers (an array would be seven arguments), and of walks what it uses:
-    `(at, row_stride)` of `into`, `(at, outer_stride, step_stride)` of `from_right`.
+    """Computes one tile.
+
+    Takes pointers (an array would be seven arguments), and of strides what it uses: `(at, row_stride)` of
+    `into`, `(at, outer_stride, step_stride)` of `from_right`.
     """
     _tile(out, into, left, from_left, right, from_right, extent, continued, following)
 
@@ -234,18 +237,18 @@ def multiply(
     continued: bool,
     following: Following,
 ) -> None:
-    """`out[row, lane] = sum over outer_steps and steps of left[row, outer, step] * right[outer, step, lane]`.
+    """Writes `out[row, lane] = sum of left[row, outer, step] * right[outer, step, lane]`.
 
-    Lanes lie one after another, in `out` and in `right`. For compiled code, without checks.
+    Lanes are contiguous, in `out` and in `right`. For compiled code, without checks.
 
     Args:
         out: float32 or float64, flat, C-contiguous, as the others.
-        into: where its numbers stand.
+        into: its layout.
         left: of the type of `out`, or bfloat16's bits.
-        from_left: where its numbers stand.
+        from_left: its layout.
         right: of the type of `out`, or bfloat16's bits.
-        from_right: where its numbers stand.
-        extent: how many there are.
+        from_right: its layout.
+        extent: size of the product.
         continued: whether the sums continue what `out` holds, or begin with zero.
         following: what is read next.
     """
@@ -282,7 +285,7 @@ def _from_row(walk: Strides, row: int) -> Strides:
 
 @register_jitable
 def _even(count: int, most: int) -> int:
-    """How many at a time, if as few and as even portions as can be have `most` each."""
+    """Returns how many to take at a time, if as few and as even portions as can be have `most` each."""
     if count <= most:
         return count
     portions = (count + most - 1) // most
@@ -313,4 +316,5 @@ def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # typ
 
 spread = cast(Callable[..., None], intrinsic(_declare_spread))
 """`spread(out, into, numbers, at, rows, lanes)` writes `numbers[at + row]`, upcast, into all lanes of each
-row, which a product may continue. For compiled code, without checks."""
+row, which a product may continue. For compiled code, without checks.
+"""
