@@ -57,7 +57,7 @@ class Edge(NamedTuple):
     @property
     def buffer(self) -> Buffer:
         """The gradient of the outputs of `layer` that `consumer` returns."""
-        return Buffer(BufferKind.GRAD_OUTPUT, self.layer, self)
+        return _along(self)
 
     def __str__(self) -> str:
         return f"{self.layer}<{self.consumer}" + (f"#{self.number}" if self.number else "")
@@ -94,7 +94,7 @@ class Buffer(NamedTuple):
     @property
     def is_of_minibatch(self) -> bool:
         """Whether all micro-batches share it: parameters, their gradient, or norms."""
-        return self.kind in _OF_MINIBATCH
+        return self[0] in _OF_MINIBATCH
 
     @property
     def contents(self) -> str:
@@ -144,6 +144,12 @@ class Buffer(NamedTuple):
         return name + number + ("" if self.peer is None else f"@{self.peer}")
 
 
+@lru_cache(maxsize=1 << 14)
+def _along(edge: Edge) -> Buffer:
+    return Buffer(BufferKind.GRAD_OUTPUT, edge.layer, edge)
+
+
+@lru_cache(maxsize=1 << 14)
 def activations(layer: str) -> Buffer:
     """The outputs of a layer's nodes."""
     return Buffer(BufferKind.ACTIVATIONS, layer)

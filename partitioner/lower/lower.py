@@ -25,7 +25,7 @@ from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower import partial_sums
 from partita.partitioner.lower.backward import BackwardPass
 from partita.partitioner.lower.gradients import UpdateWriter
-from partita.partitioner.lower.messages import GradientSum, Message, sums
+from partita.partitioner.lower.messages import GradientSum, GradientSums, Message
 from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.lower.writer import Writer
 
@@ -73,18 +73,29 @@ class ProgramInputs:
 
 
 def program_inputs(
-    owned: Ownership, messages: Sequence[Message], kind: StepKind, *, micro_batches: int = 1
+    owned: Ownership, messages: Sequence[Message], sums: GradientSums, kind: StepKind, *, micro_batches: int
 ) -> list[ProgramInputs]:
-    """Lists the inputs of each machine's program."""
-    sums = _sums_by_machine(owned) if kind.train else {}
+    """Lists the inputs of each machine's program.
+
+    Args:
+        owned: the assignment.
+        messages: the messages of a micro-batch.
+        sums: sums of gradients along each edge, of a step that trains.
+        kind: the kind of step.
+        micro_batches: number of micro-batches in a minibatch.
+    """
+    mine: list[dict[Edge, list[GradientSum]]] = [{} for _ in range(owned.machines)]
+    for edge, found in sums.items():
+        for each in found:
+            mine[each.machine].setdefault(edge, []).append(each)
     parts = _by_machine(owned.machines, messages)
     one = micro_batches * kind.overlap == 1  # portion, whose place in a pipeline does not matter
     places = [0] * owned.machines if one else pipeline_stages(owned.machines, messages)
     return [
         ProgramInputs(
-            owned, m, kind, tuple(mine), sums.get(m, {}), Pipeline(micro_batches, kind.overlap, places[m])
+            owned, m, kind, tuple(parts[m]), mine[m], Pipeline(micro_batches, kind.overlap, places[m])
         )
-        for m, mine in enumerate(parts)
+        for m in range(owned.machines)
     ]
 
 
@@ -115,16 +126,6 @@ def _write_backward(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequen
         for grid in sorted(from_above, key=updates.is_awaited, reverse=True):
             updates.write(grid)
     updates.finish()
-
-
-def _sums_by_machine(owned: Ownership) -> dict[int, dict[Edge, list[GradientSum]]]:
-    """Lists the sums of gradients that each machine computes along each edge."""
-    found: dict[int, dict[Edge, list[GradientSum]]] = {}
-    for layer in owned.graph.needs_error:
-        for edge in owned.edges(layer):
-            for current in sums(owned, edge):
-                found.setdefault(current.machine, {}).setdefault(edge, []).append(current)
-    return found
 
 
 def _write_forward(writer: Writer, mine: list[Grid]) -> None:

@@ -12,8 +12,14 @@ from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.arena import arranged
-from partita.partitioner.lower.lower import program_inputs
-from partita.partitioner.lower.messages import Message, messages_of, of_micro_batches
+from partita.partitioner.lower.lower import ProgramInputs, program_inputs
+from partita.partitioner.lower.messages import (
+    GradientSums,
+    Message,
+    gradient_sums,
+    messages_of,
+    of_micro_batches,
+)
 from partita.partitioner.lower.windows import WindowPlan, windows_of
 
 
@@ -44,10 +50,13 @@ class Lowering:
         """A step of this kind, for each machine."""
         kind = kind.of(self.sizes.graph)
         if kind not in self._programs:
-            messages = self._per_micro_batch(kind)
-            found = program_inputs(self.owned, messages, kind, micro_batches=self.sizes.micro_batches)
-            self._programs[kind] = tuple(share.program() for share in found)
+            self._programs[kind] = tuple(each.program() for each in self.program_inputs(kind))
         return self._programs[kind]
+
+    def program_inputs(self, kind: StepKind) -> list[ProgramInputs]:
+        """Everything that determines the program of each machine; the kind is normalised."""
+        messages, sums = self._per_micro_batch(kind), self._sums if kind.train else {}
+        return program_inputs(self.owned, messages, sums, kind, micro_batches=self.sizes.micro_batches)
 
     def windows(self, program: Program, keep: Collection[Buffer] | None) -> dict[Buffer, WindowPlan]:
         """The arrays that a machine holds to play a program; see `Plan.windows`."""
@@ -55,8 +64,12 @@ class Lowering:
 
     def _per_micro_batch(self, kind: StepKind) -> tuple[Message, ...]:
         if kind not in self._of_one:
-            self._of_one[kind] = messages_of(self.owned, self.sizes, kind)
+            self._of_one[kind] = messages_of(self.owned, self.sizes, kind, self._sums if kind.train else {})
         return self._of_one[kind]
+
+    @cached_property
+    def _sums(self) -> GradientSums:
+        return gradient_sums(self.owned)
 
     @cached_property
     def _of_one(self) -> dict[StepKind, tuple[Message, ...]]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from partita.layers.box import BLOCK, NOTHING, BoxSet
 from partita.partitioner.assign.ownership import Ownership
@@ -85,8 +85,18 @@ class GradientSum:
     following: int | None
 
 
-def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message, ...]:
-    """Lists the messages of a micro-batch: forward in topological order, then backward."""
+GradientSums: TypeAlias = dict[Edge, tuple[GradientSum, ...]]
+
+
+def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind, sums: GradientSums) -> tuple[Message, ...]:
+    """Lists the messages of a micro-batch: forward in topological order, then backward.
+
+    Args:
+        owned: the assignment.
+        sizes: sizes of the buffers.
+        kind: the kind of step.
+        sums: sums of gradients along each edge, of a step that trains.
+    """
     up = [
         *_shared_weights(owned, sizes),
         *_activations(owned, sizes),
@@ -96,7 +106,7 @@ def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message
     if not kind.train:
         return tuple(up)
     down = [
-        *_grad_outputs(owned, sizes),
+        *_grad_outputs(owned, sizes, sums),
         *_grad_preactivations(owned, sizes),
         *_shared_gradients(owned, sizes),
     ]
@@ -188,11 +198,11 @@ def _activations(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
                     yield _message(sizes, Operand(activations(grid.name), rows), piece.machine, destination)
 
 
-def _grad_outputs(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _grad_outputs(owned: Ownership, sizes: Sizes, sums: GradientSums) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
         for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
             joined: dict[tuple[int, int], BoxSet] = {}
-            for part in sums(owned, edge):
+            for part in sums[edge]:
                 if part.following is not None:
                     key = (part.machine, part.following)
                     joined[key] = joined.get(key, NOTHING) | part.rows
@@ -200,10 +210,14 @@ def _grad_outputs(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
                 yield _message(sizes, Operand(edge.buffer, rows), source, destination)
 
 
-def sums(owned: Ownership, edge: Edge) -> tuple[GradientSum, ...]:
-    """Lists the sums of gradients along an edge, in the order of the machines' pieces."""
-    by_part = owned.sums_by_machine(edge) or owned.crosses_tiles(edge)
-    return _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
+def gradient_sums(owned: Ownership) -> GradientSums:
+    """Lists the sums of gradients along each edge, in the order of the machines' pieces."""
+    found: GradientSums = {}
+    for layer in owned.graph.needs_error:
+        for edge in owned.edges(layer):
+            by_part = owned.sums_by_machine(edge) or owned.crosses_tiles(edge)
+            found[edge] = _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
+    return found
 
 
 def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[GradientSum, ...]:

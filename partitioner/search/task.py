@@ -14,6 +14,7 @@ from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
+from partita.partitioner.lower.lowering import Lowering
 from partita.partitioner.lower.piece_program import feed
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.bound import lower_bound_s
@@ -73,7 +74,9 @@ class Task:
             ValueError: a cut is impossible.
         """
         owned = assigned(self.graph, len(self.cluster), cuts)
-        return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.n_micro_batches)
+        lowered = Lowering(owned, self.costs.sizes)
+        count = self.n_micro_batches
+        return Plan(self.graph, self.cluster, self.batch, owned, self.precision, count, lowered=lowered)
 
     def layer_s(self, layer: str, rows: BoxSet, machine: int) -> float:
         """Prices all instructions of these rows of a layer in a step, in seconds."""

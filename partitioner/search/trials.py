@@ -15,8 +15,7 @@ from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.step_kind import StepKind
-from partita.partitioner.lower.lower import ProgramInputs, program_inputs
-from partita.partitioner.lower.messages import messages_of
+from partita.partitioner.lower.lower import ProgramInputs
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.simulate import simulate_programs
 from partita.partitioner.predict.timed_program import TimedProgram, timed_program
@@ -54,9 +53,7 @@ class Evaluator:
 
     def score(self, plan: Plan, *, limit_s: float = math.inf) -> Score:
         """Simulates a plan's step; checks memory only if the step is shorter than the limit."""
-        messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
-        found = program_inputs(plan.ownership, messages, self.kind, micro_batches=self.task.n_micro_batches)
-        parts = [self._part(share) for share in found]
+        parts = [self._part(share) for share in plan.lowering.program_inputs(self.kind)]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         self.programs = tuple(part.track.program for part in parts)
         record = simulate_programs([part.track for part in parts], self.hosts)
