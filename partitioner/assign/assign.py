@@ -10,12 +10,9 @@ from partita.partitioner.assign.piece import Piece
 
 
 def assigned(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
-    """Returns the ownership that cuts give.
+    """Returns the ownership that follows from a cut for every layer.
 
-    Args:
-        graph: the network.
-        machines: number of machines.
-        cuts: a cut for every layer; a loss without one that can be evaluated in shards lies with its scores.
+    A loss without a cut that can be evaluated in shards lies with its scores.
 
     Raises:
         ValueError: a cut cannot be.

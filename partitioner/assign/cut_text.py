@@ -29,9 +29,8 @@ class _Form:
 
     Args:
         word: first word; "" for plain rows.
-        made_by: returns the cut of machines and sizes, with a setting; raises ValueError.
+        made_by: returns the cut of machines and sizes, with a setting.
         setting: returns the setting of a cut of this form, "" for none; None for any other cut.
-        has_setting: whether the form has a setting.
     """
 
     word: str

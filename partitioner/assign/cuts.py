@@ -115,13 +115,7 @@ def _tuples(value: Any) -> Any:
 
 
 def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None) -> tuple[Piece, ...]:
-    """The pieces of a layer.
-
-    Args:
-        grid: the layer.
-        cut: the cut of the layer.
-        machines: number of machines.
-        source: the layer's first input; needed for a cut by inputs.
+    """Returns the pieces of a layer; `source` is its first input, for a cut by inputs.
 
     Raises:
         ValueError: more pieces than rows, a machine that is not there or named twice, sizes that do not add
@@ -200,12 +194,7 @@ def follows_input(cut: Cut | None) -> bool:
 
 
 def following(pieces: tuple[Piece, ...], below: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """The pieces of a layer that is cut by its inputs, along the pieces of its input if these fit.
-
-    Args:
-        pieces: pieces of the layer.
-        below: pieces of its input; none if it is a placeholder.
-    """
+    """The pieces of a layer cut by its inputs, along the pieces `below` of its input if these fit."""
     if len(pieces) == 1:
         return pieces
     ordered = sorted(pieces, key=lambda piece: piece.inputs or (0, 0))

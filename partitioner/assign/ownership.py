@@ -8,7 +8,7 @@ from functools import cached_property
 
 from partita.layers.box import NOTHING, Box, BoxSet, Span
 from partita.layers.connectivity import OneToOne, Patch
-from partita.layers.graph import Graph, Grid
+from partita.layers.graph import Graph
 from partita.layers.losses import Loss
 from partita.partitioner.assign.coverage import check_coverage, is_tile, with_columns
 from partita.partitioner.assign.parameter_slice import ParameterSlice
@@ -100,11 +100,9 @@ class Ownership:
             grid.name
             for grid in self.graph.computed
             if len(self.of(grid.name)) > 1
-            and sum(piece.box.size for piece in self.of(grid.name)) > self._extent(grid)
+            and sum(piece.box.size for piece in self.of(grid.name))
+            > (grid.whole.size if self.is_boxed(grid.name) else grid.n_rows)
         )
-
-    def _extent(self, grid: Grid) -> int:
-        return grid.whole.size if self.is_boxed(grid.name) else grid.n_rows
 
     def primary_rows(self, layer: str, machine: int) -> BoxSet:
         """The rows of a layer of which a machine is the primary owner."""

@@ -48,10 +48,7 @@ class Piece:
 
 
 def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
-    """Cuts `extent` rows into pieces in proportion to the weights, at least one row each.
-
-    Returns the boundaries, one more than there are weights, from 0 to `extent`.
-    """
+    """Boundaries, from 0 to `extent`, of pieces in proportion to the weights, with at least one row each."""
     total, met = sum(weights.values()), 0.0
     found = [0]
     for k, weight in enumerate(weights.values(), start=1):

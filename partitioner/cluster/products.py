@@ -65,12 +65,7 @@ class ProductShape:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The library of a product, and its threads.
-
-    Args:
-        library: library that computes it.
-        threads: threads that it uses.
-    """
+    """The library that computes a product, and the threads that it uses."""
 
     library: Library
     threads: int
