@@ -12,8 +12,8 @@ from partita.engine.profile.tables import products_text
 
 @command()
 def kernels(forget: Forget = False) -> None:
-    """Which library computes which matrix product here: the fixed rule, and what `partita calibrate`
-    measured.
+    """Prints which library computes which matrix product: the fixed rule, and the choices of `partita
+    calibrate`.
     """
     with one_sentence_each():
         store = Store()

@@ -15,7 +15,7 @@ from partita.partitioner.table import plan_table
 
 @dataclass(frozen=True)
 class Shown:
-    """What a plan is shown as, besides its table.
+    """Outputs of a plan besides its table.
 
     Args:
         draw: write the plan as an SVG picture.
@@ -32,7 +32,7 @@ class Shown:
 
 @command()
 def plan(file: File, machines: Machines = 2, *, planning: Planning, shown: Shown) -> None:
-    """Who owns what, which messages follow, and the predicted step."""
+    """Prints who owns what, which messages follow, and the predicted step."""
     with one_sentence_each():
         if shown.timeline or shown.page:
             view("pages")  # a library that is missing is named before any work

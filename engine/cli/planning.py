@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Planning(Step):
-    """How a network is cut.
+    """Options of commands that cut a network.
 
     Args:
         cluster: TOML file that describes the machines, in the place of --machines and --threads.

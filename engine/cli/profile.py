@@ -26,7 +26,7 @@ Counts = Annotated[
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured and written.
+    """Settings of a profile, and its outputs.
 
     Args:
         uncalibrated: predict by guessed rates; measure no kernels and no links before.
@@ -45,7 +45,7 @@ class Measuring:
 
 @command()
 def profile(file: File, machines: Counts = None, *, planning: Planning, measuring: Measuring) -> None:
-    """What more machines gain: measured where this machine can play them, simulated elsewhere.
+    """Finds the gain of more machines: measured where this machine can play them, simulated elsewhere.
 
     With --cluster its first machines are simulated, and nothing is measured.
     """
@@ -83,13 +83,13 @@ def profile(file: File, machines: Counts = None, *, planning: Planning, measurin
 
 
 def default_counts(described: Cluster | None) -> tuple[int, ...]:
-    """Doublings: up to 8 machines, or to all of a cluster."""
+    """Returns doublings: up to 8 machines, or to all of a cluster."""
     most = 8 if described is None else len(described)
     return (*(1 << n for n in range(most.bit_length()) if 1 << n < most), most)
 
 
 def parse_counts(written: str) -> tuple[int, ...]:
-    """`1,2,4`.
+    """Reads numbers of machines: `1,2,4`.
 
     Raises:
         ValueError: something between the commas is no number.

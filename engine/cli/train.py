@@ -67,7 +67,7 @@ def train(
 
 
 def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
-    """What follows the training is looked at before it: a mistake there must not cost the whole run."""
+    """Checks the inputs of the steps after the training: a mistake there must not cost the whole run."""
     if held_out is not None:
         try:
             check_data(plan.graph, held_out, targets=True, precision=plan.precision)
@@ -78,7 +78,7 @@ def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
 
 
 def report(run: Run, held_out: Data | None, save: Path | None) -> None:
-    """The last lines of a training."""
+    """Prints the last lines of a training."""
     done = [f"{counted(sum(run.steps), 'step')}"] if run.steps else []
     done += [f"{counted(run.iterations, 'iteration')}"] if run.outcome is not None else []
     print(f"trained {' and '.join(done)} in {run.seconds:.1f} s; checkpoint: {run.checkpoint}")

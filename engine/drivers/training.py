@@ -224,7 +224,7 @@ class Training(ABC):
 
     @abstractmethod
     def _kept(self) -> str:
-        """What of the run is on disk, and how to go on with it; empty when there is nothing."""
+        """The files of the run, and how to go on with it; empty when there are none."""
 
     @abstractmethod
     def _finished(self, done: EndRun, display: Display) -> Run:

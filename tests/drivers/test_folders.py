@@ -127,7 +127,7 @@ with temporary_folder("a run"), lock_folder(Path(sys.argv[2]), "a run"):
 def test_what_a_killed_run_left_stands_in_nobodys_way_and_is_removed(
     on_threads: list[WatchedThreads], tmp_path: Path, temporary: Path
 ) -> None:
-    """Its lock is free and its copy of the data is removed; that of a living run and other folders stay."""
+    """The lock of a killed run is free and its copy of the data is removed; other folders stay."""
     kept, living = tmp_path / "kept", tmp_path / "living"
     users = temporary / "partita-notes"
     for folder in (kept, living, users):
