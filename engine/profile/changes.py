@@ -1,7 +1,7 @@
-"""What would gain most: a plan changed in one thing and played again on the virtual clock.
+"""Changes that would gain most: a plan changed in one thing and played again on the virtual clock.
 
 Each change is compared with the plan as it is, both predicted. A change is tried alone; two of them together
-may gain more or less than their product. `trials` says what is tried.
+may gain more or less than their product. `trials` lists the changes.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from partita.engine.profile.trials import Planner, trials
 from partita.partitioner.plan import Plan
 
 WORTH_SAYING: Final = 1.02
-"""Smaller gains are below what a prediction can tell."""
+"""Smallest gain that is reported; smaller ones are below the accuracy of predictions."""
 NEARLY: Final = 0.98
-"""A cheaper change of a family is preferred if it reaches this share of the best one's gain."""
+"""Share of the best gain of a family that makes a cheaper change preferred."""
 TOLD: Final = 3
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change and what it would gain.
+    """A change and its gain.
 
     Args:
-        what: in words.
-        gain: by which factor the predicted step is shorter.
-        step_s: the predicted step with it.
+        what: description in words.
+        gain: factor by which the predicted step is shorter.
+        step_s: seconds of the predicted step with the change.
     """
 
     what: str
@@ -38,15 +38,15 @@ class Change:
 
 
 def best_changes(plan: Plan, again: Planner | None = None, *, most: int = TOLD) -> tuple[Change, ...]:
-    """The changes that would gain most, the best first; of each family at most one.
+    """Returns the changes that would gain most, the best first; of each family at most one.
 
-    Those that would gain less than 2%, or whose parts would not fit into memory, are left out.
+    Changes that would gain less than 2%, or whose parts would not fit into memory, are left out.
 
     Args:
-        plan: as it is.
+        plan: the plan as it is.
         again: plans the same network for another cluster. Where machines or links change, the plan as it is
             and a new one are tried. None tries no new ones.
-        most: how many are told.
+        most: number of changes at most.
     """
     before = plan.predicted_step_s
     found: dict[str, list[Change]] = {}

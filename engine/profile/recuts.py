@@ -1,7 +1,7 @@
-"""A plan with other cuts of some layers: other machines, other rows, tiles, inputs, copies.
+"""Plans with other cuts of some layers: other machines, other rows, tiles, inputs, copies.
 
 The layouts are those among which the search for plans chooses, over all machines. Here each is tried alone,
-so that one can be told what it would gain.
+so that its gain can be reported.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from partita.partitioner.search.layouts import Choice, choices
 from partita.partitioner.search.task import Task
 
 MOST_LAYERS: Final = 12
-"""Layers that are tried otherwise, those with the most operations: each trial costs a simulation."""
+"""Number of layers that are cut otherwise, those with the most operations: each trial costs a simulation."""
 MOST_MACHINES: Final = 4
-"""Machines to which a layer is moved for a trial, those that are least busy."""
+"""Number of machines to which a layer is moved for a trial, those that are least busy."""
 
 Recut: TypeAlias = tuple[str, Plan]
-"""What was done, in words, and the plan with it."""
+"""Description of the change, and the changed plan."""
 
 
 def places(plan: Plan) -> Iterator[Recut]:
-    """Layers, and rows of layers, on other machines."""
+    """Moves layers, and rows of layers, to other machines."""
     machines = len(plan.cluster)
     if machines == 1:
         return
@@ -64,7 +64,7 @@ def places(plan: Plan) -> Iterator[Recut]:
 
 
 def tiles(plan: Plan) -> Iterator[Recut]:
-    """All pictures that bear it cut into tiles, over all machines."""
+    """Cuts all pictures that allow it into tiles, over all machines."""
     found: dict[tuple[int, int], dict[str, Cut]] = {}
     for layer, some in _layouts(plan).items():
         for cut in some:
@@ -75,9 +75,9 @@ def tiles(plan: Plan) -> Iterator[Recut]:
 
 
 def inputs(plan: Plan) -> Iterator[Recut]:
-    """Dense layers by their inputs where the layer before them is, or is then, cut by its rows.
+    """Cuts dense layers by their inputs where the layer before them is, or becomes, cut by its rows.
 
-    Of two in a row, then, the second needs one exchange. Each pair is tried, and all pairs of a stack.
+    The second of two such layers needs one exchange only. Each pair is tried, and all pairs of a stack.
     """
     layouts, names = _layouts(plan), {grid.name for grid in _heaviest(plan)}
     for repeated in (False, True):
@@ -94,7 +94,7 @@ def inputs(plan: Plan) -> Iterator[Recut]:
 
 
 def copies(plan: Plan) -> Iterator[Recut]:
-    """Layers that learn nothing on every machine, those of which most is sent first."""
+    """Replicates layers without parameters on every machine, those with the most traffic first."""
     n_bytes: Counter[str] = Counter()
     for message in plan.messages:
         n_bytes[message.layer] += message.n_bytes
@@ -109,7 +109,7 @@ def copies(plan: Plan) -> Iterator[Recut]:
 
 
 def _layouts(plan: Plan) -> dict[str, tuple[Choice, ...]]:
-    """For each layer what the search would try over all machines; by rows first."""
+    """Layouts of each layer that the search would try over all machines; by rows first."""
     machines = len(plan.cluster)
     if machines == 1:
         return {grid.name: () for grid in plan.graph.computed}
@@ -118,7 +118,7 @@ def _layouts(plan: Plan) -> dict[str, tuple[Choice, ...]]:
 
 
 def _by_rows_below(plan: Plan, grid: Grid, layouts: Mapping[str, Sequence[Choice]]) -> dict[str, Cut]:
-    """A cut by rows of the layer's input, if its pieces are not such over the same machines already."""
+    """A cut by rows of the layer's input, unless its pieces are cut so over the same machines already."""
     source, owned = grid.sources[0], plan.ownership
     if plan.graph[source].is_placeholder:
         return {}
@@ -130,7 +130,7 @@ def _by_rows_below(plan: Plan, grid: Grid, layouts: Mapping[str, Sequence[Choice
 
 
 def _every_second(plan: Plan, layers: Iterable[str]) -> list[str]:
-    """Of layers in the order of the network, those whose input is no other that is taken, nor is given."""
+    """Layers in the order of the network whose input is neither chosen before nor an input of the network."""
     found: list[str] = []
     for layer in layers:
         source = plan.graph[plan.graph[layer].sources[0]]
@@ -140,15 +140,15 @@ def _every_second(plan: Plan, layers: Iterable[str]) -> list[str]:
 
 
 def _by_inputs(names: Sequence[str], repeated: bool) -> str:
-    """`cutting h2 and h4 by their inputs, their states on every machine`."""
+    """`cutting h2 and h4 by their inputs, their activations on every machine`."""
     several = len(names) > 1
-    told = f"{', '.join(names[:-1])} and {names[-1]}" if several else names[0]
+    layers = f"{', '.join(names[:-1])} and {names[-1]}" if several else names[0]
     whose = "their" if several else "its"
-    return f"cutting {told} by {whose} inputs" + f", {whose} states on every machine" * repeated
+    return f"cutting {layers} by {whose} inputs" + f", {whose} activations on every machine" * repeated
 
 
 def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[Recut]:
-    """A quarter and a half of what one machine has of a layer, to another that has some of it too."""
+    """Moves a quarter and a half of a machine's rows of a layer to another one that has some of it too."""
     owned = plan.ownership
     rows = {piece.machine: piece.stop - piece.start for piece in owned.of(grid.name)}
     by_rows = not owned.is_input_split(grid.name) and grid.name not in owned.replicated | owned.tiled
@@ -165,14 +165,14 @@ def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[R
 
 
 def _heaviest(plan: Plan) -> list[Grid]:
-    """The layers with the most operations, losses aside: those lie where their scores are."""
+    """Layers with the most operations, without losses: those lie where their scores are."""
     grids = [grid for grid in plan.graph.computed if not isinstance(grid.layer, Loss)]
     cost = {grid.name: grid.flops_per_node * grid.nodes_per_row * grid.n_rows for grid in grids}
     return sorted(grids, key=lambda grid: -cost[grid.name])[:MOST_LAYERS]
 
 
 def _recut(plan: Plan, what: str, cuts: Cuts) -> Iterator[Recut]:
-    """The plan with other cuts of some layers, if that can be and is another one."""
+    """The plan with other cuts of some layers, if it is possible and differs."""
     try:
         found = _with_cuts(plan, cuts)
     except ValueError:  # a picture may be too small, a cut may not go with that of another layer

@@ -1,8 +1,8 @@
 """A step as bars: measured or predicted, in one form, from which pictures, tables and traces are made.
 
-Where a machine's time goes is told by four numbers that add up to the step. Its kernels compute; or they do
-not, but a message is handed over or taken in; or neither does, and a message that it could use is missing: it
-waits; or nothing is missing: it is idle, because it has done all or the runtime is between two instructions.
+Four numbers divide a machine's time and add up to the step. Its kernels compute; or they do not, but a
+message is sent or received; or neither happens, and a message that it could use is missing: it waits; or
+nothing is missing: it is idle, because it is done or the runtime is between two instructions.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ KIND_OF: Final = {
     Op.SEND: "send",
     Op.RECV: "receive",
 }
-"""The kind of bar of each instruction."""
+"""Kind of bar of each instruction."""
 KERNEL = COMMUNICATION + 1
-"""The thread of predicted computations; a machine runs one at a time."""
+"""Thread of predicted computations; a machine runs one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that a thread of a machine did, in seconds from the start of the step.
+    """An activity of a thread, in seconds from the start of the step.
 
     Args:
-        machine, thread: whose; thread 0 is the messenger, kernel threads are 1 and above.
-        start_s, stop_s: when.
-        kind: what, for a colour; one of `KIND_OF`.
-        label: what, in a few words.
-        text: what, in full.
+        machine, thread: index of both; thread 0 is the communication thread, kernel threads are 1 and above.
+        start_s, stop_s: start and end.
+        kind: kind of activity, for a colour; one of `KIND_OF`.
+        label: description in a few words.
+        text: description in full.
     """
 
     machine: int
@@ -63,17 +63,17 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A message on its way, in seconds from the start of the step.
+    """A message in transit, in seconds from the start of the step.
 
     Args:
         source, destination: machines.
-        sender, taker: the threads that send it and put it in its place.
-        begun_s: when its sender began to hand it over.
-        sent_s: when its sender's transport had it.
-        arrived_s: when it was there. May seem to be before `sent_s`, by as much as clocks are uncertain, or
-            where its first bytes left while it was still being handed over.
+        sender, taker: threads that send it and put it in its place.
+        begun_s: when its sender began to send it.
+        sent_s: when its sender's transport had all of it.
+        arrived_s: when it arrived. May seem to be before `sent_s`, by as much as clocks are uncertain, or
+            where its first bytes left while it was still being sent.
         taken_s: when the destination began to put it in its place.
-        label: what it carries.
+        label: description of its content.
     """
 
     source: int
@@ -89,7 +89,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A message that a machine could have used from `start_s` on, and that was there at `stop_s`."""
+    """A message that a machine could have used from `start_s` on, and that arrived at `stop_s`."""
 
     start_s: float
     stop_s: float
@@ -101,12 +101,12 @@ class Timeline:
     """One step of all machines.
 
     Args:
-        machines: their names.
-        step_s: from the start of the first until the end of the last.
-        bars: what threads did, by start.
+        machines: names of the machines.
+        step_s: from the start of the first machine until the end of the last.
+        bars: activities of threads, by start.
         flights: messages between them, where they are known.
-        missing: for each machine, the messages that it had to wait for.
-        doubt_s: for each machine, by how much its bars may be shifted against the others'.
+        missing: for each machine, the messages that it waited for.
+        doubt_s: for each machine, uncertainty of its bars against the others'.
     """
 
     machines: tuple[str, ...]
@@ -118,7 +118,7 @@ class Timeline:
 
     @classmethod
     def of_trace(cls, plan: Plan, trace: StepTrace) -> Timeline:
-        """A step that was played."""
+        """The timeline of a step that was played."""
         zero, names = trace.began_s, _names(plan)
         bars = [bar for m, part in enumerate(trace.parts) for bar in _bars_of(part, m, names, zero)]
         flights = []
@@ -140,7 +140,9 @@ class Timeline:
 
     @classmethod
     def of_simulated_step(cls, plan: Plan) -> Timeline:
-        """The predicted step. On the virtual clock a machine that has begun pauses for messages alone."""
+        """The timeline of the predicted step. On the virtual clock a machine that has begun pauses for
+        messages alone.
+        """
         simulated_step, names = plan.simulated_step, _names(plan)
         bars, ends = [], [0.0] * len(names)
         starts = {(bar.machine, bar.position): bar.start_s for bar in simulated_step.bars}
@@ -171,11 +173,11 @@ class Timeline:
 
     @cached_property
     def times(self) -> tuple[Times, ...]:
-        """For each machine, where its step goes."""
+        """Where each machine's step goes."""
         return tuple(self._times(m) for m in range(len(self.machines)))
 
     def waits(self, machine: int) -> tuple[Missing, ...]:
-        """When a machine did nothing and missed a message: the one that was there when that ended."""
+        """Spans in which a machine did nothing and missed a message: the message that arrived at the end."""
         missing = self.missing[machine]
         spans = without(joined((m.start_s, m.stop_s) for m in missing), self._busy(machine))
         found = []
@@ -199,7 +201,7 @@ class Timeline:
 
 
 def label_of(instruction: Instruction, names: tuple[str, ...]) -> str:
-    """What an instruction does, in few words: `FORWARD h1`, `SEND h1 to b`."""
+    """Describes an instruction in few words: `FORWARD h1`, `SEND h1 to b`."""
     what = f"{instruction.op} {instruction.target.buffer}"
     if instruction.peer is None:
         return what

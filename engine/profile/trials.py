@@ -1,6 +1,6 @@
-"""Everything that is tried to make a plan's step shorter: other clusters, other cuts, other portions.
+"""Trials that may shorten a plan's step: other clusters, other cuts, other micro-batches.
 
-A trial is a plan with one thing changed. Whether it gains something is for `changes` to find out.
+A trial is a plan with one thing changed. `changes` finds out whether it gains something.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from partita.partitioner.cluster.cluster import Cluster, Link
 from partita.partitioner.plan import Plan
 
 GIGABITS: Final = (1, 10, 25, 100)
-"""Links that people buy, in Gbit/s."""
+"""Rates of common links, in Gbit/s."""
 GIGABIT: Final = 1e9 / 8
-"""A Gbit/s, in bytes a second."""
+"""Bytes a second of a Gbit/s."""
 MICRO_BATCHES: Final = (2, 4, 8, 16)
 
 Planner = Callable[[Cluster], Plan]
@@ -25,7 +25,7 @@ Planner = Callable[[Cluster], Plan]
 
 @dataclass(frozen=True)
 class Trial:
-    """A changed plan. Of one family, the earlier ones are the cheaper ones."""
+    """A changed plan. Earlier trials of a family are the cheaper ones."""
 
     family: str
     what: str
@@ -33,7 +33,7 @@ class Trial:
 
 
 def trials(plan: Plan, again: Planner | None = None) -> Iterator[Trial]:
-    """Every change that is tried; see `best_changes`."""
+    """Yields every trial; see `best_changes`."""
     for family, what, cluster in _clusters(plan):
         if len(cluster) == len(plan.cluster):
             yield Trial(family, what, plan.on(cluster))
@@ -69,7 +69,7 @@ def _clusters(plan: Plan) -> Iterator[tuple[str, str, Cluster]]:
 
 
 def _linked(cluster: Cluster, bytes_per_s: float) -> Cluster:
-    """With no link between hosts slower than this."""
+    """The cluster with all links between hosts at least this fast."""
 
     def faster(link: Link) -> Link:
         return replace(link, bytes_per_s=max(link.bytes_per_s, bytes_per_s))

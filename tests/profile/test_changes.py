@@ -156,7 +156,7 @@ def test_pictures_are_cut_into_tiles_and_batches_into_micro_batches() -> None:
     assert tried["2 micro-batches"].predicted_step_s == halves.predicted_step_s
 
 
-WIDELY = ", their states on every machine"
+WIDELY = ", their activations on every machine"
 
 
 @pytest.mark.parametrize("begun", [{}, {"h1": InputSplit(2), "h2": Whole(0)}])
