@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import safetensors
 
 from partita.engine.parameters import Checkpoints, Journal
+from partita.engine.parameters.files import layer_difference
 from partita.engine.parameters.journal_format import encode_header
 from partita.engine.parameters.manifest import encode_manifest, encode_record
 
@@ -36,3 +38,17 @@ def test_a_journal_is_read_and_keeps_its_fields() -> None:
     ]
     assert (DATA / "journal").read_bytes().startswith(encode_header(found.header))
     assert found.cut == ""
+
+
+@pytest.mark.parametrize(
+    ("former", "today"),
+    [
+        ("Given(given_shape=(8,), role='input')", "Placeholder(given_shape=(8,), role='input')"),
+        ("SquaredError(scale=1.0)", "HalfSquaredError(scale=1.0)"),
+        ("OneAgainstAll()", "OneVsRest()"),
+        ("LogisticCrossEntropy()", "BinaryCrossEntropy()"),
+    ],
+)
+def test_layers_of_older_files_are_known_by_their_former_names(former: str, today: str) -> None:
+    assert layer_difference({"a": former}, {"a": today}) is None
+    assert layer_difference({"a": f"Dense{former}"}, {"a": today}) is not None
