@@ -21,6 +21,7 @@ from partita.engine import (
     Momentum,
     RMSProp,
     Sandblaster,
+    Session,
     StepDecay,
 )
 from partita.layers import (
@@ -84,6 +85,7 @@ MEANT: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Downpour, {"replcas": 3}, "did you mean 'replicas'?"),
     (Sandblaster, {"optimizer": LBFGS()}, "did you mean 'method'?"),
     (Sandblaster, {"weight_decay": 0.1}, "did you mean 'l2'?"),
+    (Session, {"rule": SGD(0.1)}, "did you mean 'optimizer'?"),
     (LBFGS, {"history_size": 3}, "did you mean 'history'?"),
     (LBFGS, {"max_iter": 3}, "did you mean 'max_iterations'?"),
 ]
