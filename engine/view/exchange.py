@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.engine.view import svg
@@ -22,8 +22,8 @@ CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""
 INSIDE, BACK = 18.0, 13.0
 """How far below a bar the rail of its own machines lies, and how much lower the one of gradients."""
-SIZE, ASIDE = 11.0, 10.0
-"""Size of the words beside a rail, and how far from it they stand, in pixels."""
+SIZE, ASIDE, LINE = 11.0, 10.0, 13.0
+"""Size of the words beside a rail, how far from it they stand, and from one line to the next, in pixels."""
 BROAD = 7.0
 """Width of a line that stands for many, in pixels."""
 
@@ -67,12 +67,11 @@ class Exchange:
 
     def drawn(
         self, boxes: Mapping[str, Box], lanes: Sequence[Point], palette: Palette, *, broad: bool
-    ) -> str:
-        """Draws a broad line by the lanes between the two layers, or a rail."""
+    ) -> tuple[str, Point]:
+        """Draws a broad line by the lanes between the layers, or a rail; returns it and where words begin."""
         shapes, y = self._broad(boxes, lanes) if broad else self._rail(boxes, palette)
         x = boxes[self.above].edges.right
-        x = (x if broad else max(x, boxes[self.below].edges.right)) + ASIDE
-        return shapes + svg.text(x, y + 4, self.words, size=SIZE, fill=svg.SOFT, stroke="none")
+        return shapes, ((x if broad else max(x, boxes[self.below].edges.right)) + ASIDE, y + 4)
 
     @property
     def _depth(self) -> float:
@@ -161,6 +160,14 @@ def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route]
         else:
             single += group
     return single, shared
+
+
+def words_beside(places: Sequence[tuple[Exchange, Point]]) -> Iterator[str]:
+    """Writes the words of exchanges to the right of their layers; those of one layer do not touch."""
+    reached: dict[str, float] = {}
+    for found, (x, y) in sorted(places, key=lambda place: place[1][1]):
+        y = reached[found.above] = max(y, reached.get(found.above, 0.0) + LINE)
+        yield svg.text(x, y, found.words, size=SIZE, fill=svg.SOFT, stroke="none")
 
 
 def _is_crowd(ends: tuple[str, str], group: Sequence[Route], maps: frozenset[str]) -> bool:

@@ -6,11 +6,12 @@ Of many machines, labels that do not fit are left to the tooltips. Text only: no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from partita.engine.view import boxes, svg
 from partita.engine.view.boxes import Box
-from partita.engine.view.exchange import gathered
+from partita.engine.view.exchange import gathered, words_beside
 from partita.engine.view.folds import Fold, sketched
 from partita.engine.view.layout import Column, arrange, columns_for, ranks_of, split
 from partita.engine.view.legend import Legend, heading, heading_width
@@ -96,15 +97,20 @@ class _ColumnPicture:
         self.single, self.shared = gathered([r for r in routes if r.ends[1] in mine], self.maps)
         self.most = max((r.message.n_bytes for r in routes if r.ends[1] in mine), default=1)
         half = {name: bars[name] / 2 for name in self.names}
-        reach = {n: (boxes.label_width(owned.graph[n]) + half[n], half[n]) for n in self.names}
+        neighbours = Counter(ranks[name] for name in self.names if name not in column.wiring.light)
+        words = dict.fromkeys(self.names, 0.0)  # room for them, where a map has a layer beside it
+        for crowd in self.shared:
+            if crowd.above in self.maps and neighbours[ranks[crowd.above]] > 1:
+                words[crowd.above] = max(words[crowd.above], crowd.words_width)
+        reach = {n: (boxes.label_width(owned.graph[n]) + half[n], half[n] + words[n]) for n in self.names}
         self.layout = arrange(column.wiring, ranks, reach, lane=LANE)
         spread = [
             (centre, *(reach[name] if ranks[name] == rank else (LANE, LANE)))
             for (name, rank), centre in self.layout.centres.items()
         ]
         self.left = (BRACKET if self.folds else 0.0) - min(centre - left for centre, left, _ in spread)
-        words = max((crowd.words_width for crowd in self.shared), default=0.0)
-        self.width = max(centre + right for centre, _, right in spread) + self.left + words
+        beside = max((crowd.words_width for crowd in self.shared if not words[crowd.above]), default=0.0)
+        self.width = max(centre + right for centre, _, right in spread) + self.left + beside
         self.heights = [boxes.BAR] * (max(ranks.values()) + 1)
         for name, pieces in self.pieces.items():
             self.heights[ranks[name]] = max(self.heights[ranks[name]], boxes.height_of(pieces))
@@ -174,10 +180,14 @@ class _ColumnPicture:
         widths = line_widths(self.single, most=self.most)
         for found, width, ends in zip(self.single, widths, places, strict=True):
             yield drawn(found, ends, lanes[found.via] if found.via else (), width, palette)
+        words = []
         for crowd in self.shared:
             passed = lanes.get((crowd.below, crowd.above), ())
             broad = bool(passed or self.maps & {crowd.below, crowd.above})
-            yield crowd.drawn(placed, passed, palette, broad=broad)
+            shapes, place = crowd.drawn(placed, passed, palette, broad=broad)
+            words.append((crowd, place))
+            yield shapes
+        yield from words_beside(words)
 
 
 def _bracket(fold: Fold, block: Sequence[Box]) -> str:

@@ -14,8 +14,8 @@ from partita.engine.view import svg
 from partita.engine.view.layout import GAP, Wiring, packed, ranks_of
 from partita.engine.view.palette import Palette
 from partita.engine.view.plan_picture import draw_plan
-from partita.layers import Add, Dense, Graph, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, InputSplit, Plan, Whole, partition
+from partita.layers import Add, Conv2D, Dense, Graph, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, InputSplit, Plan, Tiles, Whole, partition
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans
@@ -187,3 +187,26 @@ def test_a_plan_is_written_to_a_file(tmp_path: Path) -> None:
     plan = digits(2)
     target = plan.draw(tmp_path / "plan.svg")
     assert target.read_text(encoding="utf-8") == draw_plan(plan)
+
+
+def test_words_beside_maps_of_tiles_do_not_touch() -> None:
+    net = Network("branches")
+    image = net.input("image", shape=(8, 8, 1))
+    arms = [Conv2D(2, kernel_size=3, padding="same", name=name)(image) for name in ("left", "right")]
+    Conv2D(2, kernel_size=3, padding="same", name="top")(Add(name="both")(*arms))
+    cuts = {name: Tiles((0, 1, 2, 3), (2, 2)) for name in ("left", "right", "both", "top")}
+    root = drawn(partition(net, Cluster.local(4), batch=4, cuts=cuts, strategy="balanced"))
+    spans = []
+    for words in root.iter(f"{SVG}text"):
+        if " messages " in (words.text or ""):
+            x, y = float(words.attrib["x"]), float(words.attrib["y"])
+            spans.append((x, x + svg.text_width(words.text or "", size=11), y))
+    bars = [g.find(f"{SVG}rect") for g in root.iter(f"{SVG}g") if " on " in g.findtext(f"{SVG}title", "")]
+    assert len(spans) >= 8
+    for n, (left, right, y) in enumerate(spans):
+        assert all(abs(y - at) > 11 or right < x or left > to for x, to, at in spans[n + 1 :])
+        for bar in bars:
+            assert bar is not None
+            x, top = float(bar.attrib["x"]), float(bar.attrib["y"])
+            beside = right < x or left > x + float(bar.attrib["width"])
+            assert beside or y - 9 > top + float(bar.attrib["height"]) or y < top
