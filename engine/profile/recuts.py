@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
@@ -22,14 +21,11 @@ from partita.partitioner.assign.cuts import (
     RowSplit,
     Tiles,
     Whole,
-    cut_layer,
-    following,
-    follows_input,
-    with_scores,
 )
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.plan import Plan
 from partita.partitioner.search.layouts import Choice, choices
+from partita.partitioner.search.moves import with_cuts
 from partita.partitioner.search.task import Task
 
 MOST_LAYERS: Final = 12
@@ -174,32 +170,11 @@ def _heaviest(plan: Plan) -> list[Grid]:
 def _recut(plan: Plan, what: str, cuts: Cuts) -> Iterator[Recut]:
     """The plan with other cuts of some layers, if it is possible and differs."""
     try:
-        found = _with_cuts(plan, cuts)
+        found = with_cuts(plan, cuts)
     except ValueError:  # a picture may be too small, a cut may not go with that of another layer
         return
     if set(found.pieces) != set(plan.pieces):
         yield what, found
-
-
-def _with_cuts(plan: Plan, cuts: Cuts) -> Plan:
-    """The plan with other cuts of some layers; a loss that lies where its scores do follows them."""
-    graph, owned = plan.graph, plan.ownership
-    pieces: dict[str, tuple[Piece, ...]] = {}
-    for grid in (grid for grid in graph.computed if grid.name in cuts):
-        cut, below = cuts[grid.name], grid.sources[0]
-        found = cut_layer(grid, cut, machines=len(plan.cluster), source=graph[below])
-        if follows_input(cut):
-            found = following(found, pieces.get(below, owned.of(below)))
-        pieces[grid.name] = found
-    for loss in graph.computed:
-        scores = loss.sources[0]
-        if isinstance(loss.layer, Loss) and scores in pieces and loss.name not in pieces:
-            together = _machines(with_scores(loss, owned.of(scores))) == _machines(owned.of(loss.name))
-            if together and (loss.layer.splits_scores or len(pieces[scores]) == 1):
-                pieces[loss.name] = with_scores(loss, pieces[scores])
-    others = (piece for piece in plan.pieces if piece.layer not in pieces)
-    changed = (piece for some in pieces.values() for piece in some)
-    return replace(plan, ownership=replace(owned, pieces=(*others, *changed)))
 
 
 def _machines(pieces: Sequence[Piece]) -> set[int]:

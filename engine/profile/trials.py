@@ -13,12 +13,12 @@ from typing import Final
 from partita.engine.profile.recuts import copies, inputs, places, tiles
 from partita.partitioner.cluster.cluster import Cluster, Link
 from partita.partitioner.plan import Plan
+from partita.partitioner.search.strategies.automatic import MICRO_BATCHES
 
 GIGABITS: Final = (1, 10, 25, 100)
 """Rates of common links, in Gbit/s."""
 GIGABIT: Final = 1e9 / 8
 """Bytes a second of a Gbit/s."""
-MICRO_BATCHES: Final = (2, 4, 8, 16)
 
 Planner = Callable[[Cluster], Plan]
 

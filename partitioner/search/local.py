@@ -9,7 +9,7 @@ from typing import Final
 from partita.partitioner.assign.cuts import Cut, Tiles
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
-from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped
+from partita.partitioner.search.moves import Candidate, other_layouts, runs_of, shifted, swapped
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Score, Trials
 
@@ -67,9 +67,9 @@ def _gains(before: Score | None, now: Score | None) -> bool:
 
 def _ranked(
     task: Task, trials: Trials, begin: Mapping[str, Cut], choices: Mapping[str, Sequence[Choice]]
-) -> Iterator[Plan]:
+) -> Iterator[Candidate]:
     """Orders the affordable moves of a plan by the additive model."""
-    plan: Plan = {layer: begin.get(layer) for layer in choices}
+    plan: Candidate = {layer: begin.get(layer) for layer in choices}
     free = [layer for layer in choices if layer not in task.by_hand]
     lengths = [n for n in (1, 2, 3, 4, 8, 16, 32) if n <= len(free)]
     machines = range(min(len(task.cluster), 8))
@@ -95,13 +95,13 @@ def _ranked(
 class _Anew:
     """The share of programs that a change of a plan makes anew: those of machines whose layers change."""
 
-    def __init__(self, additive: Additive, plan: Plan) -> None:
+    def __init__(self, additive: Additive, plan: Candidate) -> None:
         self.additive, self.plan, self.tiled = additive, plan, _has_tiles(plan)
         self.used: set[int] = set()
         for layer, cut in plan.items():
             self.used |= self._machines(layer, cut)
 
-    def share(self, move: Plan) -> float:
+    def share(self, move: Candidate) -> float:
         if _has_tiles(move) != self.tiled:  # then all pictures have boxes, or none has
             return 1.0
         changed: set[int] = set()
@@ -116,9 +116,9 @@ class _Anew:
         return {piece.machine for piece in pieces}
 
 
-def _has_tiles(plan: Plan) -> bool:
+def _has_tiles(plan: Candidate) -> bool:
     return any(isinstance(cut, Tiles) for cut in plan.values())
 
 
-def _cuts(plan: Plan) -> dict[str, Cut]:
+def _cuts(plan: Candidate) -> dict[str, Cut]:
     return {layer: cut for layer, cut in plan.items() if cut is not None}

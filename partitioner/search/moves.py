@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import TypeAlias
 
 from partita.layers.graph import Graph
-from partita.partitioner.assign.cuts import InputSplit, RowSplit, Whole
+from partita.layers.losses import Loss
+from partita.partitioner.assign.cuts import (
+    Cuts,
+    InputSplit,
+    RowSplit,
+    Whole,
+    cut_layer,
+    following,
+    follows_input,
+    with_scores,
+)
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.plan import Plan
 from partita.partitioner.search.layouts import Choice
 
-Plan = Mapping[str, Choice]
+Candidate: TypeAlias = Mapping[str, Choice]
+"""A cut for every layer, under consideration."""
 
 
 def other_layouts(
-    plan: Plan, choices: Mapping[str, Sequence[Choice]], runs: Sequence[Sequence[str]]
-) -> Iterator[Plan]:
+    plan: Candidate, choices: Mapping[str, Sequence[Choice]], runs: Sequence[Sequence[str]]
+) -> Iterator[Candidate]:
     """Gives a run of layers other layouts: the n-th choice of each; a single layer, any choice of its own."""
     for run in runs:
         for n in range(max(len(choices[layer]) for layer in run)):
@@ -30,7 +44,7 @@ def runs_of(graph: Graph, layers: Sequence[str], length: int) -> list[list[str]]
     return [order[start : start + length] for start in range(len(order) - length + 1)]
 
 
-def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
+def shifted(plan: Candidate, layers: Sequence[str]) -> Iterator[Candidate]:
     """Moves a boundary between two pieces of a layer, by an eighth of the smaller piece or by one row."""
     for layer in layers:
         cut = plan.get(layer)
@@ -46,7 +60,7 @@ def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
                     yield {**plan, layer: replace(cut, sizes=tuple(sizes))}
 
 
-def swapped(plan: Plan, layers: Sequence[str], machines: Sequence[int]) -> Iterator[Plan]:
+def swapped(plan: Candidate, layers: Sequence[str], machines: Sequence[int]) -> Iterator[Candidate]:
     """Exchanges two machines, in one layer and in all; sizes go with the machine or stay in place."""
     for a, b in combinations(machines, 2):
         renamed = {layer: _renamed(plan.get(layer), {a: b, b: a}) for layer in layers}
@@ -75,3 +89,28 @@ def _carried(cut: Choice, a: int, b: int) -> Choice:
     had = dict(zip(cut.machines, cut.sizes, strict=True))
     had = {**had, **{new: had[old] for new, old in ((a, b), (b, a)) if old in had and new in had}}
     return replace(cut, sizes=tuple(had[m] for m in cut.machines))
+
+
+def with_cuts(plan: Plan, cuts: Cuts) -> Plan:
+    """The plan with other cuts of some layers; a loss that lies where its scores do follows them."""
+    graph, owned = plan.graph, plan.ownership
+    pieces: dict[str, tuple[Piece, ...]] = {}
+    for grid in (grid for grid in graph.computed if grid.name in cuts):
+        cut, below = cuts[grid.name], grid.sources[0]
+        found = cut_layer(grid, cut, machines=len(plan.cluster), source=graph[below])
+        if follows_input(cut):
+            found = following(found, pieces.get(below, owned.of(below)))
+        pieces[grid.name] = found
+    for loss in graph.computed:
+        scores = loss.sources[0]
+        if isinstance(loss.layer, Loss) and scores in pieces and loss.name not in pieces:
+            together = _owners(with_scores(loss, owned.of(scores))) == _owners(owned.of(loss.name))
+            if together and (loss.layer.splits_scores or len(pieces[scores]) == 1):
+                pieces[loss.name] = with_scores(loss, pieces[scores])
+    others = (piece for piece in plan.pieces if piece.layer not in pieces)
+    changed = (piece for some in pieces.values() for piece in some)
+    return replace(plan, ownership=replace(owned, pieces=(*others, *changed)))
+
+
+def _owners(pieces: Sequence[Piece]) -> set[int]:
+    return {piece.machine for piece in pieces}
