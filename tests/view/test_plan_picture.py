@@ -193,7 +193,8 @@ def test_words_beside_maps_of_tiles_do_not_touch() -> None:
     net = Network("branches")
     image = net.input("image", shape=(8, 8, 1))
     arms = [Conv2D(2, kernel_size=3, padding="same", name=name)(image) for name in ("left", "right")]
-    Conv2D(2, kernel_size=3, padding="same", name="top")(Add(name="both")(*arms))
+    top = Conv2D(2, kernel_size=3, padding="same", name="top")(Add(name="both")(*arms))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(top), net.target("digit"))
     cuts = {name: Tiles((0, 1, 2, 3), (2, 2)) for name in ("left", "right", "both", "top")}
     root = drawn(partition(net, Cluster.local(4), batch=4, cuts=cuts, strategy="balanced"))
     spans = []
