@@ -8,8 +8,8 @@
   method's `commands` and sums gradients (`evaluation`, `sum_tree`).
 - The coordinator: `coordinator` is common to all drivers, with `coordinator_effects`, `membership`
   (liveness), `host_registry`, `checkpointing` and `wait_graph`. `downpour_coordinator` and
-  `sandblaster_coordinator` derive from it; the latter has a `journaled_method`, a `work_scheduler` over a
-  `work_queue`, and `recovery`.
+  `sandblaster_coordinator` derive from it; the latter has a `journaled_method`, a `command_tracker`, a
+  `work_scheduler` over a `work_queue`, and `recovery`.
 
 This folder imports none of its neighbours.
 """

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Final
 
+from partita.engine.protocol.command_tracker import CommandTracker, Purpose
 from partita.engine.protocol.commands import (
     Evaluate,
     Outcome,
@@ -25,8 +25,6 @@ from partita.engine.protocol.commands import (
     Scalars,
     Snapshot,
     Steps,
-    evaluation_in,
-    join_scalars,
     scalars_of_shard,
     work_units_of,
 )
@@ -51,15 +49,6 @@ from partita.engine.protocol.work_scheduler import Dispatch, WorkScheduler
 
 MOST_REPEATED: Final = 4096
 """Requests since the last checkpoint after which the next one is due: they are kept, to be repeated."""
-
-
-class Purpose(Enum):
-    """Why a command was sent."""
-
-    REQUEST = "what the method asks for"
-    REPLAY = "what it asked for, once more"
-    RESTORE = "back to the checkpoint"
-    SNAPSHOT = "the last checkpoint"
 
 
 class SandblasterCoordinator(Coordinator):
@@ -104,13 +93,7 @@ class SandblasterCoordinator(Coordinator):
         self._scheduler: Final = WorkScheduler(topology.machines, backups=backups)
         self._replay: deque[Request] = self._needed_since_checkpoint()
         self._rewind = False  # shards must go back first
-        self._number = 0
-        self._command: Command | None = None
-        self._purpose = Purpose.REQUEST
-        self._asked_at = self._given_at = 0.0
-        self._answers: dict[str, Scalars] = {}
-        self._reported_at: dict[str, float] = {}  # when a shard last reported on the command
-        self._works_since: dict[str, float] = {}  # since when it reports to be executing it
+        self._commands: Final = CommandTracker(self._registry.shards)
 
     @property
     def iterations(self) -> int:
@@ -130,7 +113,7 @@ class SandblasterCoordinator(Coordinator):
     @property
     def wakes_at(self) -> float:
         """When a `Tick` is wanted, beyond the usual ones: backups may then be assigned (seconds)."""
-        return self._scheduler.next_backup_at if self._evaluates else math.inf
+        return self._scheduler.next_backup_at if self._commands.evaluation else math.inf
 
     def _start(self, now: float) -> list[CoordinatorEffect]:
         if self.outcome is not None and self._held == self.recorded:  # the checkpoint contains all of it
@@ -148,7 +131,7 @@ class SandblasterCoordinator(Coordinator):
 
     def _next(self, now: float) -> list[CoordinatorEffect]:
         """Sends the next command, when none is under way and all shards are there."""
-        if self._command is not None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
+        if self._commands.command is not None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
             return []
         if not self._registry.shards_ready:
             return []
@@ -178,34 +161,21 @@ class SandblasterCoordinator(Coordinator):
         return Snapshot(begun.checkpoint)
 
     def _give(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
-        self._number += 1
-        self._command, self._purpose = Command(self._number, request), purpose
-        self._asked_at = self._given_at = now
-        self._answers.clear()
-        self._works_since.clear()
-        self._reported_at = {shard.name: now for shard in self._registry.shards}
-        effects: list[CoordinatorEffect] = [
-            Send(shard.name, self._command) for shard in self._registry.shards
-        ]
-        evaluate = evaluation_in(request)
+        sent = self._commands.begin(request, purpose, now)
+        evaluate = self._commands.evaluation
         if evaluate is not None:
-            self._scheduler.begin(self._number, work_units_of(evaluate, self._unit_size))
-            effects += self._schedule(now)
-        return effects
+            self._scheduler.begin(self._commands.number, work_units_of(evaluate, self._unit_size))
+        return [*sent, *self._schedule(now)]
 
     def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
             case AssignmentResult() if host.replica is not None:
                 return self._assignment_result(host, host.replica, message, now)
-            case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
-                self._answers.setdefault(host.name, scalars)
+            case CommandResult(number=number, scalars=scalars) if self._commands.is_asked(number):
+                self._commands.answered(host.name, scalars)
                 return self._finish_if_complete(now)
-            case MissingUnits(number=number, units=ranges) if self._is_asked(number):
-                self._reported_at[host.name] = now
-                if ranges:
-                    self._works_since.pop(host.name, None)
-                else:
-                    self._works_since.setdefault(host.name, now)
+            case MissingUnits(number=number, units=ranges) if self._commands.is_asked(number):
+                self._commands.reported(host.name, now, works=not ranges)
                 self._scheduler.missing(ranges)
                 return self._schedule(now)
         return []
@@ -213,12 +183,12 @@ class SandblasterCoordinator(Coordinator):
     def _rejection_reason(self, host: HostRecord, message: object) -> str | None:
         indices = part_indices(host.name)
         match message:
-            case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
-                assert self._command is not None
-                expected = scalars_of_shard(self._command.operations)
+            case CommandResult(number=number, scalars=scalars) if self._commands.is_asked(number):
+                assert self._commands.command is not None
+                expected = scalars_of_shard(self._commands.command.operations)
                 if len(scalars) != expected:
                     return f"{len(scalars)} scalars for command {number}, which gives {expected}"
-            case MissingUnits(number=number, units=ranges) if self._is_asked(number):
+            case MissingUnits(number=number, units=ranges) if self._commands.is_asked(number):
                 if not self._scheduler.are_ranges(ranges):
                     return f"that it lacks work units which command {number} does not have"
             case AssignmentResult(unit=unit, sequence=sequence) if indices is not None:
@@ -226,14 +196,10 @@ class SandblasterCoordinator(Coordinator):
                     return f"a result of work unit {unit} in assignment {sequence}, which it was not given"
         return super()._rejection_reason(host, message)
 
-    def _is_asked(self, number: int) -> bool:
-        return self._command is not None and self._command.number == number
-
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
-        command = self._command
-        if command is None or len(self._answers) < len(self._registry.shards):
+        command, evaluate = self._commands.command, self._commands.evaluation
+        if command is None or not self._commands.complete:
             return []
-        evaluate = evaluation_in(command.operations)
         if evaluate is not None and not self._scheduler.complete:
             return []
         effects = self._finished(command, evaluate)
@@ -243,18 +209,17 @@ class SandblasterCoordinator(Coordinator):
         """Takes the results of a command that every shard has answered, with every work unit computed."""
         losses = () if evaluate is None else self._scheduler.losses(evaluate)
         self._scheduler.end()
-        self._command = None
-        if self._purpose is Purpose.SNAPSHOT:
+        self._commands.command = None
+        if self._commands.purpose is Purpose.SNAPSHOT:
             if self._checkpoints.round is not None:
                 self.phase = Phase.FINISHING if self.phase is Phase.RUNNING else self.phase
             elif self._held == self.recorded:  # its files were there before the last answer was
                 return self._end(complete=self._round_is_last)
             return []
-        if self._purpose is not Purpose.REQUEST:
+        if self._commands.purpose is not Purpose.REQUEST:
             return []
         self._shards_answer()
-        answers = [self._answers[shard.name] for shard in self._registry.shards]
-        scalars = join_scalars(command.operations, answers, losses)
+        scalars = self._commands.scalars(command, losses)
         index, asked = self.recorded, self._method.asks
         assert asked is not None
         return [AppendJournal(index, digest_of(asked), scalars), *self._advance_method(scalars)]
@@ -286,16 +251,12 @@ class SandblasterCoordinator(Coordinator):
         return self._finish_if_complete(now) or self._schedule(now)
 
     def _schedule(self, now: float) -> list[CoordinatorEffect]:
-        return self._send_assignments(self._scheduler.schedule(now)) if self._evaluates else []
+        return self._send_assignments(self._scheduler.schedule(now)) if self._commands.evaluation else []
 
     @property
     def _answers_since(self) -> float:
         """Since when the evaluation runs; between two of them there is no point to send."""
-        return self._given_at if self._evaluates else math.inf
-
-    @property
-    def _evaluates(self) -> bool:
-        return self._command is not None and evaluation_in(self._command.operations) is not None
+        return self._commands.given_at if self._commands.evaluation else math.inf
 
     def _send_assignments(self, dispatched: Sequence[Dispatch]) -> list[CoordinatorEffect]:
         return [
@@ -334,7 +295,7 @@ class SandblasterCoordinator(Coordinator):
         return [
             Warn(f"{reason}; replica {replica.index} starts again, and others take its portions"),
             self._relaunch(replica.parts, reason, now),
-            *self._ask_again(now),
+            *self._commands.ask_again(now),
             *self._schedule(now),
         ]
 
@@ -342,7 +303,7 @@ class SandblasterCoordinator(Coordinator):
         """Takes all shards back to the checkpoint that the new one starts from."""
         start = self._shard_died(host)
         self._scheduler.end()
-        self._command, self._rewind = None, True
+        self._commands.command, self._rewind = None, True
         self._replay = self._needed_since_checkpoint()
         again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         effects: list[CoordinatorEffect] = [
@@ -366,41 +327,20 @@ class SandblasterCoordinator(Coordinator):
         }
         for index in self._scheduler.stalled(now, stalls):
             effects += self._restart_stalled(self._registry.replicas[index], "portion done", now)
-        if now - self._asked_at >= self._timeouts.retry_s:
-            effects += self._ask_again(now)
+        effects += self._commands.ask_again(now, self._timeouts.retry_s)
         effects += self._send_assignments(self._scheduler.resend(now, self._timeouts.retry_s))
         return effects + self._schedule(now) + self._next(now)  # a lost checkpoint is tried again
 
     def _watch_command(self, now: float) -> list[CoordinatorEffect]:
-        """Looks for a shard that does not answer the command, or executes it for too long."""
-        if self._command is None:
-            return []
-        what = f"command {self._command.number} ({self._purpose.value})"
-        for shard in self._registry.shards:
-            if shard.name in self._answers or shard.state is not HostState.READY:
-                continue
-            silent_s = now - max(self._reported_at[shard.name], shard.since)
-            worked_s = now - self._works_since.get(shard.name, now)
-            if silent_s >= self._timeouts.answer_s:
-                return self._replace_unresponsive(shard, f"no answer to {what} for {silent_s:.0f} s", now)
-            if worked_s >= self._timeouts.work_s:
-                return self._replace_unresponsive(shard, f"it is at {what} since {worked_s:.0f} s", now)
-        return []
-
-    def _ask_again(self, now: float) -> list[CoordinatorEffect]:
-        """Repeats the command to shards without an answer: they do it, answer, or report what they lack."""
-        command = self._command
-        if command is None:
-            return []
-        self._asked_at = now
-        return [Send(s.name, command) for s in self._registry.shards if s.name not in self._answers]
+        overdue = self._commands.overdue(self._timeouts, now)
+        return [] if overdue is None else self._replace_unresponsive(*overdue, now)
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         super().validate()
         self._scheduler.validate()
         assert self._held <= self.recorded, (self._held, self.recorded)
-        if self._command is not None:
-            assert self._command.number == self._number, self._command
-            assert self.phase is not Phase.FINISHING, self._command
+        command = self._commands.command
+        assert command is None or command.number == self._commands.number, command
+        assert command is None or self.phase is not Phase.FINISHING, command
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None

@@ -83,7 +83,7 @@ def during(stage: Stage, index: int) -> Callable[[], bool]:
     """Returns a condition: so many requests are recorded, and the next one is assigned."""
 
     def reached() -> bool:
-        return len(stage.journal) >= index and stage.coordinator._command is not None
+        return len(stage.journal) >= index and stage.coordinator._commands.command is not None
 
     return reached
 
@@ -179,7 +179,7 @@ def test_messages_that_are_lost_are_repeated() -> None:
 def test_late_answers_of_other_commands_count_for_nothing() -> None:
     stage = staged()
     stage.play(until=during(stage, 2))
-    number = stage.coordinator._number
+    number = stage.coordinator._commands.number
     for wrong in (number - 1, number + 100):
         stage._send("shard 0", CommandResult(wrong, (1e9,)))
         stage._send("part 0.0", AssignmentResult(0, wrong, 0, 1e9, 0))

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from partita.engine.protocol.command_tracker import Purpose
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
 from partita.engine.protocol.coordinator_effects import Commit, Restart
 from partita.engine.protocol.events import Persist, Send
 from partita.engine.protocol.membership import HeartbeatPolicy, Membership
 from partita.engine.protocol.messages import AssignmentResult, Contribution, Failed, Saved
 from partita.engine.protocol.sandblaster_client import SandblasterClient
-from partita.engine.protocol.sandblaster_coordinator import Purpose, SandblasterCoordinator
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import (
     AddGradient,
     LoadCheckpoint,
@@ -242,23 +243,25 @@ class OneUnitTooFar(_Scheduling, SandblasterCoordinator):
 
 class UsesANumberTwice(SandblasterCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        if self._command is not None:
-            self._number -= 1
+        if self._commands.command is not None:
+            self._commands.number -= 1
         return super()._restart_shard(host, reason, now)
 
 
 class RecordsBeforeAllHaveAnswered(SandblasterCoordinator):
     def _finish_if_complete(self, now: float) -> Any:
-        if self._answers and self._purpose is Purpose.REQUEST:
-            some = next(iter(self._answers.values()))
+        results = self._commands._results
+        if results and self._commands.purpose is Purpose.REQUEST:
+            some = next(iter(results.values()))
             for shard in self._registry.shards:
-                self._answers.setdefault(shard.name, (0.0,) * len(some))
+                results.setdefault(shard.name, (0.0,) * len(some))
         return super()._finish_if_complete(now)
 
 
 class TakesAnswersToEarlierCommands(SandblasterCoordinator):
-    def _is_asked(self, number: int) -> bool:
-        return self._command is not None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._commands.is_asked = lambda number: self._commands.command is not None  # type: ignore[method-assign]
 
 
 class SnapshotsWhatIsNotYetRecorded(SandblasterCoordinator):
@@ -325,8 +328,9 @@ class EndsWithoutALastCheckpoint(SandblasterCoordinator):
 
 
 class NeverRepeatsACommand(SandblasterCoordinator):
-    def _ask_again(self, now: float) -> Any:
-        return []
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._commands.ask_again = lambda now, after_s=0.0: []  # type: ignore[method-assign]
 
 
 class DeclaresDeathBeforeTheLeaseIsOver(SandblasterCoordinator):
