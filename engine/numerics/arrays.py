@@ -1,4 +1,4 @@
-"""What is done to whole arrays of stored numbers, whatever their precision."""
+"""Operations on whole arrays in storage type, of any precision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE_BYTES: Final = 64
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Zeros, C-contiguous, that begin where a line of memory does.
+    """Allocates zeros, C-contiguous, that begin at a cache line.
 
     A BLAS may take another path, and so give other bits, for arrays that begin elsewhere.
     """
@@ -42,7 +42,7 @@ def add_array(target: Array, other: Array) -> None:
 
 
 def stored(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Numbers (of any strides) as they lie in memory, C-contiguous: rounded for bfloat16's `uint16`."""
+    """Converts numbers (of any strides) to storage type, C-contiguous: rounded for bfloat16's `uint16`."""
     if dtype != np.uint16:
         return np.ascontiguousarray(values, dtype)
     return downcast_array(np.ascontiguousarray(values, np.float32), np.empty(values.shape, dtype))

@@ -1,4 +1,4 @@
-"""The folder in which this user keeps what costs time to find out again, and nothing that cannot be."""
+"""The user's folder of caches: nothing in it is lost that cannot be computed again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from platformdirs import user_cache_path
 
 
 def cache_folder(name: str = "") -> Path:
-    """The folder, made if it is missing: `$XDG_CACHE_HOME/partita` on Linux, or `~/.cache/partita`.
+    """Finds the folder, and makes it if it is missing: `$XDG_CACHE_HOME/partita` on Linux, or
+    `~/.cache/partita`.
 
-    Only its owner may look into it, because code that is kept there is run.
+    Only its owner may read it, because code that is kept there is run.
 
     Args:
         name: of a folder in it; itself if not given.

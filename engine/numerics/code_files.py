@@ -1,8 +1,8 @@
-"""Files of machine code in the user's cache folder, which all processes, checkouts and versions share.
+"""Files of machine code in the user's cache folder, shared by all processes, checkouts and versions.
 
-A file's name is a digest of all that decides what is in it, so that a file is never wrong, only unused;
-nothing is changed in place. One that is broken counts as missing. Files that nothing has read for some weeks
-are removed.
+A file's name is a digest of everything that determines its content, so that a file is never wrong, only
+unused; nothing is changed in place. A broken file counts as missing. Files that no process has read for some
+weeks are removed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SUFFIX: Final = ".nbc"
 _DAY_S: Final = 24 * 60 * 60.0
 _UNUSED_S: Final = 30 * _DAY_S
 _WAIT_S: Final = 120.0
-"""No function takes so long to compile: who holds the lock is stopped, and its work is done by others."""
+"""Longer than any function takes to compile: the holder of the lock is stopped, and others do its work."""
 _LOOK_AGAIN_S: Final = 0.01
 
 
 def code_folder() -> Path | None:
-    """The folder of the files; None, and a warning that says why, where no file can be kept."""
+    """Finds the folder of the files; None, and a warning that says why, where no file can be kept."""
     try:
         folder = cache_folder(FOLDER)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -43,13 +43,13 @@ def code_folder() -> Path | None:
 
 
 def path_of(folder: Path, name: str, key: str) -> Path:
-    """The file of a function; its name is for people, the key tells files apart."""
+    """Names the file of a function: its name for people, and the key."""
     readable = "".join(letter if letter.isalnum() or letter == "_" else "." for letter in name)
     return folder / f"{readable[-60:].strip('.')}-{key}{_SUFFIX}"
 
 
 def read(path: Path) -> bytes | None:
-    """What is in a file; None if it is missing or broken."""
+    """Reads a file; None if it is missing or broken."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -62,7 +62,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Puts a file into its place whole, whoever else does so at the same time; warns where the disk fails."""
+    """Puts a file into its place whole, while others may do the same; warns where the disk fails."""
     half = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         half.write_bytes(hashlib.sha256(data).digest() + data)
@@ -79,7 +79,7 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Waits until no other process compiles what belongs into a file, and keeps others waiting."""
+    """Waits until no other process compiles for this file, and keeps others waiting."""
     lock = FileLock(path.with_suffix(".lock"), mode=0o600, poll_interval=_LOOK_AGAIN_S)
     try:
         lock.acquire(timeout=_WAIT_S)
@@ -95,7 +95,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path, now: float) -> None:
-    """Removes what has long been unused, once a day. The clock is that of the files."""
+    """Removes files that have long been unused, once a day. The clock is that of the files."""
     marker = folder / "swept"
     with contextlib.suppress(FileNotFoundError):
         if now - marker.stat().st_mtime < _DAY_S:
@@ -110,5 +110,5 @@ def _sweep(folder: Path, now: float) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Warns of a text, once in a process; workers say nothing, as who started them does."""
+    """Warns of a text, once in a process; workers do not, as the process that started them does."""
     warnings.warn(text, RuntimeWarning, stacklevel=2)

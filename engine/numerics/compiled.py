@@ -1,11 +1,11 @@
-"""How this project compiles: its decorators, and the fused multiply-add.
+"""The decorators of compiled code, and the fused multiply-add.
 
-Nothing compiled here may reassociate sums or fuse operations by itself, so the bits of a result do not depend
-on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two roundings can be one, the
-code says `fma`. Sums whose order is free (gradients, over the examples) say `compiled_reassociating`.
+Code compiled here may not reassociate sums or fuse operations by itself, so the bits of a result do not
+depend on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two roundings can be one,
+the code calls `fma`. Sums whose order is free (gradients, over the examples) use `compiled_reassociating`.
 
 A literal number or bool as an argument of a compiled function, or a variable that begins as one, makes Numba
-compile what is called once more, for the literal. Where that is large, the code says `ZERO` or `NO`.
+compile the called function once more, for the literal. Where that is large, the code passes `ZERO` or `NO`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": Tr
 def compiled(function: F) -> F:
     """Compiles a loop at its first call for each combination of types; kept on disk; runs without the GIL.
 
-    A division by zero gives infinity or NaN, as in NumPy, and arrays are not checked for their bounds.
+    A division by zero gives infinity or NaN, as in NumPy, and indices are not checked.
     """
     return cast(F, CompiledFunction(function, targetoptions=_OPTIONS))
 
 
 def compiled_reassociating(function: F) -> F:
-    """As `compiled`, for sums that may be taken in the order that suits vectors. The order is still the same
-    at every call.
+    """Compiles as `compiled`, for sums that may be taken in the order that suits vectors.
+
+    The order is still the same at every call.
     """
     return cast(
         F, CompiledFunction(function, targetoptions={**_OPTIONS, "fastmath": {"reassoc", "contract", "nsz"}})
@@ -42,25 +43,27 @@ def compiled_reassociating(function: F) -> F:
 
 
 def compiled_to_be_called(function: F) -> F:
-    """As `compiled`, for large functions with compiled callers: these call it, and have no copy of its code.
-    What it raises is lost where compiled code has called it.
+    """Compiles as `compiled`, for large functions whose compiled callers call them, and have no copy of the
+    code.
+
+    An exception that it raises is lost where compiled code has called it.
     """
     return cast(F, CompiledFunction(function, targetoptions=_OPTIONS, called=True))
 
 
 def compiled_for_pointers(function: F) -> F:
-    """As `compiled_to_be_called`, where arguments are pointers: Python cannot call it."""
+    """Compiles as `compiled_to_be_called`, where arguments are pointers: Python cannot call it."""
     options = {**_OPTIONS, "no_cpython_wrapper": True}
     return cast(F, CompiledFunction(function, targetoptions=options, called=True))
 
 
 def compiled_checked(function: F) -> F:
-    """As `compiled`, where an index outside of its array raises IndexError."""
+    """Compiles as `compiled`; an index outside of its array raises IndexError."""
     return cast(F, CompiledFunction(function, targetoptions={**_OPTIONS, "boundscheck": True}))
 
 
 def compiled_for_this_process(function: F) -> F:
-    """As `compiled`, and not kept on disk."""
+    """Compiles as `compiled`, not kept on disk."""
     return cast(F, CompiledFunction(function, targetoptions=_OPTIONS, kept=False))
 
 

@@ -2,11 +2,11 @@
 
 Numba links machine code by the names of symbols, and tells functions of one name apart by a number that it
 counts in each process. So code that several processes have cached can share a symbol, and a caller that is
-linked with both gets the wrong one, in silence. Here numbers begin at a random place in each process, and the
+linked with both gets the wrong one, silently. Here numbers begin at a random place in each process, and the
 symbols of this project's functions contain a fingerprint of their content.
 
 The same fingerprint is the key of the cache (`code_files`). Numba's own cache knows only the file of the
-function itself: after an edit of what the function calls, it loads stale machine code.
+function itself: after an edit of a function that it calls, it loads stale machine code.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ config: Any = untyped_config
 imputils: Any = untyped_imputils
 
 _FORM: Final = 1
-"""Of the files."""
+"""Version of the files."""
 _CALLED: Final = "partita_called_"
-"""How the symbols begin that callers do not contain, but call by their address."""
+"""Prefix of the symbols that callers do not contain, but call by their address."""
 
 _called: Final[dict[str, tuple[str, Any]]] = {}
-"""By symbol, the fingerprint and the argument types of a function that is called by address."""
+"""Fingerprint and argument types of each function that is called by address, by its symbol."""
 
 
 def _number_from_anywhere() -> None:
-    """Lets Numba number functions from a place that no other process has."""
+    """Makes Numba number functions from a place that no other process has."""
     FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
 
 
@@ -70,7 +70,7 @@ class CompiledFunction(CPUDispatcher):
         py_func: in plain Python.
         locals: types of variables, as for numba.njit.
         targetoptions: of numba.njit.
-        kept: whether other processes may load what this one compiles.
+        kept: whether other processes may load the result.
         called: whether compiled callers call it by its address. Otherwise Numba copies its code into every
             caller, and optimises it there anew: faster to call, slower to compile.
     """
@@ -89,7 +89,7 @@ class CompiledFunction(CPUDispatcher):
         self._cache = _Kept(self) if kept else NullCache()
 
     def compile(self, sig: Any) -> Any:
-        """Compiles for argument types, or loads what another process has compiled, or waits for it to."""
+        """Compiles for argument types, or loads the result of another process, or waits for it."""
         with global_compiler_lock:
             arguments = tuple(normalize_signature(sig)[0])
             known: Any = self.overloads.get(arguments)
@@ -111,7 +111,7 @@ class CompiledFunction(CPUDispatcher):
             yield
 
     def fingerprint(self) -> str | None:
-        """As `fingerprint.fingerprint`, and part of the function's symbols from then on; None without one."""
+        """Returns the function's digest, part of its symbols from then on; None without one."""
         try:
             digest = fingerprint(self)
         except Unidentified:
@@ -120,7 +120,7 @@ class CompiledFunction(CPUDispatcher):
         return digest
 
     def _call_by_address(self, arguments: tuple[Any, ...]) -> None:
-        """Lets compiled callers refer to a symbol that is known by its address."""
+        """Makes compiled callers refer to a symbol that is known by its address."""
         result: Any = self.overloads[arguments]
         context: Any = self.targetctx
         digest = self.fingerprint()
@@ -137,9 +137,9 @@ class CompiledFunction(CPUDispatcher):
 
 
 def _call_of(described: Any) -> Callable[..., Any]:
-    """As Numba's `user_function`, but it does not look whether the function has raised an exception.
+    """Calls as Numba's `user_function`, without checking for an exception.
 
-    Behind a way out Numba would not find out that arrays stay alive, and would count their users anew.
+    Behind such an exit Numba would not find out that arrays stay alive, and would count their users anew.
     """
 
     def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -153,13 +153,13 @@ def _call_of(described: Any) -> Callable[..., Any]:
 
 
 class _Kept(NullCache):
-    """Where Numba looks for what a function has been compiled to."""
+    """The cache of a function's compiled forms."""
 
     def __init__(self, function: CompiledFunction) -> None:
         self._function = function
 
     def path(self, arguments: Any) -> Path | None:
-        """The file for argument types; None where nothing can be kept."""
+        """Returns the file for argument types; None where nothing can be kept."""
         digest, folder = self._function.fingerprint(), code_files.code_folder()
         if digest is None or folder is None:
             return None
@@ -169,7 +169,7 @@ class _Kept(NullCache):
         return code_files.path_of(folder, self._function._plain_name, key)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What is kept for a signature; None if nothing is, or if the file is of no use."""
+        """Loads what is kept for a signature; None if nothing is, or if the file is of no use."""
         target_context.refresh()
         arguments = normalize_signature(sig)[0]
         path = self.path(arguments)
@@ -204,7 +204,7 @@ def _digest(*texts: str) -> str:
 
 @cache
 def _surroundings() -> tuple[str, ...]:
-    """What else decides to which code a function is compiled."""
+    """Returns everything else that determines the code of a function."""
     vectorising = (config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.USING_SVML)
     settings = (config.OPT, *vectorising, config.BOUNDSCHECK)
     versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__)

@@ -1,8 +1,8 @@
-"""How this project compiles for a GPU, by numba.cuda, and how such kernels are launched. Imports numba.cuda.
+"""Compilation for a GPU by numba.cuda, and launches of such kernels. Imports numba.cuda.
 
-A kernel's threads share out its work by `strided`, so that any number of them does it: each takes every n-th
+A kernel's threads share its work by `strided`, so that any number of them does it: each takes every n-th
 number. Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) runs kernels as plain Python, for which `plain`
-has what compiled code calls.
+has the functions that they call.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "max": _larger,
     "min": _smaller,
 }
-"""What kernels may call by these names. (numba.cuda has no `max` or `min` that compiles.)"""
+"""Functions that kernels may call by these names. (numba.cuda has no `max` or `min` that compiles.)"""
 
 
 def on_device(function: Callable[..., Any], **names: Any) -> Any:
-    """A function that kernels call: a plain one's code, in which these names stand for something else."""
+    """Compiles a function that kernels call: a plain one's code, in which these names have other values."""
     return cuda.jit(device=True)(_twin(function, names))
 
 
 def kernel(function: Callable[..., None], **names: Any) -> Any:
-    """A kernel: a plain function's code, in which these names stand for something else."""
+    """Compiles a kernel: a plain function's code, in which these names have other values."""
     return cuda.jit(_twin(function, names))
 
 
 def _twin(function: Callable[..., Any], names: dict[str, Any]) -> FunctionType:
-    """The function among other names; renamed in its code, as Numba insists on Python's own `range`."""
+    """Copies a function with other globals; renamed in its code, as Numba insists on Python's own `range`."""
     assert isinstance(function, FunctionType)
     names = FUNCTIONS | names
     code = function.__code__
@@ -74,7 +74,7 @@ def _twin(function: Callable[..., Any], names: dict[str, Any]) -> FunctionType:
 
 @cuda.jit(device=True)
 def strided(n: int) -> range:
-    """Of n numbers, those that the calling thread takes."""
+    """Returns those of n numbers that the calling thread takes."""
     return range(cuda.grid(1), n, cuda.gridsize(1))
 
 
@@ -83,7 +83,7 @@ def launcher(compiled: Any, n: int, *, device: int | None) -> Launch:
 
     Args:
         compiled: by `kernel`.
-        n: how many threads would have something to do.
+        n: number of threads that would have something to do.
         device: the number of the GPU; None in the simulator.
     """
     blocks = max(1, min(-(-n // _THREADS), _MOST_BLOCKS))
@@ -108,6 +108,6 @@ def compile_for(compiled: Any, *arguments: Any, device: int | None) -> None:
 
 
 def bound(compiled: Any, n: int, *arguments: Any, device: int | None) -> Callable[[], None]:
-    """A launch with these arguments, as `launcher`, compiled for them now."""
+    """Prepares a launch with these arguments, as `launcher`, compiled for them now."""
     compile_for(compiled, *arguments, device=device)
     return partial(launcher(compiled, n, device=device), *arguments)

@@ -1,10 +1,10 @@
-"""A digest of everything in Python that decides what a function is compiled to.
+"""A digest of everything in Python that determines the compiled form of a function.
 
-That is the function's bytecode, and by content whatever that names: default values, closures, globals,
-the functions and classes that are called and, in turn, what those name. What belongs to Python, NumPy, Numba
-or llvmlite counts by its name, because their versions count elsewhere. Names of files and numbers of lines do
+That is the function's bytecode, and by content everything that it names: default values, closures, globals,
+the functions and classes that are called and, in turn, what those name. Objects of Python, NumPy, Numba or
+llvmlite count by their name, because their versions count elsewhere. Names of files and numbers of lines do
 not count, nor does the process: two checkouts with the same functions have the same digests. Names of modules
-do, as what is kept of a function refers to them.
+do, as the kept form of a function refers to them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.extending import _Intrinsic as Intrinsic  # type: ignore[attr-defined]
 
 _BY_NAME: Final = frozenset({*sys.stdlib_module_names, "numpy", "numba", "llvmlite"}) - {"__main__"}
-"""Packages of which the version is part of every key."""
+"""Packages whose version is part of every key."""
 _BY_REPR: Final = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, range, slice, np.dtype)
 _NOT_OF_THE_CLASS: Final = frozenset(
     {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__firstlineno__"}
@@ -44,26 +44,26 @@ _NOT_OF_THE_CLASS: Final = frozenset(
     | {"__dataclass_fields__", "__dataclass_params__", "__slots__"}
 )
 _OF_NAMED_TUPLES: Final = frozenset(vars(collections.namedtuple("Empty", "")))
-"""What every such class has, besides its fields."""
+"""Attributes of every such class, besides its fields."""
 
 Found: TypeAlias = tuple[bytes, int]
-"""A digest, and how near the root the outermost unfinished thing stands that it refers to."""
+"""A digest, and the depth of the outermost unfinished definition that it refers to."""
 _WHOLE: Final = sys.maxsize
-"""Refers to nothing that is unfinished."""
+"""The depth of a digest that refers to nothing unfinished."""
 
 _known: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
 _compiled: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class Unidentified(Exception):
-    """A function uses something whose content cannot be compared across processes."""
+    """A function uses a value whose content cannot be compared across processes."""
 
 
 def fingerprint(function: Any) -> str:
-    """The digest of a function, plain or compiled: 64 hexadecimal digits.
+    """Returns the digest of a function, plain or compiled: 64 hexadecimal digits.
 
-    Each function and class is read once in a process, when it is first asked for; a later change of a global
-    is not seen, as Numba sees none.
+    Each function and class is read once in a process, at its first use; a later change of a global is not
+    seen, as Numba sees none.
 
     Raises:
         Unidentified: it uses a value that has no content of its own, such as an open file.
@@ -76,7 +76,7 @@ def fingerprint(function: Any) -> str:
 
 
 def with_fingerprint(digest: str) -> Any:
-    """The compiled function that has this digest, if this process has found it; else None."""
+    """Returns the compiled function that has this digest, if this process has found it; else None."""
     return _compiled.get(digest)
 
 
@@ -84,7 +84,7 @@ def _of(value: Any, unfinished: dict[int, int], names: frozenset[str]) -> Found:
     """Finds the digest of a value.
 
     Args:
-        value: what a function's code refers to.
+        value: any that a function's code refers to.
         unfinished: the depth of each function and class, by its id, that is being read: code may recurse.
         names: that the code uses; of a module, these attributes count.
     """
@@ -194,7 +194,7 @@ def _cells(function: FunctionType) -> Iterator[Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names of globals, and of attributes, which may be any."""
+    """Yields the names of globals, and of attributes, which may be any."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -210,7 +210,7 @@ def _digest_of_code(code: CodeType) -> bytes:
 
 
 def _of_constant(constant: Any) -> bytes:
-    """As `_of`, for what may stand in code; a frozenset's order differs from process to process."""
+    """Finds the digest of a constant in code; a frozenset's order differs from process to process."""
     if isinstance(constant, CodeType):
         return _digest_of_code(constant)
     if isinstance(constant, frozenset):
@@ -232,7 +232,7 @@ def _joined(tag: str, found: list[Found]) -> Found:
 
 
 def _mixed(*parts: str | bytes) -> Found:
-    """The digest of some texts, which cannot run into each other."""
+    """Mixes some texts, which cannot run into each other, into a digest."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part

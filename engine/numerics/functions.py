@@ -1,7 +1,7 @@
 """The exponential, the logistic function and the hyperbolic tangent of one number, for compiled loops.
 
-Only single IEEE operations and fused multiply-adds, and no branch: LLVM turns a loop of them into vectors,
-and a number has the same bits wherever in the array it lies. A NaN stays one.
+They consist of single IEEE operations and fused multiply-adds, without branches: LLVM turns a loop of them
+into vectors, and a number has the same bits wherever in the array it lies. A NaN stays one.
 
 With n the integer nearest to x / ln 2, e^x is 2^n e^r, where r = x - n ln 2 lies within half a ln 2 of zero;
 there Taylor's series of e^r - 1 needs 7 terms in float32 and 13 in float64.
@@ -25,12 +25,12 @@ Scalar = np.floating[Any]
 Function = Callable[[Any], Any]
 
 _LN2_REST: Final = 2.3190468138462996e-17
-"""ln 2 less what float64 holds of it."""
+"""The difference between ln 2 and its float64."""
 
 
 @dataclass(frozen=True)
 class _Constants:
-    """Of a type.
+    """The constants for a type.
 
     Args:
         lowest: a number whose exponential is rounded to 0.
@@ -49,12 +49,12 @@ class _Constants:
 
     @property
     def shifter(self) -> Scalar:
-        """A number added to it is rounded to an integer, which the low bits of the sum hold."""
+        """A number that rounds what is added to it to an integer, in the low bits of the sum."""
         return self.kind(1.5 * 2 ** np.finfo(self.kind).nmant)
 
     @property
     def ln2(self) -> tuple[Scalar, Scalar]:
-        """In two parts: rounded, and the rest."""
+        """Ln 2 in two parts: rounded, and the rest."""
         high = self.kind(math.log(2))
         return high, self.kind(math.log(2) - float(high) + _LN2_REST)
 
@@ -92,7 +92,7 @@ _times_power_of_two = cast(Callable[[Any, Any], Any], intrinsic(_generate_power)
 
 
 def _reduced_for(constants: _Constants) -> Callable[[Any], tuple[Any, Any]]:
-    """The function that gives `e^r - 1`, and n plus the shifter."""
+    """Makes the function that returns `e^r - 1`, and n plus the shifter."""
     log2_e, shifter, (high, low), series = (
         constants.log2_e,
         constants.shifter,
@@ -143,7 +143,7 @@ def _hyperbolic_tangent_for(constants: _Constants) -> Function:
 
 
 def _by_type(make: Callable[[_Constants], Function]) -> Callable[[Any], Function | None]:
-    """What Numba asks for: the implementation for the type of an argument."""
+    """Chooses the implementation for the type of an argument, as Numba asks for it."""
     single, double = make(_SINGLE), make(_DOUBLE)
 
     def choose(x: Any) -> Function | None:
@@ -153,20 +153,20 @@ def _by_type(make: Callable[[_Constants], Function]) -> Callable[[Any], Function
 
 
 def exponential(x: Any) -> Any:
-    """`e**x`, in the type of `x`, float32 or float64; 0 far below zero, infinite far above. For compiled
-    code.
+    """Computes `e**x`, in the type of `x`, float32 or float64; 0 far below zero, infinite far above. For
+    compiled code.
     """
     raise NotImplementedError("only compiled code can call this; use np.exp")
 
 
 def hyperbolic_tangent(x: Any) -> Any:
-    """`tanh(x)`, in the type of `x`, float32 or float64. For compiled code."""
+    """Computes `tanh(x)`, in the type of `x`, float32 or float64. For compiled code."""
     raise NotImplementedError("only compiled code can call this; use np.tanh")
 
 
 @register_jitable
 def logistic(x: Any) -> Any:
-    """`1 / (1 + e**-x)`, in the type of `x`, float32 or float64. For compiled code."""
+    """Computes `1 / (1 + e**-x)`, in the type of `x`, float32 or float64. For compiled code."""
     odds = exponential(-abs(x))
     one = type(x)(1)
     return (odds if x < 0 else one) / (odds + one)

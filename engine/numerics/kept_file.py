@@ -1,8 +1,7 @@
-"""A file of the user's cache folder, of which several processes keep what they found out.
+"""A file of the user's cache folder to which several processes add.
 
-Whoever deletes it loses time and nothing else. A file that is not of its form, or of another version, counts
-as empty and is written anew. It changes as a whole; whoever adds to it holds its lock from reading to
-writing.
+Deleting it costs time and nothing else. A file of another form or version counts as empty and is written
+anew. It changes as a whole; a process that adds to it holds its lock from reading to writing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from filelock import FileLock, Timeout
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """What every such file says first."""
+    """The first field of every such file."""
 
     version: int
 
@@ -31,24 +30,24 @@ class KeptFile(Generic[Content]):
     """The file at a path. Safe from several threads and processes."""
 
     def __init__(self, path: Path, content: type[Content], *, version: int) -> None:
-        """Names it.
+        """Names the file.
 
         Args:
-            path: where it is, or will be.
+            path: of the file, which may be missing.
             content: its form.
             version: of the form.
         """
         self.path, self._content, self._version = path, content, version
 
     def read(self) -> Content | None:
-        """What is kept; None where the file is missing or cannot be used."""
+        """Reads the file; None where it is missing or cannot be used."""
         try:
             return self._decoded()
         except (OSError, ValueError, msgspec.DecodeError):
             return None
 
     def trouble(self) -> str | None:
-        """In one sentence why the file cannot be used; None if it can be, or is missing."""
+        """Explains in one sentence why the file cannot be used; None if it can be, or is missing."""
         try:
             self._decoded()
         except FileNotFoundError:
@@ -60,7 +59,7 @@ class KeptFile(Generic[Content]):
         return None
 
     def write(self, content: Content) -> None:
-        """Replaces what is kept. To be called with the lock held.
+        """Replaces the content. To be called with the lock held.
 
         Raises:
             OSError: the file cannot be written; the old one stands.
@@ -73,7 +72,7 @@ class KeptFile(Generic[Content]):
             temporary.unlink(missing_ok=True)
 
     def delete(self) -> bool:
-        """Removes the file; says whether there was one. Raises OSError."""
+        """Removes the file; returns whether there was one. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
             return True

@@ -1,4 +1,4 @@
-"""What compiled code calls, in plain Python: for Numba's simulator of a GPU, which compiles nothing."""
+"""Functions of compiled code in plain Python: for Numba's simulator of a GPU, which compiles nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 def upcast(x: Any) -> Any:
-    """`precision.upcast`."""
+    """Converts as `precision.upcast`."""
     return (np.uint32(x) << np.uint32(16)).view(np.float32) if isinstance(x, np.uint16) else x
 
 
 def downcast(value: Any, like: Any) -> Any:
-    """`precision.downcast`."""
+    """Converts as `precision.downcast`."""
     if not isinstance(like, np.uint16):
         return type(like)(value)
     bits = int(np.float32(value).view(np.uint32))
@@ -24,16 +24,16 @@ def downcast(value: Any, like: Any) -> Any:
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """`compiled.fma`, but that in float64 it rounds twice."""
+    """Computes `compiled.fma`; in float64 it rounds twice."""
     return type(a)(float(a) * float(b) + float(c))
 
 
 def exponential(x: Any) -> Any:
-    """`functions.exponential`."""
+    """Computes `functions.exponential` by NumPy."""
     with np.errstate(over="ignore", under="ignore"):
         return np.exp(x)
 
 
 def hyperbolic_tangent(x: Any) -> Any:
-    """`functions.hyperbolic_tangent`."""
+    """Computes `functions.hyperbolic_tangent` by NumPy."""
     return np.tanh(x)

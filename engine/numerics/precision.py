@@ -24,7 +24,7 @@ _MASTER: Final = {"float32": np.float32, "float64": np.float64, "bfloat16": np.f
 
 
 def storage(precision: str) -> np.dtype[Any]:
-    """The type in which states, errors and messages of a precision lie in memory."""
+    """The storage type of activations, gradients and messages of a precision."""
     return np.dtype(_STORAGE[precision])
 
 
@@ -72,8 +72,8 @@ def _generate_downcast(typing_context, value, like):  # type: ignore[no-untyped-
 
 
 upcast = cast(Callable[[Any], Any], intrinsic(_generate_upcast))
-"""`upcast(x)` of a stored number is the number: float32 for bfloat16's bits, else itself. For compiled
-code."""
+"""`upcast(x)` of a stored number is the number: float32 for bfloat16's bits, else itself. For compiled code.
+"""
 
 downcast = cast(Callable[[Any, Any], Any], intrinsic(_generate_downcast))
 """`downcast(value, like)` is the value in the storage type of `like`: for bfloat16 rounded to the nearest,
@@ -93,11 +93,11 @@ def _downcast(source: Array, out: Array) -> None:
 
 
 def upcast_array(source: Array, out: Array | None = None) -> Array:
-    """The numbers of stored ones: float32 `[*shape]` for bfloat16's bits, else in their own type.
+    """Converts stored numbers: to float32 `[*shape]` from bfloat16's bits, else to their own type.
 
     Args:
-        source: as stored, C-contiguous.
-        out: where to write them, C-contiguous; a new array if not given.
+        source: in storage type, C-contiguous.
+        out: receives them, C-contiguous; a new array if not given.
     """
     if out is None:
         out = np.empty(source.shape, np.float32 if source.dtype == np.uint16 else source.dtype)
@@ -109,7 +109,8 @@ def upcast_array(source: Array, out: Array | None = None) -> Array:
 
 
 def downcast_array(source: Array, out: Array) -> Array:
-    """Writes numbers as `out` stores them: rounded to the nearest, ties to even, for bfloat16's `uint16`.
+    """Converts numbers to the storage type of `out`: rounded to nearest, ties to even, for bfloat16's
+    `uint16`.
 
     Args:
         source: float32 or float64, C-contiguous.

@@ -16,29 +16,29 @@ _VALUES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 _SLOPES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "linear": torch.ones_like,
-    "relu": lambda state: (state > 0).to(state.dtype),
-    "sigmoid": lambda state: state * (1 - state),
-    "tanh": lambda state: 1 - state * state,
+    "relu": lambda output: (output > 0).to(output.dtype),
+    "sigmoid": lambda output: output * (1 - output),
+    "tanh": lambda output: 1 - output * output,
 }
 
 
 def activate(function: str, sums: torch.Tensor) -> None:
-    """Replaces sums by states."""
+    """Replaces sums by activations."""
     if function != "linear":
         _VALUES[function](sums)
 
 
-def slope_times(function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
-    """`error * slope(state)` in a type that sums are taken in."""
-    return _SLOPES[function](state.to(wide)).mul_(error)
+def slope_times(function: str, output: torch.Tensor, grad: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    """Computes `grad * slope(output)` in the type of sums."""
+    return _SLOPES[function](output.to(wide)).mul_(grad)
 
 
-def multiply_by_slope(function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype) -> Call:
-    """Prepares to turn errors of states into errors of sums, in place."""
+def multiply_by_slope(function: str, output: torch.Tensor, grad: torch.Tensor, wide: torch.dtype) -> Call:
+    """Prepares `Kernel.backward_activation`: multiplies the gradient by the slope, in place."""
     if function == "linear":
         return no_op
 
     def call() -> None:
-        error.copy_(slope_times(function, state, error, wide))
+        grad.copy_(slope_times(function, output, grad, wide))
 
     return call

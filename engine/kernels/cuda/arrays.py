@@ -1,6 +1,4 @@
-"""What a kernel that numba.cuda compiles sees of a tensor: an array on the same memory, bfloat16 as its
-bits.
-"""
+"""Tensors as arrays of kernels that numba.cuda compiles: the same memory, bfloat16 as its bits."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _NAMES = {kind: dtype.str for dtype, kind in TYPES.items()} | {torch.int32: np.d
 
 
 class _Described:
-    """A tensor, as other libraries read its place; keeps it."""
+    """A tensor with the interface by which other libraries read its address; keeps it alive."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         assert tensor.is_contiguous(), f"a tensor of shape {tuple(tensor.shape)} is not contiguous"

@@ -1,6 +1,6 @@
-"""Convolutions on a GPU, by torch, which wants examples first: inputs, states and errors are turned.
+"""Convolutions on a GPU, by torch, which wants examples first: inputs, outputs and gradients are transposed.
 
-Sums are taken in torch's order: what is cut agrees with what is whole within rounding, not to the bit.
+Sums are taken in torch's order: a cut layer agrees with the whole within rounding, not to the bit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
-from torch.nn import grad
+from torch.nn import grad as gradients
 from torch.nn.functional import conv2d
 
 from partita.engine.kernels.convolution.geometry import Geometry
@@ -20,12 +20,12 @@ from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import Conv2D, Patch
 from partita.layers.box import Spans
 
-_find_errors: Final[Callable[..., torch.Tensor]] = grad.conv2d_input
-_find_gradient: Final[Callable[..., torch.Tensor]] = grad.conv2d_weight
+_input_gradient: Final[Callable[..., torch.Tensor]] = gradients.conv2d_input
+_weight_gradient: Final[Callable[..., torch.Tensor]] = gradients.conv2d_weight
 
 
 class Conv2DKernel(TensorKernel):
-    """`state = activation(sum over the patch of weight * input + bias)` for the machine's rows."""
+    """`output = activation(sum over the patch of weight * input + bias)` for the machine's rows."""
 
     layer = Conv2D
 
@@ -50,7 +50,7 @@ class Conv2DKernel(TensorKernel):
         )
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Turns the input and pads it, and turns what comes of it back."""
+        """Transposes and pads the input, and transposes the result back."""
         bias = self.parameters[1] if len(self.parameters) > 1 else None
         top, window = self._top(self.context.rows[0]), self.context.windows[0]
         low, high = (min(max(row, window[0]), window[1]) for row in (top, top + self._padded.shape[2]))
@@ -65,35 +65,35 @@ class Conv2DKernel(TensorKernel):
         return call
 
     def backward_activation(self) -> Call:
-        """Multiplies the errors by the slope of the activation."""
+        """Multiplies the gradient by the slope of the activation."""
         return multiply_by_slope(self._function, self.output, self.own_grad, self.wide)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """The errors of every row of the input that is asked for, from the places whose patches reach it."""
+        """Writes the gradient of the rows asked for, from the places whose patches reach them."""
         window, out = self.context.grad_windows[0], self.grad_input(0)
-        calls = [self._errors_of_run(run, rows_of(out, run, window)) for run in rows]
+        calls = [self._gradient_of_span(span, rows_of(out, span, window)) for span in rows]
 
         def call() -> None:
-            for run, add in zip(rows, calls, strict=True):
+            for span, add in zip(rows, calls, strict=True):
                 if not accumulate:
-                    rows_of(out, run, window).zero_()
+                    rows_of(out, span, window).zero_()
                 add()
 
         return call
 
-    def _errors_of_run(self, run: tuple[int, int], place: torch.Tensor) -> Call:
-        """Adds to the errors of a run of rows."""
+    def _gradient_of_span(self, span: tuple[int, int], place: torch.Tensor) -> Call:
+        """Adds to the gradient of a span of rows."""
         y, first, last = self._geometry.y, *self.context.rows
-        low = max(first, -((self._reach - 1 - run[0] - y.before) // y.stride))
-        high = max(low, min(last, (run[1] - 1 + y.before) // y.stride + 1))
-        delta = _transposed(rows_of(self.own_grad, (low, high), self.context.rows))
+        low = max(first, -((self._reach - 1 - span[0] - y.before) // y.stride))
+        high = max(low, min(last, (span[1] - 1 + y.before) // y.stride + 1))
+        grad = _transposed(rows_of(self.own_grad, (low, high), self.context.rows))
         top, (batch, channels, *_) = self._top(low), self._padded.shape
         shape = [batch, channels, self._height(high - low), self._width]
-        start, stop = max(run[0], top), min(run[1], top + shape[2])
+        start, stop = max(span[0], top), min(span[1], top + shape[2])
 
         def call() -> None:
-            found = self._inside(_find_errors(shape, self._weight, delta, *self._settings))
-            place[start - run[0] : stop - run[0], self._columns].add_(
+            found = self._inside(_input_gradient(shape, self._weight, grad, *self._settings))
+            place[start - span[0] : stop - span[0], self._columns].add_(
                 _back(found[:, :, start - top : stop - top])
             )
 
@@ -102,19 +102,19 @@ class Conv2DKernel(TensorKernel):
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
+        """Sums products of gradients and inputs over the places of the machine's rows and the examples."""
         assert rows is None, "all rows share the weights"
         if accumulate:
             return accumulated(lambda terms: self.backward_parameters(terms, rows), out)
-        delta, weight = self.own_grad, tensor_of(out[0]).view(self.context.grid.parameters[0].shape)
+        grad, weight = self.own_grad, tensor_of(out[0]).view(self.context.grid.parameters[0].shape)
         bias = tensor_of(out[1]) if len(out) > 1 else None
         shape = list(self._weight.shape)
 
         def call() -> None:
-            found = _find_gradient(self._padded, shape, _transposed(delta), *self._settings)
+            found = _weight_gradient(self._padded, shape, _transposed(grad), *self._settings)
             weight.copy_(found.permute(0, 2, 3, 1))
             if bias is not None:
-                bias.copy_(delta.sum((0, 1, 3), dtype=self.wide))
+                bias.copy_(grad.sum((0, 1, 3), dtype=self.wide))
 
         return call
 
@@ -123,11 +123,11 @@ class Conv2DKernel(TensorKernel):
         return place * self._geometry.y.stride - self._geometry.y.before
 
     def _height(self, places: int) -> int:
-        """How many rows the patches of so many rows of places cover."""
+        """Number of rows that the patches of so many rows of places cover."""
         return (places - 1) * self._geometry.y.stride + self._reach
 
     def _inside(self, padded: torch.Tensor) -> torch.Tensor:
-        """What is no padding on the left or right."""
+        """The columns that are no padding."""
         before = self._geometry.x.before
         return padded[..., before + self._columns.start : before + self._columns.stop]
 
@@ -138,5 +138,4 @@ def _transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _back(tensor: torch.Tensor) -> torch.Tensor:
-    """The other way round."""
     return tensor.permute(2, 3, 1, 0)

@@ -17,10 +17,10 @@ from partita.layers.box import Spans
 
 
 class DenseKernel(TensorKernel):
-    """`state = activation(weight @ input + bias)` for the machine's rows.
+    """`output = activation(weight @ input + bias)` for the machine's rows.
 
     As on a CPU, a product in bfloat16 is rounded once, and a sum of several is kept in float32 until it is
-    whole.
+    complete.
     """
 
     layer = Dense
@@ -37,17 +37,17 @@ class DenseKernel(TensorKernel):
             self._sums = self.zeros(*self._sums.shape)
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """One product of a block of the weight's columns with a block of the input's rows."""
+        """Multiplies a block of the weight's columns by a block of the input's rows."""
         rows = block or self._inputs
-        weight, inputs = self._weight_of(rows), self._states_of(rows)
-        state, sums, bias = columns(self.output), self._sums, self._bias
+        weight, inputs = self._weight_of(rows), self._input(rows)
+        output, sums, bias = columns(self.output), self._sums, self._bias
 
         def whole() -> None:
             if bias is None:
-                torch.mm(weight, inputs, out=state)
+                torch.mm(weight, inputs, out=output)
             else:
-                torch.addmm(bias, weight, inputs, out=state)
-            activate(self._function, state)
+                torch.addmm(bias, weight, inputs, out=output)
+            activate(self._function, output)
 
         def part() -> None:
             if not first:
@@ -58,26 +58,26 @@ class DenseKernel(TensorKernel):
                 if bias is not None:
                     sums.add_(bias)
                 activate(self._function, sums)
-                if sums is not state:
-                    state.copy_(sums)
+                if sums is not output:
+                    output.copy_(sums)
 
         return whole if first and last else part
 
     def backward_activation(self) -> Call:
-        """Multiplies the errors by the slope of the activation."""
+        """Multiplies the gradient by the slope of the activation."""
         return multiply_by_slope(self._function, self.output, self.own_grad, self.wide)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
-        out, delta, window = self.grad_input(source), columns(self._deltas()[0]), self.context.grad_windows[0]
-        pairs = [(self._weight_of(run).T, columns(rows_of(out, run, window))) for run in rows]
+        """Multiplies the transposed weight by the gradient: the sum over the machine's receivers at once."""
+        out, grad, window = self.grad_input(source), columns(self._grad()[0]), self.context.grad_windows[0]
+        pairs = [(self._weight_of(span).T, columns(rows_of(out, span, window))) for span in rows]
 
         def call() -> None:
             for weight, place in pairs:
                 if accumulate:
-                    place.addmm_(weight, delta)
+                    place.addmm_(weight, grad)
                 else:
-                    torch.mm(weight, delta, out=place)
+                    torch.mm(weight, grad, out=place)
 
         return call
 
@@ -88,27 +88,27 @@ class DenseKernel(TensorKernel):
 
     @property
     def gradient_dtype(self) -> np.dtype[Any]:
-        """As states are stored: a product's own output."""
+        """The storage type: that of a product."""
         return self.context.dtype
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """The outer products of errors and inputs, summed over the examples."""
-        deltas, whole, biased = self._deltas()
+        """Sums the outer products of gradients and inputs over the examples."""
+        grads, whole, biased = self._grad()
         start, stop = rows or whole
-        delta = columns(rows_of(deltas, (start, stop), whole))
-        inputs, weight = self._states_of(self._inputs), tensor_of(out[0]).view(len(delta), -1)
+        grad = columns(rows_of(grads, (start, stop), whole))
+        inputs, weight = self._input(self._inputs), tensor_of(out[0]).view(len(grad), -1)
         low, high = max(start, biased[0]), min(stop, biased[1])
         has_bias = len(out) > 1 and low < high
         bias = tensor_of(out[1]).view(-1) if has_bias else None
-        of_bias = columns(rows_of(deltas, (low, high) if has_bias else (start, start), whole))
+        of_bias = columns(rows_of(grads, (low, high) if has_bias else (start, start), whole))
 
         def call() -> None:
             if accumulate:
-                weight.addmm_(delta, inputs.T)
+                weight.addmm_(grad, inputs.T)
             else:
-                torch.mm(delta, inputs.T, out=weight)
+                torch.mm(grad, inputs.T, out=weight)
             if bias is not None and accumulate:
                 bias.add_(torch.sum(of_bias, 1))
             elif bias is not None:
@@ -116,16 +116,15 @@ class DenseKernel(TensorKernel):
 
         return call
 
-    def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
-        """Errors of sums, the rows of the layer that they are of, and those whose biases are here."""
+    def _grad(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
+        """The gradient of the sums, the rows of the layer that it covers, and those whose biases are here."""
         return self.own_grad, self.context.rows, self.context.rows
 
-    def _states_of(self, rows: tuple[int, int]) -> torch.Tensor:
-        """These rows of the input, `[nodes, example]`."""
+    def _input(self, rows: tuple[int, int]) -> torch.Tensor:
         return columns(rows_of(self.inputs[0], rows, self.context.windows[0]))
 
     def _weight_of(self, rows: tuple[int, int]) -> torch.Tensor:
-        """Its columns for these rows of the input."""
+        """The columns of the weight for these rows of the input."""
         start, stop = (row - self._inputs[0] for row in rows)
         return self._weight[:, start * self._per_row : stop * self._per_row]
 
@@ -134,13 +133,13 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
     """The same where each machine has the weights of some inputs; see the kernel of a CPU."""
 
     def multiply(self, rows: tuple[int, int]) -> Call:
-        """One product with the machine's inputs, and the biases that the machine has."""
+        """Multiplies by the machine's inputs, and adds the biases that the machine has."""
         whole, biased, per_row = (
             (0, self.context.grid.n_rows),
             self.partial.bias_rows,
             self.context.grid.nodes_per_row,
         )
-        sums, inputs = tensor_of(self.partial.sums), self._states_of(self._inputs)
+        sums, inputs = tensor_of(self.partial.sums), self._input(self._inputs)
         out = columns(rows_of(sums, rows, whole))
         weight = self._weight[rows[0] * per_row : rows[1] * per_row]
         low, high = max(rows[0], biased[0]), min(rows[1], biased[1])
@@ -159,19 +158,19 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and applies the activation."""
         terms = [columns(tensor_of(term)) for term in self.partial.terms]
-        state, sums = columns(self.output), self._sums
+        output, sums = columns(self.output), self._sums
 
         def call() -> None:
             sums.copy_(terms[0])
             for term in terms[1:]:
                 sums.add_(term)
             activate(self._function, sums)
-            if sums is not state:
-                state.copy_(sums)
+            if sums is not output:
+                output.copy_(sums)
 
         return call
 
-    def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
-        deltas = self.partial.grad_output
-        assert deltas is not None, "nothing comes down to this layer"
-        return tensor_of(deltas), (0, self.context.grid.n_rows), self.partial.bias_rows
+    def _grad(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
+        grads = self.partial.grad_output
+        assert grads is not None, "this layer has no backward pass"
+        return tensor_of(grads), (0, self.context.grid.n_rows), self.partial.bias_rows

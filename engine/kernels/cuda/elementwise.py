@@ -12,12 +12,12 @@ from partita.layers.box import BoxSet, Spans
 
 
 class _OneToOneKernel(TensorKernel):
-    """What they share: node i returns what it owes to node i of an input."""
+    """A layer whose node i sends a gradient to node i of an input alone."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Writes what the own rows return; zero to those to which nobody listens."""
+        """Writes the gradient of the machine's rows, and zero into rows without a receiver."""
         own, window, out = self.context.rows, self.context.grad_windows[source], self.grad_input(source)
-        heard = [rows_of(out, run, window) for run in (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans]
+        places_of = [rows_of(out, run, window) for run in (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans]
         places = [
             (slice(run[0] - own[0], run[1] - own[0]))
             for run in (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
@@ -31,7 +31,7 @@ class _OneToOneKernel(TensorKernel):
         def call() -> None:
             for place in rest:
                 place.zero_()
-            for place, here in zip(heard, places, strict=True):
+            for place, here in zip(places_of, places, strict=True):
                 if accumulate:
                     place.add_(self.returned(here))
                 else:
@@ -40,7 +40,7 @@ class _OneToOneKernel(TensorKernel):
         return call
 
     def returned(self, rows: slice) -> torch.Tensor:
-        """The errors of an input, of these of the own rows."""
+        """The gradient of an input, for these of the machine's rows."""
         return self.own_grad[rows]
 
 
@@ -56,28 +56,28 @@ class ActivationKernel(_OneToOneKernel):
             rows_of(self.inputs[0], self.context.rows, self.context.windows[0]),
         )
         assert isinstance(layer, Activation)
-        function, state = layer.function, self.output
+        function, output = layer.function, self.output
 
         def call() -> None:
-            activate(function, state.copy_(source))
+            activate(function, output.copy_(source))
 
         return call
 
     def returned(self, rows: slice) -> torch.Tensor:
-        """The errors times the slope."""
+        """Multiplies by the slope."""
         layer = self.context.grid.layer
         assert isinstance(layer, Activation)
         return slope_times(layer.function, self.output[rows], self.own_grad[rows], self.wide)
 
 
 class AddKernel(_OneToOneKernel):
-    """The sum of the inputs, in their order. Every input receives the layer's own errors."""
+    """The sum of the inputs, in their order; every input receives the layer's own gradient."""
 
     layer = Add
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds input after input."""
-        state, wide = self.output, self.wide
+        output, wide = self.output, self.wide
         first_term, *others = (
             rows_of(term, self.context.rows, window)
             for term, window in zip(self.inputs, self.context.windows, strict=True)
@@ -87,6 +87,6 @@ class AddKernel(_OneToOneKernel):
             total = first_term.to(wide)
             for term in others:
                 total = total + term
-            state.copy_(total)
+            output.copy_(total)
 
         return call

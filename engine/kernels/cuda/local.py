@@ -21,7 +21,7 @@ from partita.layers.connectivity import Patch
 
 
 class LocallyConnectedKernel(TensorKernel):
-    """`state = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
+    """`output = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
 
     layer = LocallyConnected2D
 
@@ -36,13 +36,13 @@ class LocallyConnectedKernel(TensorKernel):
         self._device = self.output.device.index
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """The sums, and the activation of them."""
-        state = self.output
-        sums = state if state.dtype == self.wide else self.zeros(*state.shape)
+        """Computes the sums and their activations."""
+        output = self.output
+        sums = output if output.dtype == self.wide else self.zeros(*output.shape)
         if len(self.parameters) > 1:
             bias = self.parameters[1].reshape(-1)
         else:
-            bias = self.zeros(state.shape[:-1].numel(), dtype=state.dtype)
+            bias = self.zeros(output.shape[:-1].numel(), dtype=output.dtype)
         given = self._inputs, self._weight, shared(array_of(bias)), shared(array_of(sums))
         places = self.context.rows[0], self.context.windows[0][0], self._geometry
         n_threads = threads(len(bias), self.context.batch)
@@ -50,26 +50,26 @@ class LocallyConnectedKernel(TensorKernel):
 
         def finish() -> None:
             activate(self._function, sums)
-            if sums is not state:
-                state.copy_(sums)
+            if sums is not output:
+                output.copy_(sums)
 
         return sequence(add, finish)
 
     def backward_activation(self) -> Call:
-        """Multiplies the errors by the slope of the activation."""
+        """Multiplies the gradient by the slope of the activation."""
         return multiply_by_slope(self._function, self.output, self.own_grad, self.wide)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
+        """Sums, for each node of the input, over the places whose patches hold it, in ascending order."""
         picture, (window, _) = self.grad_input(0), self.context.grad_windows[0]
-        out, delta, cells = (
+        out, grad, cells = (
             shared(_picture(picture)),
             shared(array_of(self.own_grad)),
             picture[0, :, :, 0].numel(),
         )
         calls = []
         for run in rows:
-            given = out, self._weight, delta, run, window, self.context.rows, accumulate, self._geometry
+            given = out, self._weight, grad, run, window, self.context.rows, accumulate, self._geometry
             n_threads = threads((run[1] - run[0]) * cells, self.context.batch)
             calls.append(bound(self._loops.errors, n_threads, *given, device=self._device))
         return sequence(*calls)
@@ -77,22 +77,22 @@ class LocallyConnectedKernel(TensorKernel):
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
+        """Sums products of gradients and inputs over the examples; zero where a patch lies on padding."""
         if accumulate:
             return accumulated(lambda terms: self.backward_parameters(terms, rows), out)
         asked = rows or self.context.rows
-        delta, weight = rows_of(self.own_grad, asked, self.context.rows), self._shaped(tensor_of(out[0]))
-        given = self._inputs, shared(array_of(delta)), shared(weight)
+        grad, weight = rows_of(self.own_grad, asked, self.context.rows), self._shaped(tensor_of(out[0]))
+        given = self._inputs, shared(array_of(grad)), shared(weight)
         places = asked[0], self.context.windows[0][0], self._geometry
         n_weights, filters = tensor_of(out[0]).numel(), self.context.grid.shape[2]
         n_threads = threads(n_weights // filters, filters)
         multiply = bound(self._loops.gradient, n_threads, *given, *places, device=self._device)
         if len(out) == 1:
             return multiply
-        bias = tensor_of(out[1]).view(delta.shape[:-1])
+        bias = tensor_of(out[1]).view(grad.shape[:-1])
 
         def add() -> None:
-            torch.sum(delta, -1, dtype=bias.dtype, out=bias)
+            torch.sum(grad, -1, dtype=bias.dtype, out=bias)
 
         return sequence(multiply, add)
 

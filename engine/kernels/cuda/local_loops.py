@@ -1,15 +1,15 @@
 """Layers whose nodes take weighted sums of patches, no two places sharing a weight: kernels for a GPU.
 
-A thread has a few examples of one node, those of neighbours lying beside one another, so that they share the
-weight and what they read is contiguous. Nobody adds to what another thread writes.
+A thread has a few examples of one node, those of adjacent threads being adjacent, so that they share the
+weight and read contiguous memory. No thread adds to what another writes.
 
-Axes: sums and errors `[place row, place column, filter, example]`, inputs and their errors `[row, column *
-channel, example]`, weights `[place row, place column, filter, patch row, patch column * channel]`. Sums are
-of the type `R`; what is read is of that type, or bfloat16's bits.
+Axes: sums and their gradient `[place row, place column, filter, example]`, inputs and theirs `[row, column *
+channel, example]`, weights `[place row, place column, filter, patch row, patch column * channel]`. Sums have
+the type `R`; operands have that type, or are bfloat16's bits.
 
-A sum is a chain of fused multiply-adds in the order that `local_loops` of the CPU has too: bias, then inputs
-in the order of the patch; for the errors of an input, receivers in ascending rows, then columns, then
-filters; for a gradient, examples.
+A sum is a chain of fused multiply-adds in the order of the CPU's `local_loops`. Forward: bias, then inputs in
+the order of the patch. For the gradient of an input: receivers in ascending rows, then columns, then filters.
+For that of a weight: examples.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Loops(NamedTuple):
     sums: Any
     """`(x, weight, bias, out, first, window, g)`: places from row `first` on; `x` begins at row `window`."""
     errors: Any
-    """`(out, weight, delta, rows, window, places, accumulate, g)`: rows `[start, stop)` of the input, in
+    """`(out, weight, grad, rows, window, places, accumulate, g)`: rows `[start, stop)` of the input, in
     `out`, which begins at row `window`, from rows `[first, last)` of places."""
     gradient: Any
-    """`(x, delta, out, first, window, g)`: as `sums`."""
+    """`(x, grad, out, first, window, g)`: as `sums`."""
 
 
 @lru_cache(maxsize=2)
@@ -52,7 +52,7 @@ def loops(dtype: np.dtype[Any]) -> Loops:
 
 
 def threads(n_nodes: int, n: int) -> int:
-    """How many threads have something to do, if each takes a tile of `n` examples or filters of a node."""
+    """Number of threads with something to do, if each takes a tile of `n` examples or filters of a node."""
     return n_nodes * -(-n // TILE)
 
 
@@ -85,14 +85,14 @@ def _sums(x: Any, weight: Any, bias: Any, out: Any, first: int, window: int, g: 
 def _errors(
     out: Any,
     weight: Any,
-    delta: Any,
+    grad: Any,
     rows: tuple[int, int],
     window: int,
     places: tuple[int, int],
     accumulate: bool,
     g: PatchGeometry,
 ) -> None:
-    cells, batch, columns, filters = out.shape[1], out.shape[2], delta.shape[1], delta.shape[2]
+    cells, batch, columns, filters = out.shape[1], out.shape[2], grad.shape[1], grad.shape[2]
     lanes = (batch + TILE - 1) // TILE
     for i in strided((rows[1] - rows[0]) * cells * lanes):
         lane, cell, y = i % lanes, i // lanes % cells, rows[0] + i // lanes // cells
@@ -113,15 +113,15 @@ def _errors(
                     for t in range(TILE):
                         e = lane + t * lanes
                         if e < batch:
-                            error = upcast(delta[row - places[0], column, f, e])
-                            sums[t] = fma(w, error, sums[t])
+                            value = upcast(grad[row - places[0], column, f, e])
+                            sums[t] = fma(w, value, sums[t])
         for t in range(TILE):
             e = lane + t * lanes
             if e < batch:
                 out[y - window, cell, e] = downcast(sums[t], out[y - window, cell, e])
 
 
-def _gradient(x: Any, delta: Any, out: Any, first: int, window: int, g: PatchGeometry) -> None:
+def _gradient(x: Any, grad: Any, out: Any, first: int, window: int, g: PatchGeometry) -> None:
     rows, columns, filters, size_y, run = out.shape
     tiles = (filters + TILE - 1) // TILE
     for i in strided(rows * columns * tiles * size_y * run):
@@ -132,12 +132,12 @@ def _gradient(x: Any, delta: Any, out: Any, first: int, window: int, g: PatchGeo
         for t in range(TILE):
             sums[t] = R(0)
         if 0 <= height < g.height and 0 <= width + k // g.channels < g.width:
-            for e in range(delta.shape[3]):
+            for e in range(grad.shape[3]):
                 value = upcast(x[height - window, width * g.channels + k, e])
                 for t in range(TILE):
                     f = tile * TILE + t
                     if f < filters:
-                        sums[t] = fma(upcast(delta[row, column, f, e]), value, sums[t])
+                        sums[t] = fma(upcast(grad[row, column, f, e]), value, sums[t])
         for t in range(TILE):
             f = tile * TILE + t
             if f < filters:

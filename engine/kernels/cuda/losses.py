@@ -1,4 +1,4 @@
-"""Losses on a GPU, over scores `[score, example]` and a target; as on a CPU, each machine judges its own."""
+"""Losses on a GPU, over scores `[score, example]` and a target; each machine evaluates its own."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import torch
 
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, LossKernel
+from partita.engine.kernels.losses import refuse_label
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import BinaryCrossEntropy, HalfSquaredError, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.box import Spans
 
 
 class _ScoresKernel(TensorKernel, LossKernel):
-    """What the losses share: which scores are here, and where their errors go."""
+    """The scores of this machine, and where their gradient goes."""
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self.scores = columns(self.inputs[0])
         self.first = context.windows[0][0] * context.sources[0].nodes_per_row
-        self.example_metrics = self.zeros(3, context.batch, dtype=torch.float64)
+        self.evaluated = self.zeros(3, context.batch, dtype=torch.float64)
         """Of each example the loss, whether the scores are right, and whether its label names no score."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """The errors of the scores in these rows; nothing stands above a loss."""
+        """Writes the gradient of the scores in these rows."""
         assert source == 0, "a target has no error"
         per_row, window, out = (
             self.context.sources[0].nodes_per_row,
@@ -38,7 +39,7 @@ class _ScoresKernel(TensorKernel, LossKernel):
 
         def call() -> None:
             for here, place in places:
-                found = self._errors(here, self.scores[here].to(self.wide))
+                found = self._gradient(here, self.scores[here].to(self.wide))
                 if accumulate:
                     place.add_(found)
                 else:
@@ -47,31 +48,31 @@ class _ScoresKernel(TensorKernel, LossKernel):
         return call
 
     def metrics(self, count: int) -> tuple[float, int]:
-        """The sum of the losses, and how many examples are right; waits for both.
+        """The sum of the losses, and the number of right examples; waits for both.
 
         Raises:
             ValueError: a label names no score.
         """
-        loss, n_right, n_wrong = self.example_metrics[:, :count].sum(1).tolist()
+        loss, n_right, n_wrong = self.evaluated[:, :count].sum(1).tolist()
         if n_wrong:
             self._refuse()
         return loss, int(n_right)
 
-    def _judge(self, losses: torch.Tensor) -> None:
-        """Keeps what each example costs."""
-        self.example_metrics[0] = losses
+    def _keep(self, losses: torch.Tensor) -> None:
+        """Keeps the losses of the examples."""
+        self.evaluated[0] = losses
         self.output[0] = losses
 
     @abstractmethod
-    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        """Those of some of the scores, which are given too."""
+    def _gradient(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        """The gradient of the scores `here`."""
 
     def _refuse(self) -> None:
         raise AssertionError("only labels can be wrong")
 
 
 class _LabelKernel(_ScoresKernel):
-    """What the losses share whose target is a label."""
+    """A loss whose target is a label."""
 
     n_summary: int
     """How many numbers for each example a machine tells the others."""
@@ -86,33 +87,29 @@ class _LabelKernel(_ScoresKernel):
         self.numbers = self.first + torch.arange(len(self.scores), device=self.labels.device)[:, None]
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """The loss of each example, as far as it is of the scores here."""
+        """Computes the loss of each example, as far as it depends on this machine's scores."""
         summarise, classes = self.summarise(0), self.context.sources[0].n_nodes
 
         def call() -> None:
             if self.whole:
                 summarise()
-            self.example_metrics[2] = (self.labels < 0) | (self.labels >= classes)
+            self.evaluated[2] = (self.labels < 0) | (self.labels >= classes)
             places = self.labels - self.first
             here = (places >= 0) & (places < len(self.scores))
             inside = places.clamp(0, len(self.scores) - 1)[None]
-            self._judge_labels(here, self.scores.gather(0, inside)[0].double())
+            self._evaluate(here, self.scores.gather(0, inside)[0].double())
 
         return call
 
     @abstractmethod
-    def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
-        """Judges the examples, given whether the label of each is here, and its score then."""
+    def _evaluate(self, here: torch.Tensor, scores: torch.Tensor) -> None:
+        """Evaluates the examples, given whether the label of each is here, and its score then."""
 
     def _one_hot(self, here: slice) -> torch.Tensor:
         return (self.labels == self.numbers[here]).to(self.wide)
 
     def _refuse(self) -> None:
-        wrong, classes = int(self.labels[self.example_metrics[2] > 0][0]), self.context.sources[0].n_nodes
-        raise ValueError(
-            f"{self.context.label} was given the label {wrong}; "
-            f"with {classes} scores, labels are 0 to {classes - 1}"
-        )
+        refuse_label(self.context, int(self.labels[self.evaluated[2] > 0][0]))
 
 
 class SoftmaxCrossEntropyKernel(_LabelKernel):
@@ -124,11 +121,11 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
-        self.kept = self.zeros(2, context.batch)
+        self.saved = self.zeros(2, context.batch)
         """The largest score, and what turns an exponential relative to it into an error."""
 
     def summarise(self, piece: int) -> Call:
-        """Each example's largest score here, and the sum of exponentials relative to it."""
+        """Writes each example's largest score, and the sum of exponentials relative to it."""
         summary = self.summaries[piece]
 
         def call() -> None:
@@ -138,17 +135,17 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
 
         return call
 
-    def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
-        told = self.summaries.double()
-        largest = told[:, 0].amax(0)
-        total = (told[:, 1] * (told[:, 0] - largest).exp()).sum(0)
-        self.kept[0], self.kept[1] = largest, 1 / (total * self.mean_over)
+    def _evaluate(self, here: torch.Tensor, scores: torch.Tensor) -> None:
+        summaries = self.summaries.double()
+        largest = summaries[:, 0].amax(0)
+        total = (summaries[:, 1] * (summaries[:, 0] - largest).exp()).sum(0)
+        self.saved[0], self.saved[1] = largest, 1 / (total * self.mean_over)
         losses = torch.where(here, total.log() + (largest - scores), 0)
-        self.example_metrics[1] = here & (scores >= largest) & losses.isfinite()
-        self._judge(losses)
+        self.evaluated[1] = here & (scores >= largest) & losses.isfinite()
+        self._keep(losses)
 
-    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        found = (scores - self.kept[0]).exp() * self.kept[1]
+    def _gradient(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        found = (scores - self.saved[0]).exp() * self.saved[1]
         return found.sub_(self._one_hot(here), alpha=1 / self.mean_over)
 
 
@@ -160,7 +157,7 @@ class OneVsRestKernel(_LabelKernel):
     n_summary = 1
 
     def summarise(self, piece: int) -> Call:
-        """Each example's largest score here."""
+        """Writes each example's largest score."""
         summary = self.summaries[piece]
 
         def call() -> None:
@@ -168,30 +165,30 @@ class OneVsRestKernel(_LabelKernel):
 
         return call
 
-    def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
+    def _evaluate(self, here: torch.Tensor, scores: torch.Tensor) -> None:
         losses = _softplus_sum(self.scores) - torch.where(here, scores, 0)
         largest = self.summaries[:, 0].amax(0)
-        self.example_metrics[1] = here & (scores >= largest) & losses.isfinite()
-        self._judge(losses)
+        self.evaluated[1] = here & (scores >= largest) & losses.isfinite()
+        self._keep(losses)
 
-    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+    def _gradient(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
         return scores.sigmoid().sub_(self._one_hot(here)).div_(self.mean_over)
 
 
 class _TargetKernel(_ScoresKernel):
-    """What the losses share that compare each score with a number of its own."""
+    """A loss that compares each score with a number of its own."""
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self.target = columns(rows_of(self.inputs[1], context.windows[0], context.windows[1]))
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """The sum over the scores, for each example."""
-        return lambda: self._judge(self._losses(self.scores.double(), self.target.double()))
+        """Computes the sum over the scores, for each example."""
+        return lambda: self._keep(self._losses(self.scores.double(), self.target.double()))
 
     @abstractmethod
     def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Of each example."""
+        """The loss of each example."""
 
 
 class BinaryCrossEntropyKernel(_TargetKernel):
@@ -202,7 +199,7 @@ class BinaryCrossEntropyKernel(_TargetKernel):
     def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return _softplus_sum(scores) - (scores * target).sum(0)
 
-    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+    def _gradient(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
         return scores.sigmoid().sub_(self.target[here]).div_(self.mean_over)
 
 
@@ -214,11 +211,11 @@ class HalfSquaredErrorKernel(_TargetKernel):
     def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (scores - target).square().sum(0) / 2
 
-    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+    def _gradient(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
         return (scores - self.target[here]) / self.mean_over
 
 
 def _softplus_sum(scores: torch.Tensor) -> torch.Tensor:
-    """Each example's sum of `log(1 + exp(score))`, in float64."""
+    """Sums `log(1 + exp(score))` for each example, in float64."""
     scores = scores.double()
     return torch.logaddexp(scores, torch.zeros_like(scores)).sum(0)

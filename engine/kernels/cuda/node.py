@@ -1,7 +1,7 @@
-"""Any layer of one input that has a node definition, on a GPU: its functions as kernels of `node_text`.
+"""The kernel of any layer of one input with a node definition, on a GPU: kernels that `node_text` writes.
 
-A GPU's kernels cannot make arrays, nor raise exceptions. So a function is played only if it can be written
-as numbers; and a place outside of an array, which is an error on a CPU, gives a number that is none (NaN).
+A GPU's kernels cannot make arrays, nor raise exceptions. So a function runs only if it can be written as
+numbers; and a place outside of an array, which is an error on a CPU, gives NaN.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OUTSIDE = R(0)
 
 
 class NodeKernel(TensorKernel):
-    """Plays a node definition: `downward` runs for each number that is wanted of it.
+    """Runs a node definition: `downward` runs for each number that is needed of it.
 
     Raises:
         NodeCompileError: a function does what a GPU's kernel cannot.
@@ -78,14 +78,14 @@ class NodeKernel(TensorKernel):
             ) from found
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Computes the states; a sum in blocks is taken at once when all of them are there."""
+        """Computes the output; a sum in blocks waits for all of them."""
         if not last:
             return no_op
         return bound(self._up["forward"], self.output.numel(), *self._given, device=self._device)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Computes errors of the input, receivers in ascending order."""
-        delta, out, window = (
+        """Computes the gradient of the input, receivers in ascending order."""
+        grad, out, window = (
             self._shared(columns(self.own_grad)),
             self.grad_input(0),
             self.context.grad_windows[0],
@@ -97,25 +97,25 @@ class NodeKernel(TensorKernel):
         for start, stop in rows:
             place = columns(rows_of(out, (start, stop), window))
             asked = ((start - first_sender) * per_row, (stop - first_sender) * per_row, accumulate)
-            given = *self._given, delta, *self._receivers, self._shared(place), *asked
+            given = *self._given, grad, *self._receivers, self._shared(place), *asked
             calls.append(bound(self._downward("backward_input"), place.numel(), *given, device=self._device))
         return sequence(*calls)
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
-        """Computes gradients, summed over the examples."""
+        """Computes parameter gradients, summed over the examples."""
         if accumulate:
             return accumulated(lambda terms: self.backward_parameters(terms, rows), out)
         wiring, grid, asked = self._wiring, self.context.grid, rows or self.context.rows
         start, stop = ((row - self.context.rows[0]) * grid.nodes_per_row for row in asked)
         step = grid.shape[-1] if grid.shares_weights else stop - start
-        delta = self._shared(columns(self.own_grad))
+        grad = self._shared(columns(self.own_grad))
         calls = []
         for i, ((_, kind), array) in enumerate(zip(self._signature.parameters, out, strict=True), start=1):
             numbers = wiring.edges if kind == "e" else wiring.owns
             begin = int(numbers[start])
-            given = *self._given, delta, self._shared(tensor_of(array).view(-1)), start, stop, step, begin
+            given = *self._given, grad, self._shared(tensor_of(array).view(-1)), start, stop, step, begin
             n_threads = step * (wiring.width if kind == "e" else 1)
             calls.append(bound(self._downward(f"gradient_{i}"), n_threads, *given, device=self._device))
         return sequence(*calls)
@@ -129,7 +129,7 @@ class NodeKernel(TensorKernel):
         return self._down[name]
 
     def _table(self, table: npt.NDArray[Any]) -> Any:
-        """A table of the wiring, there; never empty, as there is nothing to point to."""
+        """Copies a table of the wiring to the device; never empty, as an empty one has no address."""
         held = np.ascontiguousarray(table if table.size else np.zeros(1, table.dtype))
         return self._shared(torch.from_numpy(held).to(self.output.device))
 
@@ -138,7 +138,7 @@ class NodeKernel(TensorKernel):
 
 
 def _receivers(wiring: Wiring, n_senders: int) -> tuple[npt.NDArray[Any], ...]:
-    """For each sender, where its receivers begin, and at last their end; receivers, and which of their
+    """For each sender, where its receivers begin, and at last their end; receivers, and the numbers of their
     edges.
     """
     nodes = np.repeat(np.arange(len(wiring.counts), dtype=np.int32), wiring.counts)
@@ -159,10 +159,10 @@ def _kernels(
     outside: float = 0.0,
     meant: Hashable = (),
 ) -> dict[str, Any]:
-    """The kernels of a function, by their names.
+    """Compiles the kernels of a function, by their names.
 
     Raises:
-        NotUnderstood: it cannot be written so.
+        Unsupported: it cannot be written so.
     """
     source = written(function)
     if source is None:
@@ -194,7 +194,7 @@ def _kernels(
 
 
 def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> Any:
-    """The state of the sender of edge number `k`."""
+    """The activation of the sender of edge number `k`."""
     if k < 0:
         return R(math.nan)
     sender = senders[first + k]
@@ -207,17 +207,17 @@ def _number(parameter: Any, edge: int, k: int) -> Any:
 
 
 def _kept(array: Any, k: int) -> Any:
-    """What a function's own array holds."""
+    """The number at a place of a function's own array."""
     return array[k] if k >= 0 else R(math.nan)
 
 
 def _keep(array: Any, k: int, value: Any) -> None:
-    """Puts a number into a function's own array."""
+    """Writes a number into a function's own array."""
     if k >= 0:
         array[k] = value
 
 
 def _within(index: int, length: int) -> int:
-    """The place from 0 that an index means; -1 where it means none."""
+    """The place from 0 of an index; -1 where it lies outside."""
     place = index + length if index < 0 else index
     return place if 0 <= place < length else -1

@@ -1,14 +1,13 @@
-"""A node's functions as kernels for a GPU: text that numba.cuda compiles, from the tree of what they do.
+"""Writes a node's functions as kernels for a GPU: text that numba.cuda compiles, from their `ir`.
 
 Each thread has one example: of a node (`forward`), of a sender, whose receivers it visits in ascending order
-(`backward_input`), or all of one number of a parameter (`gradient_1` ...). So nobody adds to what another
-thread writes,
-and no bit depends on how many threads there are. What is not needed for the number at hand is left out of
-the function; what is left runs once for each.
+(`backward_input`), or all of one number of a parameter (`gradient_1` ...). So no thread adds to what another
+writes, and no bit depends on the number of threads. Statements that are not needed for the number at hand are
+left out of the function; the others run once for each.
 
 Names in the text: `v_` a number that the function assigns, `a_` an array of its own, `p_` a parameter, `n_`
 the node's number of one, `h_` a function that it calls; `own_state` and `own_error` are the node's; `first`,
-`edge` and `own` say where the node's senders and its numbers of the parameters begin.
+`edge` and `own` are where the node's senders and its numbers of the parameters begin.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _EDGE = "0_edge"
 
 
 def upward_text(source: Written, signature: Signature, width: int) -> str:
-    """The kernel `states(TABLE, parameters, state)`.
+    """Writes the kernel `forward(TABLE, parameters, state)`.
 
     Args:
         source: of `upward`.
-        signature: what it takes.
-        width: the most edges that a node of the machine has.
+        signature: its arguments.
+        width: the most edges of a node of the machine.
 
     Raises:
-        NotUnderstood: the function does what cannot be written so.
+        Unsupported: the function cannot be written so.
     """
     function = read_function(source, signature.given)
     if function.returns_tuple or isinstance(function.results[0], ir.Elements):
@@ -57,9 +56,9 @@ def upward_text(source: Written, signature: Signature, width: int) -> str:
 
 
 def downward_text(source: Written, signature: Signature, width: int) -> str:
-    """The kernels `backward_input` and, for each parameter, `gradient_1` and so on; as `upward_text`.
+    """Writes the kernels `backward_input` and, for each parameter, `gradient_1` and so on; as `upward_text`.
 
-    All take `TABLE, parameters, state, error`, then what `_errors` and `_gradient` say.
+    All take `TABLE, parameters, state, error`, then the arguments of `_errors` and `_gradient`.
     """
     function = read_function(source, [*signature.given, ir.STATE, ir.ERROR])
     wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
@@ -75,7 +74,7 @@ def downward_text(source: Written, signature: Signature, width: int) -> str:
 
 
 def _errors(module: _Module) -> None:
-    """Writes the errors of senders `[low, high)`, as the window of the input counts them, into `out`."""
+    """Writes the kernel for the errors of senders `[low, high)`, as the window of the input counts them."""
     lines, given = module.lines, "starts, receivers, taps, out, low, high, accumulate"
     with (
         lines.inside(f"def backward_input({TABLE}, {module.signature.flat}state, error, {given}):"),
@@ -92,8 +91,9 @@ def _errors(module: _Module) -> None:
 
 
 def _gradient(module: _Module, i: int, *, by_edge: bool) -> None:
-    """Writes the gradient of parameter number `i` of nodes `[start, stop)`, every `step`-th of which shares a
-    number, into `out`, which begins with number `begin`.
+    """Writes the kernel for the gradient of parameter number `i` of nodes `[start, stop)`.
+
+    Every `step`-th of these shares a number; `out` begins with number `begin`.
     """
     lines, width = module.lines, module.width if by_edge else 1
     head = f"{TABLE}, {module.signature.flat}state, error, out, start, stop, step, begin"
@@ -119,7 +119,7 @@ class _OneExample(Writing):
     own: frozenset[str] = frozenset()
 
     def leaf(self, expression: ir.Expression) -> str | None:
-        """Numbers of arrays, by functions that look whether they are there; the rest by its name."""
+        """Writes numbers of arrays by functions that check the index; the rest by its name."""
         match expression:
             case ir.Item(array, index) if array == ir.INCOMING:
                 return f"heard(x, senders, first, {self.text(index)}, e)"
@@ -133,7 +133,7 @@ class _OneExample(Writing):
 
 
 class _Module:
-    """The text of a module that grows."""
+    """The text of a module, function by function."""
 
     def __init__(
         self, function: ir.Function, signature: Signature, width: int, *, is_downward: bool = False
@@ -146,7 +146,7 @@ class _Module:
 
     @property
     def text(self) -> str:
-        """All of it; what it calls is given to it."""
+        """The whole text, without the functions that it calls."""
         return "\n".join([*self._constants.lines(), *self.lines.lines]) + "\n"
 
     def sum(self, result: int, *, by_edge: bool) -> None:
@@ -162,7 +162,7 @@ class _Module:
             self.node(ir.Output(result, None, value), "total += {}")
 
     def node(self, output: ir.Output, handed: str) -> None:
-        """Does what the function does for an output, and hands that over."""
+        """Writes the statements for an output, and hands it over."""
         wanted: Body = (
             (output,) if output.index is None else (ir.Loop(_EDGE, ir.Constant(0), ir.FAN_IN, 1, (output,)),)
         )

@@ -1,6 +1,6 @@
 """Pooling on a GPU: each tap of the patches is a strided view of the input, and they are taken one by one.
 
-Places return errors in ascending rows and columns, so that no bit depends on where a layer is cut.
+Places return gradients in ascending rows and columns, so that no bit depends on where a layer is cut.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partita.layers.connectivity import Patch
 
 
 class _PoolKernel(TensorKernel):
-    """What the pools share: where the taps lie."""
+    """The taps of the patches, and their order."""
 
     padding = 0.0
     """The state of nodes outside the picture."""
@@ -42,7 +42,7 @@ class _PoolKernel(TensorKernel):
             self._inside = self._picture(self._x)[g.before_y : g.before_y + rows]
 
     def _picture(self, padded: torch.Tensor) -> torch.Tensor:
-        """What is no padding on the left or right."""
+        """The columns that are no padding."""
         return padded[:, self._sides[0] : self._sides[0] + self._geometry.width]
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -58,8 +58,8 @@ class _PoolKernel(TensorKernel):
         return call
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Spreads the error of each place over its patch."""
-        places = [self._errors_of_run(run, accumulate=accumulate) for run in rows]
+        """Spreads the gradient of each place over its patch."""
+        places = [self._gradient_of_span(span, accumulate=accumulate) for span in rows]
 
         def call() -> None:
             for spread in places:
@@ -67,13 +67,13 @@ class _PoolKernel(TensorKernel):
 
         return call
 
-    def _errors_of_run(self, run: tuple[int, int], *, accumulate: bool) -> Call:
+    def _gradient_of_span(self, span: tuple[int, int], *, accumulate: bool) -> Call:
         (first, last), g = self.context.rows, self._geometry
-        place = rows_of(self.grad_input(0), run, self.context.grad_windows[0])
+        place = rows_of(self.grad_input(0), span, self.context.grad_windows[0])
         steps: list[tuple[int, tuple[int, int], int, int]] = []
         for y in reversed(range(g.size_y)):  # from low rows of places to high ones
-            low = max(first, -((y - g.before_y - run[0]) // g.stride_y))
-            high = min(last, (run[1] - 1 - y + g.before_y) // g.stride_y + 1)
+            low = max(first, -((y - g.before_y - span[0]) // g.stride_y))
+            high = min(last, (span[1] - 1 - y + g.before_y) // g.stride_y + 1)
             steps += [(y * g.size_x + c, (low, high), y, c) for c in reversed(range(g.size_x)) if low < high]
 
         def call() -> None:
@@ -86,7 +86,7 @@ class _PoolKernel(TensorKernel):
             for k, places, y, c in steps:
                 own = slice(places[0] - first, places[1] - first)
                 share = self._share(k, own, self._tap(self._x, self._top, places, y, c))
-                self._tap(sums, run[0], places, y, c).add_(share)
+                self._tap(sums, span[0], places, y, c).add_(share)
             if sums is not place:
                 place.copy_(self._picture(sums))
 
@@ -112,21 +112,21 @@ class _PoolKernel(TensorKernel):
 
     @abstractmethod
     def _pool(self, taps: list[torch.Tensor]) -> None:
-        """Computes the states."""
+        """Computes the output."""
 
     @abstractmethod
     def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
-        """The errors of tap number `k` of these own rows, of which the inputs are given."""
+        """The gradient of tap number `k` of these rows, of which the inputs are given."""
 
 
 def _inside(places: range, stride: int, before: int, size: int, extent: int) -> torch.Tensor:
-    """How much of each patch on one axis lies inside the picture."""
+    """Number of nodes of each patch on one axis that lie inside the picture."""
     starts = torch.tensor(places) * stride - before
     return (starts + size).clamp(max=extent) - starts.clamp(min=0)
 
 
 class MaxPoolKernel(_PoolKernel):
-    """The largest state of the patch; the error goes to the first that is largest."""
+    """The largest activation of the patch; the gradient goes to the first that is largest."""
 
     layer = MaxPool2D
 
@@ -174,7 +174,7 @@ class AveragePoolKernel(_PoolKernel):
 
 
 class L2PoolKernel(_PoolKernel):
-    """The square root of the sum of squares; no error where it is zero."""
+    """The square root of the sum of squares; no gradient where it is zero."""
 
     layer = L2Pool2D
 
@@ -185,5 +185,5 @@ class L2PoolKernel(_PoolKernel):
         self.output.copy_(total.sqrt_())
 
     def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
-        norm, error = self.output[own].to(self.wide), self.own_grad[own].to(self.wide)
-        return torch.where(norm > 0, tap.to(self.wide) * (error / norm), 0)
+        norm, grad = self.output[own].to(self.wide), self.own_grad[own].to(self.wide)
+        return torch.where(norm > 0, tap.to(self.wide) * (grad / norm), 0)

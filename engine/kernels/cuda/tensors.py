@@ -1,4 +1,4 @@
-"""What kernels on a GPU are given: tensors of torch, in the place of NumPy's arrays. Nothing here copies."""
+"""Tensors of torch, in the place of NumPy's arrays. Nothing here copies."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """What an array is on a GPU."""
+    """An array of a kernel on a GPU as the tensor that it is."""
     tensor: object = array
     assert isinstance(tensor, torch.Tensor), f"a {type(array).__name__} on a GPU"
     return tensor
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor, as what knows no torch takes it."""
+    """A tensor, for code that knows no torch."""
     return cast(Array, tensor)
 
 
@@ -61,7 +61,7 @@ def rows_of(tensor: torch.Tensor, rows: tuple[int, int], window: tuple[int, int]
 
 
 def accumulated(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
-    """A call that adds to tensors what `write` would write into them, by way of tensors beside them."""
+    """Prepares a call that adds to tensors what `write` would write into them, through scratch tensors."""
     places = list(map(tensor_of, out))
     terms = [torch.empty_like(place) for place in places]
     call = write(list(map(array_of, terms)))
@@ -75,10 +75,10 @@ def accumulated(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) 
 
 
 class TensorKernel(Kernel):
-    """A kernel on a GPU: the tensors of its arrays.
+    """A kernel on a GPU, with the tensors of its arrays.
 
     Attributes:
-        sources, state, parameters: see `Arrays`.
+        inputs, output, parameters: see `Arrays`.
         wide: the type of sums.
     """
 
@@ -91,13 +91,13 @@ class TensorKernel(Kernel):
 
     @property
     def own_grad(self) -> torch.Tensor:
-        """The errors of the machine's rows."""
+        """The gradient of the machine's rows."""
         return tensor_of(self.arrays.own_grad)
 
     def grad_input(self, source: int) -> torch.Tensor:
-        """The tensor of an input's error window."""
+        """The tensor of an input's gradient window."""
         return tensor_of(self.arrays.grad_input(source))
 
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Room beside the arrays; for sums, unless another type is asked for."""
+        """A scratch tensor; for sums, unless another type is given."""
         return torch.zeros(shape, dtype=dtype or self.wide, device=self.output.device)
