@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Lock, Thread
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -17,29 +17,24 @@ class BackgroundQueue(Generic[Result]):
         """An empty queue.
 
         Args:
-            name: of its threads.
+            name: of its thread.
             wake: called, from any thread, when `finished` has something.
         """
         self._name, self._wake = name, wake
-        self._lock = Lock()
-        self._waiting: deque[Callable[[], Result]] = deque()
-        self._thread: Thread | None = None
-        self._results: deque[Result | _Raised] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+        self._futures: deque[Future[Result]] = deque()
 
     @property
     def idle(self) -> bool:
         """Whether no function runs or waits."""
-        with self._lock:
-            return self._thread is None
+        return all(future.done() for future in self._futures)
 
     def start(self, function: Callable[[], Result]) -> None:
         """Calls a function now, or after those before it."""
-        with self._lock:
-            self._waiting.append(function)
-            if self._thread is not None:
-                return
-            thread = self._thread = Thread(target=self._work, name=self._name)
-        thread.start()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+        self._futures.append(self._thread.submit(function))
+        self._futures[-1].add_done_callback(lambda _: self._wake())
 
     def finished(self) -> Iterator[Result]:
         """The results since the last call.
@@ -47,33 +42,11 @@ class BackgroundQueue(Generic[Result]):
         Raises:
             BaseException: the one that a function raised.
         """
-        while self._results:
-            result = self._results.popleft()
-            if isinstance(result, _Raised):
-                raise result.error
-            yield result
+        while self._futures and self._futures[0].done():
+            yield self._futures.popleft().result()
 
     def close(self) -> None:
-        """Waits for all functions."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._thread = None
-                    return
-                function = self._waiting.popleft()
-            try:
-                self._results.append(function())
-            except BaseException as error:  # noqa: BLE001 - raised by `finished`, on the host's thread
-                self._results.append(_Raised(error))
-            self._wake()
-
-
-class _Raised:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+        """Waits for all functions, and ends the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None

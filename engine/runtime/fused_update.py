@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
-from partita.engine.runtime.devices import Device
 from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
@@ -42,19 +41,11 @@ class Updates(Protocol):
         """The factor for the gradient of each parameter, by norms over all machines."""
 
 
+Scratch: TypeAlias = Callable[[int, Sequence[int], np.dtype[Any]], Array]
+"""Makes an array at an offset (bytes) in memory that all layers of a machine share, one at a time."""
+
 _WORTH_A_THREAD: Final = 1 << 16
 """Numbers whose update takes longer than waking a thread."""
-
-
-class Scratch:
-    """Memory for gradients of blocks, shared by all layers of a machine, which are updated one at a time."""
-
-    def __init__(self, device: Device, n_bytes: int) -> None:
-        self._device, self._memory = device, device.memory(n_bytes)
-
-    def array(self, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """An array at an offset (bytes) in the scratch."""
-        return self._device.placed(self._memory, offset, shape, dtype)
 
 
 class FusedUpdate:
@@ -88,7 +79,7 @@ class FusedUpdate:
         """Prepares every block.
 
         Args:
-            scratch: of at least `scratch_bytes`.
+            scratch: memory of at least `scratch_bytes`.
             updates: the driver's.
             report_nonfinite: called when a gradient was not finite.
 
@@ -142,7 +133,7 @@ class FusedUpdate:
         applies: list[list[Apply]] = [[] for _ in range(self._kernel.context.threads)]
         for held, offset in zip(self._held, self._offsets(rows), strict=False):
             part, start = held.part(rows), begin + held.before(rows[0])
-            gradient = scratch.array(offset, part.shape, dtype)
+            gradient = scratch(offset, part.shape, dtype)
             out.append(gradient)
             for thread, share in enumerate(_shares(part.size, len(applies)) if part.size else ()):
                 span = slice(start + share.start, start + share.stop)

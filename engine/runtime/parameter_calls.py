@@ -55,7 +55,7 @@ class ParameterCalls:
         learns = (one for one in buffers.program.instructions if one.op is Op.FUSED_UPDATE)
         self._fused = {key: self._fused_update(key) for key in map(self._key, learns)}
         self.scratch_bytes = max((fused.scratch_bytes for fused in self._fused.values()), default=0)
-        self._scratch = Scratch(self._device, self.scratch_bytes)
+        self._scratch: Scratch = partial(self._device.placed, self._device.memory(self.scratch_bytes))
 
     def _key(self, instruction: Instruction) -> _Key:
         layer = instruction.target.buffer.layer

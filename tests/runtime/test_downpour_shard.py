@@ -127,6 +127,8 @@ def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Pa
     assert values == pytest.approx([-11 / 6 - 1 / 4] * 3 + [-1 - 1 / 4] * 3), "the most that any had counts"
     again = Shard(layout, optimizer, tmp_path, shard=1, checkpoint=1)
     assert again.values("part 0.1")[0] == 1
+    for shard in shards:
+        shard.role.close()
 
 
 def test_a_push_that_is_not_finite_ends_the_shard(tmp_path: Path) -> None:

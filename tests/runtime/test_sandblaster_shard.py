@@ -312,6 +312,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
         CommandResult(3, (START[-1],)),
     ]
     assert shard.vector("x") == START.tolist()
+    shard.role.close()
 
 
 def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_it_fails_loudly(
     driver: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = {downpour: planted_downpour.FAULTS, sandblaster: planted_sandblaster.FAULTS}[driver]
-    fault = next(one for one in planted if one.machine.__name__ == "SaysSavedBeforeItIs")
+    fault = next(one for one in planted if one.machine.__name__ == "ReportsSavedBeforeItIs")
 
     def broken(seed: int, *, keep_all: bool = False) -> Outcome:
         outcome: Outcome = driver.play(seed, fault.machines, keep_all=keep_all)

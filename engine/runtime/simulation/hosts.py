@@ -9,7 +9,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Replaced, Tick
+from partita.engine.protocol.events import (
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Replaced,
+    Span,
+    Tick,
+)
 from partita.engine.protocol.messages import (
     Command,
     Contribution,
@@ -28,10 +37,10 @@ from partita.engine.protocol.messages import (
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices
-from partita.engine.protocol.shard_client import Started
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.simulation.disk import File
-from partita.engine.runtime.simulation.invariants import ProcessId
+from partita.engine.runtime.simulation.invariants import ProcessId, Violation
 from partita.engine.runtime.simulation.schedule import TICK_S, CoordinatorHost, Schedule
 from partita.engine.runtime.simulation.world import Delivery, Process
 
@@ -201,6 +210,21 @@ class PartHost(Host):
             self.send(COORDINATOR, Failed("the user's function raised", f"traceback of {self.name}"))
             self.exit()
         return raises
+
+    def carry_out(self, effect: object) -> None:
+        """Carries out an effect that the clients of all drivers have."""
+        match effect:
+            case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
+                self.vectors["staged"][start:stop] = numbers
+            case Install(span=Span(start=start, stop=stop)):
+                self.vectors["parameters"][start:stop] = self.vectors["staged"][start:stop]
+            case SwapBuffers(span=Span(start=start, stop=stop)):
+                self.vectors["in_flight"][start:stop] = self.vectors["accumulated"][start:stop]
+                self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
+            case Refuse(sender=sender, reason=reason):
+                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+            case _:
+                raise AssertionError(effect)
 
     @abstractmethod
     def do(self, event: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.events import Received, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Assignment,
     Contribution,
@@ -24,10 +24,9 @@ from partita.engine.protocol.sandblaster_client import (
     SandblasterEffect,
     SandblasterEvent,
 )
-from partita.engine.protocol.shard_client import Install, Stage, SwapBuffers
 from partita.engine.runtime.simulation import hosts
 from partita.engine.runtime.simulation.hosts import RETRY_S, Numbers
-from partita.engine.runtime.simulation.invariants import Violation, require
+from partita.engine.runtime.simulation.invariants import require
 from partita.engine.runtime.simulation.sandblaster.function import Vector
 from partita.engine.runtime.simulation.sandblaster.schedule import (
     SandblasterCoordinatorHost,
@@ -104,23 +103,13 @@ class PartHost(hosts.PartHost):
             self.client.validate()
 
     def _carry_out(self, effect: SandblasterEffect) -> None:
-        vectors = self.vectors
         match effect:
             case Send(to=to, message=message, payload=span):
                 self.send(to, message, self._numbers(message, span))
             case RunAssignment():
                 self._play(effect)
-            case SwapBuffers():
-                n = len(vectors["accumulated"])
-                vectors["in_flight"], vectors["accumulated"] = vectors["accumulated"], [0.0] * n
-            case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
-                vectors["staged"][start:stop] = numbers
-            case Install(span=Span(start=start, stop=stop)):
-                vectors["parameters"][start:stop] = vectors["staged"][start:stop]
-            case Refuse(sender=sender, reason=reason):
-                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
             case _:
-                raise AssertionError(effect)
+                self.carry_out(effect)
 
     def _numbers(self, message: Message, span: Span | None) -> Numbers | None:
         if span is None:
