@@ -29,7 +29,7 @@ from partita.partitioner.pictures import view
 from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
-from partita.partitioner.predict.simulate import play
+from partita.partitioner.predict.simulate import simulate
 from partita.partitioner.predict.simulated_step import SimulatedStep
 from partita.partitioner.table import plan_table
 
@@ -154,7 +154,7 @@ class Plan:
         Raises:
             Deadlock: never, for a plan of `partition`.
         """
-        return play(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
+        return simulate(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
 
     @property
     def predicted_step_s(self) -> float:

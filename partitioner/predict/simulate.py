@@ -46,7 +46,7 @@ class Deadlock(RuntimeError):
     """Programs that wait for one another forever, or for a message that no machine sends."""
 
 
-def play(
+def simulate(
     programs: Sequence[Program],
     costs: InstructionCosts,
     sizes: Sizes,
@@ -64,25 +64,25 @@ def play(
     Raises:
         Deadlock: some instructions can never start; the error lists the first of each machine.
     """
-    stage = _played([timed_program(program, costs, sizes) for program in programs], hosts)
-    return SimulatedStep(tuple(programs), stage.record(), stage.seconds)
+    simulation = _simulated([timed_program(program, costs, sizes) for program in programs], hosts)
+    return SimulatedStep(tuple(programs), simulation.record(), simulation.seconds)
 
 
-def simulate_programs(tracks: Sequence[TimedProgram], hosts: Sequence[str] | None = None) -> Record:
+def simulate_programs(programs: Sequence[TimedProgram], hosts: Sequence[str] | None = None) -> Record:
     """Simulates one step of programs whose costs are known.
 
     Raises:
         Deadlock: some instructions can never start.
     """
-    return _played(tracks, hosts).record()
+    return _simulated(programs, hosts).record()
 
 
-def _played(tracks: Sequence[TimedProgram], hosts: Sequence[str] | None) -> _Stage:
-    stage = _Stage(tracks, tuple(map(str, range(len(tracks)))) if hosts is None else hosts)
-    stage.run()
-    if stage.left:
-        raise Deadlock(stage.stuck())
-    return stage
+def _simulated(programs: Sequence[TimedProgram], hosts: Sequence[str] | None) -> _Simulation:
+    simulation = _Simulation(programs, tuple(map(str, range(len(programs)))) if hosts is None else hosts)
+    simulation.run()
+    if simulation.left:
+        raise Deadlock(simulation.stuck())
+    return simulation
 
 
 @dataclass(slots=True)
@@ -98,26 +98,26 @@ class _Lanes:
     posted_at: float = 0.0
 
 
-class _Stage:
+class _Simulation:
     """All programs end to end, and the events so far."""
 
-    def __init__(self, tracks: Sequence[TimedProgram], hosts: Sequence[str]) -> None:
-        self.tracks, self.hosts = tracks, hosts
-        self.firsts = list(accumulate((len(track.kinds) for track in tracks), initial=0))
-        self.kinds = [kind for track in tracks for kind in track.kinds]
-        self.seconds = [took for track in tracks for took in track.seconds]
-        self.missing = [count for track in tracks for count in track.missing]
-        self.wires = [wire for track in tracks for wire in track.wires]
-        self.latencies = [latency for track in tracks for latency in track.latencies]
-        self.machine = [m for m, track in enumerate(tracks) for _ in track.kinds]
-        self.matching_receives = matching_receives_of(tracks, self.firsts)
+    def __init__(self, programs: Sequence[TimedProgram], hosts: Sequence[str]) -> None:
+        self.programs, self.hosts = programs, hosts
+        self.firsts = list(accumulate((len(timed.kinds) for timed in programs), initial=0))
+        self.kinds = [kind for timed in programs for kind in timed.kinds]
+        self.seconds = [took for timed in programs for took in timed.seconds]
+        self.missing = [count for timed in programs for count in timed.missing]
+        self.wires = [wire for timed in programs for wire in timed.wires]
+        self.latencies = [latency for timed in programs for latency in timed.latencies]
+        self.machine = [m for m, timed in enumerate(programs) for _ in timed.kinds]
+        self.matching_receives = matching_receives_of(programs, self.firsts)
         self.left = len(self.kinds)
         self.start, self.stop, self.ready = ([0.0] * self.left for _ in range(3))
         self.arrived: dict[int, float] = {}
         self.enabled = [False] * self.left
         self.taken = [False] * self.left
-        self.lanes = [_Lanes([], deque(), track.interrupts) for track in tracks]
-        self.one_way = {self.firsts[m] + n for m, track in enumerate(tracks) for n in track.one_way}
+        self.lanes = [_Lanes([], deque(), timed.interrupts) for timed in programs]
+        self.one_way = {self.firsts[m] + n for m, timed in enumerate(programs) for n in timed.one_way}
         self.way_out: dict[str, float] = {}
         self.way_in: dict[str, float] = {}
         self.events: list[tuple[float, int, int, int]] = []
@@ -126,8 +126,8 @@ class _Stage:
     def run(self) -> None:
         """Processes events until none is left."""
         events, machine, lanes = self.events, self.machine, self.lanes
-        for m, track in enumerate(self.tracks):
-            self._at(track.step_s, BEGIN, m)
+        for m, timed in enumerate(self.programs):
+            self._at(timed.step_s, BEGIN, m)
         while events:
             now, _, what, n = heapq.heappop(events)
             if what == AT_HOST:
@@ -165,19 +165,19 @@ class _Stage:
             self.kinds,
             self.matching_receives,
             self.arrived,
-            tuple(track.step_s for track in self.tracks),
+            tuple(timed.step_s for timed in self.programs),
         )
 
     def stuck(self) -> str:
         """Lists messages for which each machine waits in vain."""
         lines = ["these programs never end:"]
-        for m, track in enumerate(self.tracks):
+        for m, timed in enumerate(self.programs):
             first = self.firsts[m]
             waiting = [
-                n for n in range(len(track.kinds)) if self.enabled[first + n] and not self.taken[first + n]
+                n for n in range(len(timed.kinds)) if self.enabled[first + n] and not self.taken[first + n]
             ]
             for n in waiting[:3]:
-                found = track.program.instructions[n]
+                found = timed.program.instructions[n]
                 buffer = found.target.buffer.sent
                 lines.append(f"  machine {m} waits for {buffer} from machine {found.peer}: {n} {found}")
         return "\n".join(lines)
@@ -257,7 +257,7 @@ class _Stage:
         self.stop[n] = now
         self.left -= 1
         first, missing = self.firsts[self.machine[n]], self.missing
-        for follower in self.tracks[self.machine[n]].followers[n - first]:
+        for follower in self.programs[self.machine[n]].followers[n - first]:
             missing[first + follower] -= 1
             if not missing[first + follower]:
                 self._enable(first + follower, now)

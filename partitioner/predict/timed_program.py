@@ -69,7 +69,7 @@ def timed_program(program: Program, costs: InstructionCosts, sizes: Sizes) -> Ti
     """Prices the instructions of a program."""
     instructions, machine = program.instructions, program.machine
     n = len(instructions)
-    track = TimedProgram(
+    timed = TimedProgram(
         program,
         [COMPUTE] * n,
         [0.0] * n,
@@ -81,38 +81,38 @@ def timed_program(program: Program, costs: InstructionCosts, sizes: Sizes) -> Ti
         interrupts=costs.interrupts(machine),
     )
     for k, instruction in enumerate(instructions):
-        track.missing[k] = len(instruction.after)
+        timed.missing[k] = len(instruction.after)
         for before in instruction.after:
-            track.followers[before].append(k)
+            timed.followers[before].append(k)
         if instruction.op in COMPUTES:
-            track.seconds[k] = costs.compute_s(instruction, machine)
+            timed.seconds[k] = costs.compute_s(instruction, machine)
             continue
         assert instruction.peer is not None, f"{instruction} names no peer"
         n_bytes = sizes.n_bytes(instruction.target)
         if instruction.op is Op.SEND:
             cost = costs.message(n_bytes, machine, instruction.peer)
-            track.kinds[k], track.seconds[k] = SEND, cost.send_s
-            track.wires[k], track.latencies[k] = cost.wire_s, cost.latency_s
+            timed.kinds[k], timed.seconds[k] = SEND, cost.send_s
+            timed.wires[k], timed.latencies[k] = cost.wire_s, cost.latency_s
             if not costs.both_ways(machine, instruction.peer):
-                track.one_way.add(k)
+                timed.one_way.add(k)
         else:
             cost = costs.message(n_bytes, instruction.peer, machine)
-            track.kinds[k], track.seconds[k] = RECV, cost.receive_s
-    return track
+            timed.kinds[k], timed.seconds[k] = RECV, cost.receive_s
+    return timed
 
 
-def matching_receives_of(tracks: Sequence[TimedProgram], firsts: Sequence[int]) -> dict[int, int]:
+def matching_receives_of(programs: Sequence[TimedProgram], firsts: Sequence[int]) -> dict[int, int]:
     """Finds the matching RECV of each SEND, by numbers that count through all programs.
 
     A message is known by its sender, its receiver, and its buffer.
     """
     receives: dict[tuple[int, int, Buffer], int] = {}
     sends: dict[int, tuple[int, int, Buffer]] = {}
-    for m, track in enumerate(tracks):
-        for n, kind in enumerate(track.kinds):
+    for m, timed in enumerate(programs):
+        for n, kind in enumerate(timed.kinds):
             if kind == COMPUTE:
                 continue
-            instruction = track.program.instructions[n]
+            instruction = timed.program.instructions[n]
             peer = instruction.peer
             assert peer is not None
             buffer = instruction.target.buffer.sent

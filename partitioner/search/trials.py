@@ -36,7 +36,7 @@ class Score:
 class _Part:
     """A machine's timed program, and its memory where that was asked for."""
 
-    track: TimedProgram
+    timed: TimedProgram
     n_bytes: int | None = None
 
 
@@ -54,15 +54,15 @@ class Evaluator:
     def score(self, plan: Plan, *, limit_s: float = math.inf) -> Score:
         """Simulates a plan's step; checks memory only if the step is shorter than the limit."""
         parts = [self._part(share) for share in plan.lowering.program_inputs(self.kind)]
-        self.spent += sum(len(part.track.kinds) for part in parts) / 8
-        self.programs = tuple(part.track.program for part in parts)
-        record = simulate_programs([part.track for part in parts], self.hosts)
+        self.spent += sum(len(part.timed.kinds) for part in parts) / 8
+        self.programs = tuple(part.timed.program for part in parts)
+        record = simulate_programs([part.timed for part in parts], self.hosts)
         excess = 0
         for machine, limit in self.task.tight_limits.items() if record.step_s < limit_s else ():
             part = parts[machine]
             if part.n_bytes is None:
-                part.n_bytes = plan.program_bytes(part.track.program)
-                self.spent += len(part.track.program)
+                part.n_bytes = plan.program_bytes(part.timed.program)
+                self.spent += len(part.timed.program)
             excess += max(part.n_bytes - limit, 0)
         return Score(excess, record.step_s)
 

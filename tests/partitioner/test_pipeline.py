@@ -25,7 +25,7 @@ from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
 from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.predict.cost import MessageCost
-from partita.partitioner.predict.simulate import play
+from partita.partitioner.predict.simulate import simulate
 from tests.draws import examples
 from tests.partitioner.test_simulate import Prices, one_slow
 from tests.plans import flowing, plans
@@ -146,7 +146,7 @@ def test_no_order_of_portions_deadlocks(plan: Plan, kind: StepKind, data: st.Dat
     machines = len(plan.cluster)
     slow = data.draw(st.integers(0, machines))
     for programs in (plan.programs_for(kind), plan.forward_programs):
-        play(programs, one_slow(slow), plan.sizes)
+        simulate(programs, one_slow(slow), plan.sizes)
 
 
 def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) -> float:  # noqa: B008 - frozen
@@ -159,7 +159,7 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
         return float(is_stage and instruction.op in (Op.FORWARD, Op.GRAD_PREACTIVATION))
 
     prices = Prices(seconds, lambda n_bytes, source, destination: MessageCost(0.0, 0.0, 0.0, 0.0))
-    return play(plan.programs_for(kind), prices, plan.sizes).step_s
+    return simulate(plan.programs_for(kind), prices, plan.sizes).step_s
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -188,7 +188,7 @@ def in_flight(plan: Plan, kind: StepKind, machine: int) -> int:
             lambda _, m, slow=slow: 50.0 if m == slow else 1.0,  # type: ignore[misc]
             lambda n_bytes, source, destination: MessageCost(0.1, 0.0, 0.1, 0.0),
         )
-        found = play(plan.programs_for(kind), prices, plan.sizes)
+        found = simulate(plan.programs_for(kind), prices, plan.sizes)
         bars = [bar for bar in found.bars if bar.machine == machine and found.instruction(bar).op in COMPUTES]
         spans: dict[int, list[float]] = {}
         for bar in bars:

@@ -27,7 +27,7 @@ from partita.partitioner import (
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.predict.cost import Costs, MessageCost
-from partita.partitioner.predict.simulate import play
+from partita.partitioner.predict.simulate import simulate
 from partita.partitioner.predict.simulated_step import SimulatedStep, Times
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
@@ -72,14 +72,14 @@ def played(*texts: str) -> SimulatedStep:
     """Programs on machines where all takes a second, but a latency of half a second."""
     programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 0.0))
-    return play(programs, prices, SIZES)
+    return simulate(programs, prices, SIZES)
 
 
 @given(plans(shared=True), kinds)
 def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan, kind: StepKind) -> None:
     for programs in (plan.programs_for(kind), plan.for_prediction().programs):
         for slow in range(len(programs) + 1):
-            play(programs, one_slow(slow), plan.sizes)
+            simulate(programs, one_slow(slow), plan.sizes)
 
 
 def one_slow(slow: int) -> Prices:
@@ -189,7 +189,7 @@ def test_a_lost_send_is_a_deadlock_that_names_who_waits_for_what(plan: Plan, dat
     lost = plan.programs[machine].instructions[position]
     programs = [without(p, position) if p.machine == machine else p for p in plan.programs]
     with pytest.raises(Deadlock) as caught:
-        play(programs, plan.costs, plan.sizes)
+        simulate(programs, plan.costs, plan.sizes)
     assert f"machine {lost.peer} waits for {lost.target.buffer} from machine {machine}:" in str(caught.value)
 
 
@@ -234,7 +234,7 @@ def test_a_messenger_without_a_core_holds_the_kernels_up() -> None:
         parse_program(1, "FORWARD d[0:1]\nFORWARD e[0:1] after 0\nFORWARD f[0:1] after 1\nRECV a[0:1] <- 0"),
     ]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 1.0), held_up=True)
-    found = play(programs, prices, SIZES)
+    found = simulate(programs, prices, SIZES)
     assert [(bar.start_s, bar.stop_s) for bar in found.bars if bar.machine == 0] == [
         (0, 1),
         (1, 2),
@@ -252,13 +252,13 @@ def test_a_link_that_goes_one_way_at_a_time_lets_one_message_wait() -> None:
     programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
     for at_once, step_s in ((True, 3.0), (False, 5.0)):
         prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(0.0, 2.0, 0.0, 0.0), at_once=at_once)
-        assert play(programs, prices, SIZES).step_s == step_s
+        assert simulate(programs, prices, SIZES).step_s == step_s
 
 
 def test_a_step_begins_late_by_what_it_costs() -> None:
     (program,) = [parse_program(0, "FORWARD a[0:1]")]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(0.0, 0.0, 0.0, 0.0), begin_s=0.25)
-    played = play([program], prices, SIZES)
+    played = simulate([program], prices, SIZES)
     assert played.step_s == 1.25
     assert played.times == (Times(computing_s=1.0, sending_s=0.0, waiting_s=0.0, idle_s=0.25),)
 
