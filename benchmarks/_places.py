@@ -15,7 +15,7 @@ from benchmarks import _namespaces
 from benchmarks._namespaces import GBIT, MBIT
 from partita.engine import Optimizer, Session
 from partita.engine.launch import Placement, ProcessLauncher
-from partita.engine.profile.bench import HostBench
+from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.links import LinkMeasurement, measure_link
 from partita.partitioner import Cluster, Plan
@@ -70,7 +70,7 @@ class Opened:
         if self._measured is None:
             runtime = calibration.record.runtime
             assert runtime is not None, "a calibration has measured the runtime"
-            self._measured = measure_link(HostBench(self._launcher), runtime, shared_memory=False)
+            self._measured = measure_link(Bench(self._launcher), runtime, shared_memory=False)
         record = structs.replace(
             calibration.record, links={**calibration.record.links, "tcp": self._measured}
         )

@@ -13,7 +13,7 @@ from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import one_sentence_each, terminal_width
 from partita.engine.cli.planning import Forget, Machines, Step
 from partita.engine.drivers.phases import Phases
-from partita.engine.profile.bench import HostBench
+from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import calibrate as calibrate_machine
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
@@ -52,7 +52,7 @@ def calibrate(
                 network,
                 **asdict(step),
                 progress=lambda what, done, total: on_phase(f"measuring {what}: {done} of {total}"),
-                bench=HostBench(on_phase=lambda phase: on_phase(f"measuring: {phase}")),
+                bench=Bench(on_phase=lambda phase: on_phase(f"measuring: {phase}")),
                 store=store,
             )
         print(calibration_text(found, width=terminal_width()))

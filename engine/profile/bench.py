@@ -1,6 +1,6 @@
 """Makes measurements on hosts that are processes of this machine, in which a step is played as in a run.
 
-Calibration knows `Bench` alone; a test gives it another one.
+A test gives calibration another bench.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -54,10 +53,27 @@ class StepTimes:
     communication_s: tuple[float, ...]
 
 
-class Bench(ABC):
-    """Makes measurements."""
+Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
+"""Opens a launcher that puts hosts into these places, by name."""
 
-    @abstractmethod
+
+def on_processes(places: Mapping[str, Placement]) -> Launcher:
+    """Opens a launcher of processes of this machine."""
+    return ProcessLauncher(places=places)
+
+
+class Bench:
+    """Makes measurements on real hosts."""
+
+    def __init__(self, launch: Launch = on_processes, *, on_phase: OnPhase = silent) -> None:
+        """No host runs yet.
+
+        Args:
+            launch: opens the launchers of hosts.
+            on_phase: called with the phases of hosts that start and compile.
+        """
+        self._launch, self._on_phase = launch, on_phase
+
     def time_kernels(
         self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, on_group: Callable[[int], object]
     ) -> list[list[Seconds]]:
@@ -71,8 +87,19 @@ class Bench(ABC):
         Returns:
             For each group and part, the seconds of each instruction.
         """
+        tasks = [
+            KernelBenchmarkTask(n, tuple(group[n] for group in parts), threads) for n in range(len(parts[0]))
+        ]
+        found = []
+        with closing(
+            HostedBackend(tasks, self._launch({}), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
+        ) as backend:
+            for n in range(len(parts)):
+                on_group(n)
+                backend.play(2 * n, None, 0, ())
+                found.append([_seconds(part) for part in backend.play(2 * n + 1, None, 0, ())])
+        return found
 
-    @abstractmethod
     def play(
         self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
     ) -> list[StepTimes]:
@@ -84,6 +111,20 @@ class Bench(ABC):
             shared_memory: whether hosts share memory; else they use TCP over loopback.
             cold: whether after each kernel the caches hold nothing of the runtime.
         """
+        machines = range(len(plans[0].cluster))
+        places = (
+            {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
+        )
+        tasks = [StepTimingTask(machine, tuple(plans), cold) for machine in machines]
+        found = []
+        with closing(
+            HostedBackend(tasks, self._launch(places), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
+        ) as backend:
+            for number, plan in enumerate(plans):
+                backend.load(lambda machine, out: np.zeros(1, np.float32))
+                inputs = [_inputs(task.session(number)) for task in tasks]
+                found.append(_typical_times(_played(backend, inputs, plan.batch, steps)))
+        return found
 
     def busy(self) -> str | None:
         """Why products cannot be measured now, in a sentence; None on a quiet machine."""
@@ -102,64 +143,6 @@ class Bench(ABC):
     def memory_bytes(self) -> int:
         """Memory of this machine."""
         return int(psutil.virtual_memory().total)
-
-
-Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
-"""Opens a launcher that puts hosts into these places, by name."""
-
-
-def on_processes(places: Mapping[str, Placement]) -> Launcher:
-    """Opens a launcher of processes of this machine."""
-    return ProcessLauncher(places=places)
-
-
-class HostBench(Bench):
-    """Measures on real hosts."""
-
-    def __init__(self, launch: Launch = on_processes, *, on_phase: OnPhase = silent) -> None:
-        """No host runs yet.
-
-        Args:
-            launch: opens the launchers of hosts.
-            on_phase: called with the phases of hosts that start and compile.
-        """
-        self._launch, self._on_phase = launch, on_phase
-
-    def time_kernels(
-        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, on_group: Callable[[int], object]
-    ) -> list[list[Seconds]]:
-        """See `Bench`."""
-        tasks = [
-            KernelBenchmarkTask(n, tuple(group[n] for group in parts), threads) for n in range(len(parts[0]))
-        ]
-        found = []
-        with closing(
-            HostedBackend(tasks, self._launch({}), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
-        ) as backend:
-            for n in range(len(parts)):
-                on_group(n)
-                backend.play(2 * n, None, 0, ())
-                found.append([_seconds(part) for part in backend.play(2 * n + 1, None, 0, ())])
-        return found
-
-    def play(
-        self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
-    ) -> list[StepTimes]:
-        """See `Bench`."""
-        machines = range(len(plans[0].cluster))
-        places = (
-            {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
-        )
-        tasks = [StepTimingTask(machine, tuple(plans), cold) for machine in machines]
-        found = []
-        with closing(
-            HostedBackend(tasks, self._launch(places), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
-        ) as backend:
-            for number, plan in enumerate(plans):
-                backend.load(lambda machine, out: np.zeros(1, np.float32))
-                inputs = [_inputs(task.session(number)) for task in tasks]
-                found.append(_typical_times(_played(backend, inputs, plan.batch, steps)))
-        return found
 
 
 def _inputs(task: SessionTask) -> list[Array]:

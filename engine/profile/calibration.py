@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import structs
 
-from partita.engine.profile.bench import Bench, HostBench
+from partita.engine.profile.bench import Bench
 from partita.engine.profile.choices import with_products
 from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.profile.links import measure_link, measure_runtime
@@ -154,7 +154,7 @@ class CalibrationArguments(Arguments):
     plans: Iterable[Plan] = ()
     products: bool = True
     progress: Progress = _silent
-    bench: Bench = field(default_factory=HostBench)
+    bench: Bench = field(default_factory=Bench)
     store: Store = field(default_factory=Store)
 
 
@@ -190,7 +190,7 @@ def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibrat
     record = (store or Store()).read()
     if record.runtime is None or len(record.links) < 2:
         return None
-    bench = bench or HostBench()
+    bench = bench or Bench()
     return Calibration(record, bench.cores, bench.memory_bytes)
 
 

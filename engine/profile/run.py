@@ -11,7 +11,7 @@ from partita.engine.drivers.data import Data
 from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.drivers.session import Hosts
 from partita.engine.kernels.kernel import Array
-from partita.engine.profile.bench import HostBench
+from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.changes import best_changes
 from partita.engine.profile.measure import batch_for, measure
@@ -128,7 +128,7 @@ class _Profiler:
             plans=plans,
             products=False,
             progress=lambda what, n, total: given.on_phase(f"calibrating {what}: {n} of {total}"),
-            bench=HostBench(on_phase=lambda phase: given.on_phase(f"calibrating: {phase}")),
+            bench=Bench(on_phase=lambda phase: given.on_phase(f"calibrating: {phase}")),
         )
 
     def plans(self) -> list[Plan]:

@@ -16,7 +16,7 @@ from partita.engine.cli.kernels import kernels
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.profile import calibrate, known
-from partita.engine.profile.bench import Bench, HostBench, StepTimes
+from partita.engine.profile.bench import Bench, StepTimes
 from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark, Seconds
 from partita.engine.profile.links import Runtime, measure_link, measure_runtime
 from partita.engine.profile.products import ProductMeasurement
@@ -326,7 +326,7 @@ def in_threads(places: Mapping[str, Placement]) -> Launcher:
 
 
 def test_hosts_time_kernels_and_play() -> None:
-    bench, reports = HostBench(in_threads), []
+    bench, reports = Bench(in_threads), []
     plan = partition(network(), Cluster.local(2), batch=8)
     group = (BenchmarkPart(plan, 0), BenchmarkPart(plan, 1))
     (seconds,) = bench.time_kernels([group], threads=1, on_group=reports.append)
