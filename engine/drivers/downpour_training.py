@@ -12,19 +12,18 @@ from partita.engine.drivers.progress import Meter
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.coordinator_effects import (
     Commit,
     CoordinatorEffect,
     EndRun,
     RunSettings,
-    Timeouts,
 )
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import DownpourPartTask
 from partita.engine.runtime.downpour_shard import DownpourShardTask
 from partita.engine.runtime.feed import Sampler
-from partita.engine.runtime.host import versions
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
 
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 class DownpourTraining(Training):
     """One run of a job under Downpour."""
+
+    terms = "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
 
     _meter: Meter
 
@@ -46,7 +47,7 @@ class DownpourTraining(Training):
         super().__init__(job, driver)
         self.driver: Final = driver
         self.alone: Final = alone
-        self.steps_per_epoch: Final = Sampler(
+        self.steps_per_epoch = Sampler(
             examples=job.examples,
             batch=job.plan.batch,
             minibatches=driver.overlap,
@@ -57,6 +58,10 @@ class DownpourTraining(Training):
         self.steps: Final = check_whole(epochs * self.steps_per_epoch, "the number of steps is")
         self.committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
         self.done: tuple[int, ...] = (0,) * driver.replicas  # by each replica, before this run
+
+    @property
+    def _learner(self) -> Optimizer:
+        return self.driver.optimizer
 
     def check(self) -> None:
         """See `Training`."""
@@ -135,26 +140,13 @@ class DownpourTraining(Training):
         """Folder of this run in which parts record the pushes that shards have acknowledged."""
         return self.job.folder / f"acknowledged-{self.run_id}"
 
-    def _coordinator(self, timeouts: Timeouts) -> DownpourCoordinator:
-        return DownpourCoordinator(
-            self.topology,
-            steps=self.steps,
-            done=self.done,
-            settings=RunSettings(
-                run=self.run_id,
-                next_checkpoint=self.store.next_number(),
-                versions=versions(),
-                timeouts=timeouts,
-            ),
-        )
+    def _coordinator(self, settings: RunSettings) -> DownpourCoordinator:
+        return DownpourCoordinator(self.topology, steps=self.steps, done=self.done, settings=settings)
 
     def _gauge(self) -> Meter:
         plan = self.job.plan
         self._meter = Meter(self.steps, self.done, len(plan.cluster), classifiers=len(plan.graph.classifiers))
         return self._meter
-
-    def _terms(self) -> str:
-        return "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
 
     def _beginning(self) -> Iterator[str]:
         if self.resumed is not None:
@@ -166,21 +158,6 @@ class DownpourTraining(Training):
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         display.update(effect)
-
-    def _manifest(self, commit: Commit) -> Manifest:
-        job = self.job
-        return Manifest(
-            checkpoint=commit.checkpoint,
-            run=self.run_id,
-            shapes=job.shapes,
-            network=job.network,
-            dtype=job.precision,
-            optimizer=repr(self.driver.optimizer),
-            steps=commit.steps,
-            steps_per_epoch=self.steps_per_epoch,
-            entries=commit.entries,
-            lost=commit.lost,
-        )
 
     def _committed(self, commit: Commit) -> None:
         self.committed = commit.steps

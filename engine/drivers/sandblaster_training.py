@@ -13,22 +13,19 @@ from partita.engine.drivers.run_journal import RunJournal
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.training import Training
+from partita.engine.methods import Method
 from partita.engine.parameters.journal_format import JournalHeader
-from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
-    Commit,
     CoordinatorEffect,
     EndRun,
     IterationDone,
     RunSettings,
-    Timeouts,
 )
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.journaled_method import JournalMismatch
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.host import versions
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.sandblaster_shard import SandblasterShardTask
 from partita.layers.text import counted
@@ -39,6 +36,11 @@ if TYPE_CHECKING:
 
 class SandblasterTraining(Training):
     """One run of a job under Sandblaster."""
+
+    terms = (
+        "durability: process (no death costs an answer; when the machine stops, those since the last "
+        "checkpoint)"
+    )
 
     _iterations: Iterations
     _coordinating: SandblasterCoordinator
@@ -76,6 +78,14 @@ class SandblasterTraining(Training):
             l2=objective.l2,
             seed=job.seed,
         )
+
+    @property
+    def _learner(self) -> Method:
+        return self.driver.method
+
+    @property
+    def _run_of_files(self) -> str:
+        return self._journal.run
 
     def check(self) -> None:
         """See `Training`."""
@@ -127,13 +137,7 @@ class SandblasterTraining(Training):
         """File of the parameters that the method began with."""
         return self._journal.start or self.job.initial
 
-    def _coordinator(self, timeouts: Timeouts) -> SandblasterCoordinator:
-        settings = RunSettings(
-            run=self.run_id,
-            next_checkpoint=self.store.next_number(),
-            versions=versions(),
-            timeouts=timeouts,
-        )
+    def _coordinator(self, settings: RunSettings) -> SandblasterCoordinator:
         try:
             self._coordinating = SandblasterCoordinator(
                 self.topology,
@@ -159,12 +163,6 @@ class SandblasterTraining(Training):
     def _gauge(self) -> Iterations:
         self._iterations = Iterations(getattr(self.driver.method, "max_iterations", None))
         return self._iterations
-
-    def _terms(self) -> str:
-        return (
-            "durability: process (no death costs an answer; when the machine stops, those since the last "
-            "checkpoint)"
-        )
 
     def _beginning(self) -> Iterator[str]:
         portions, size = self.objective.portions, self.objective.portions.size
@@ -199,21 +197,6 @@ class SandblasterTraining(Training):
     def _before_commit(self) -> None:
         if self.job.keep:
             self._journal.sync(start=self.job.initial)
-
-    def _manifest(self, commit: Commit) -> Manifest:
-        job = self.job
-        return Manifest(
-            checkpoint=commit.checkpoint,
-            run=self._journal.run,
-            shapes=job.shapes,
-            network=job.network,
-            dtype=job.precision,
-            optimizer=repr(self.driver.method),
-            steps=commit.steps,
-            steps_per_epoch=1,
-            entries=commit.entries,
-            position=commit.position,
-        )
 
     def _kept(self) -> str:
         done = self._coordinating.iterations

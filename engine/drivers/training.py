@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
@@ -20,9 +20,11 @@ from partita.engine.drivers.phases import starting
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.supervisor import RunFailed, Supervisor
 from partita.engine.launch.launcher import Launcher
+from partita.engine.methods import Method
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
@@ -30,10 +32,12 @@ from partita.engine.protocol.coordinator_effects import (
     Commit,
     CoordinatorEffect,
     EndRun,
+    RunSettings,
     Starting,
     Timeouts,
 )
 from partita.engine.protocol.names import Topology, part_indices, shard_index
+from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
 from partita.layers.text import counted
 
@@ -65,7 +69,13 @@ class Training(ABC):
         store: checkpoints of the job.
         resumed: checkpoint from which the run goes on; None: from the job's first parameters.
         skipped: newer checkpoints that could not be used, one sentence each.
+        steps_per_epoch: steps of a replica in an epoch; 1 for a batch method.
     """
+
+    terms: ClassVar[str]
+    """The possible cost of a failure, announced when the run starts."""
+
+    steps_per_epoch: int = 1
 
     def __init__(self, job: Job, settings: Driver) -> None:
         """Reads and starts nothing yet."""
@@ -113,11 +123,17 @@ class Training(ABC):
         self, launcher: Launcher, display: Display, policy: CheckpointPolicy, start_timeout_s: float
     ) -> Run:
         self._policy = policy
-        self._timeouts = timeouts = Timeouts(
+        self._timeouts = Timeouts(
             checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
         )
         self._display = display
-        supervisor = Supervisor(launcher, self._coordinator(timeouts), self, warn=display.print_line)
+        settings = RunSettings(
+            run=self.run_id,
+            next_checkpoint=self.store.next_number(),
+            versions=versions(),
+            timeouts=self._timeouts,
+        )
+        supervisor = Supervisor(launcher, self._coordinator(settings), self, warn=display.print_line)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce(display)
             display.follow(self._gauge())
@@ -132,14 +148,28 @@ class Training(ABC):
         has = self.topology
         counts = (has.replicas, "replica"), (has.machines, "machine"), (has.shards, "shard")
         replicas, machines, shards = (counted(n, what) for n, what in counts)
-        display.print_line(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self._terms()}")
+        display.print_line(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self.terms}")
         for text in (*self.skipped, *self._beginning()):
             display.print_line(text)
 
     def commit(self, commit: Commit) -> str | None:
         """See `Work`."""
         self._before_commit()
-        self.store.commit(self._manifest(commit))
+        job = self.job
+        manifest = Manifest(
+            checkpoint=commit.checkpoint,
+            run=self._run_of_files,
+            shapes=job.shapes,
+            network=job.network,
+            dtype=job.precision,
+            optimizer=repr(self._learner),
+            steps=commit.steps,
+            steps_per_epoch=self.steps_per_epoch,
+            entries=commit.entries,
+            lost=commit.lost,
+            position=commit.position,
+        )
+        self.store.commit(manifest)
         self._committed(commit)
         try:
             self.store.prune(first=self._policy.first)
@@ -188,6 +218,11 @@ class Training(ABC):
 
     # A driver's own.
 
+    @property
+    @abstractmethod
+    def _learner(self) -> Optimizer | Method:
+        """The optimizer or the batch method, as checkpoints name it."""
+
     @abstractmethod
     def _part(self, *, replica: int, machine: int) -> HostTask: ...
 
@@ -195,15 +230,11 @@ class Training(ABC):
     def _shard(self, shard: int, checkpoint: int | None) -> HostTask: ...
 
     @abstractmethod
-    def _coordinator(self, timeouts: Timeouts) -> Coordinator: ...
+    def _coordinator(self, settings: RunSettings) -> Coordinator: ...
 
     @abstractmethod
     def _gauge(self) -> Gauge:
         """Makes the gauge of the display."""
-
-    @abstractmethod
-    def _terms(self) -> str:
-        """The possible cost of a failure, announced when the run starts."""
 
     @abstractmethod
     def _beginning(self) -> Iterator[str]:
@@ -216,8 +247,10 @@ class Training(ABC):
     def _before_commit(self) -> None:  # noqa: B027 - nothing, unless a driver says so
         """Called before a checkpoint is committed."""
 
-    @abstractmethod
-    def _manifest(self, commit: Commit) -> Manifest: ...
+    @property
+    def _run_of_files(self) -> str:
+        """Id of the run that the files belong to: this call's, unless it goes on with an earlier one's."""
+        return self.run_id
 
     def _committed(self, commit: Commit) -> None:  # noqa: B027
         """Called when a checkpoint is committed."""
