@@ -175,6 +175,9 @@ try:
     plan.draw_timeline('step.svg')
 except ImportError as error:
     print(error)
+from partita.engine.cli import main
+sys.argv = ['partita', 'plan', 'no_such_file.py', '--page', 'page.html']
+main()
 """
 
 
@@ -182,9 +185,10 @@ def test_a_plan_is_drawn_without_matplotlib_and_a_chart_says_what_to_install(tmp
     """Nor does the import of the engine need it, or jinja2."""
     command = [sys.executable, "-c", SILENT]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
     drawn, refused = run.stdout.splitlines()
     assert drawn == "plan.svg layer.svg"
-    assert refused.startswith("No module named 'matplotlib")
-    assert refused.endswith("and charts, timelines and pages need it; run: pip install 'partita[view]'")
+    assert run.returncode == 1, "the command refuses, before it reads the file"
+    for words in (refused, run.stderr.strip().removeprefix("partita: ")):
+        assert words.startswith(("No module named 'matplotlib", "No module named 'jinja2"))
+        assert words.endswith("and charts, timelines and pages need it; run: pip install 'partita[view]'")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layer.svg", "plan.svg"]
