@@ -21,7 +21,7 @@ from partita.partitioner.text import readable_bytes
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""
 INSIDE, BACK = 18.0, 13.0
-"""How far below a bar the rail of its own machines lies, and how much lower the one of gradients."""
+"""Pixels from a bar down to the rail of its own machines, and from there to the one of gradients."""
 SIZE, ASIDE, LINE = 11.0, 10.0, 13.0
 """Size of the words beside a rail, how far from it they stand, and from one line to the next, in pixels."""
 BROAD = 7.0

@@ -54,18 +54,6 @@ class Wiring:
         return found
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The rank of each layer, from the bottom, and the centre of each item, in pixels from anywhere."""
-
-    ranks: Mapping[str, int]
-    centres: dict[Item, float]
-
-    def passage(self, source: str, consumer: str) -> list[Item]:
-        """Returns the lanes by which an edge gets from a layer to the next, from below."""
-        return [(source, rank) for rank in range(self.ranks[source] + 1, self.ranks[consumer])]
-
-
 def ranks_of(wiring: Wiring) -> dict[str, int]:
     """Puts each layer one above the highest of its inputs; what is given right below its first consumer."""
     found: dict[str, int] = {}
@@ -79,8 +67,8 @@ def ranks_of(wiring: Wiring) -> dict[str, int]:
 
 def arrange(
     wiring: Wiring, ranks: Mapping[str, int], reach: Mapping[str, tuple[float, float]], *, lane: float
-) -> Layout:
-    """Orders each rank, and moves everything as near to its neighbours as the order allows.
+) -> dict[Item, float]:
+    """Orders each rank, and moves everything as near to its neighbours as the order allows; returns centres.
 
     Args:
         wiring: the layers.
@@ -109,9 +97,7 @@ def arrange(
         for source in sources:
             join((source, ranks[name] - 1), (name, ranks[name]))
     weights = {item: 1.0 if item in heavy else LIGHT for item in extents}
-    return Layout(
-        ranks, _swept(rows, {item: sorted(near.get(item, ())) for item in extents}, weights, extents)
-    )
+    return _swept(rows, {item: sorted(near.get(item, ())) for item in extents}, weights, extents)
 
 
 def _swept(

@@ -103,10 +103,10 @@ class _ColumnPicture:
             if crowd.above in self.maps and neighbours[ranks[crowd.above]] > 1:
                 words[crowd.above] = max(words[crowd.above], crowd.words_width)
         reach = {n: (boxes.label_width(owned.graph[n]) + half[n], half[n] + words[n]) for n in self.names}
-        self.layout = arrange(column.wiring, ranks, reach, lane=LANE)
+        self.centres = arrange(column.wiring, ranks, reach, lane=LANE)
         spread = [
             (centre, *(reach[name] if ranks[name] == rank else (LANE, LANE)))
-            for (name, rank), centre in self.layout.centres.items()
+            for (name, rank), centre in self.centres.items()
         ]
         self.left = (BRACKET if self.folds else 0.0) - min(centre - left for centre, left, _ in spread)
         beside = max((crowd.words_width for crowd in self.shared if not words[crowd.above]), default=0.0)
@@ -139,13 +139,13 @@ class _ColumnPicture:
         for name, pieces in self.pieces.items():
             rank = self.column.ranks[name]
             top = tops[rank] + (self.heights[rank] - boxes.height_of(pieces)) / 2
-            centre = self.layout.centres[name, rank] + self.left + left
+            centre = self.centres[name, rank] + self.left + left
             placed[name] = boxes.place(graph[name], pieces, centre=centre, top=top, width=self.bars[name])
         lanes = {
             (source, name): [
-                (self.layout.centres[item] + self.left + left, y)
-                for item in self.layout.passage(source, name)
-                for y in (tops[item[1]] + self.heights[item[1]], tops[item[1]])
+                (self.centres[source, rank] + self.left + left, y)
+                for rank in range(self.column.ranks[source] + 1, self.column.ranks[name])
+                for y in (tops[rank] + self.heights[rank], tops[rank])
             ]
             for name, sources in self.column.wiring.sources.items()
             for source in sources

@@ -20,7 +20,7 @@ from partita.partitioner.text import readable_bytes
 LANE = 11.0
 """From one line to the next, in pixels."""
 NEAREST = 26.0
-"""How far the first line swings out."""
+"""Pixels by which the first line swings out."""
 
 
 @dataclass(frozen=True)
