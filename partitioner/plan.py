@@ -225,7 +225,7 @@ class Plan:
         *,
         kind: StepKind = StepKind(),  # noqa: B008 - frozen
         driver: Driver = "downpour",
-        rule_vectors: int = 1,
+        optimizer_vectors: int = 1,
     ) -> int:
         """Bytes that the machine's part takes at most: windows, vectors, and scratch.
 
@@ -241,14 +241,22 @@ class Plan:
         Raises:
             ValueError: the network has a loss, but a layer without a backward function.
         """
-        return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
+        return self.program_bytes(
+            self.programs_for(kind)[machine], driver=driver, optimizer_vectors=optimizer_vectors
+        )
 
-    def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
+    def program_bytes(
+        self, program: Program, *, driver: Driver = "downpour", optimizer_vectors: int = 1
+    ) -> int:
         """Bytes of the part that plays this program; see `memory_bytes`."""
         machine = program.machine
         threads = self.cluster.machines[machine].threads
         vectors = vector_bytes(
-            self.sizes, self.n_parameters(machine), program.kind, driver=driver, rule_vectors=rule_vectors
+            self.sizes,
+            self.n_parameters(machine),
+            program.kind,
+            driver=driver,
+            optimizer_vectors=optimizer_vectors,
         )
         windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)

@@ -140,7 +140,7 @@ def _summary(plan: Plan, width: int | None) -> list[str]:
 
 
 def gap(step_s: float, bound_s: float) -> str:
-    """The optimality gap: by which factor a plan could be faster, as far as the lower bound tells."""
+    """The optimality gap: by which factor a plan could be faster, by the lower bound."""
     ratio, least = step_s / bound_s, f"no plan is below {bound_s * 1e3:.2f} ms"
     if ratio < 1.005:
         return f"{least}: none is faster"
@@ -155,9 +155,9 @@ def _products(plan: Plan) -> Iterator[str]:
     machines: dict[str, list[str]] = {}
     for m in plan.large_products:
         machines.setdefault(str(plan.products_of(m)), []).append(plan.cluster.machines[m].name)
-    for told, names in machines.items():
+    for libraries, names in machines.items():
         where = f" of {', '.join(names)}" if len(machines) > 1 and len(names) <= COLUMNS else ""
-        yield f"products{where}: {told}"
+        yield f"products{where}: {libraries}"
 
 
 def _travelling(plan: Plan) -> str:

@@ -32,7 +32,7 @@ _GAP = "  "
 
 
 def readable_bytes(n_bytes: float) -> str:
-    """`1.5 MiB`."""
+    """Writes a number of bytes: `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -41,7 +41,7 @@ def readable_bytes(n_bytes: float) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """`3.1 ms`."""
+    """Writes a number of seconds: `3.1 ms`."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

@@ -85,4 +85,4 @@ def _by_inputs(graph: Graph, pieces: int) -> dict[str, Cut]:
 
 def _fits(plan: Plan) -> bool:
     free = SHARE_OF_MEMORY * psutil.virtual_memory().available
-    return bool(2 * plan.memory_bytes(0, driver="session", rule_vectors=0) < free)
+    return bool(2 * plan.memory_bytes(0, driver="session", optimizer_vectors=0) < free)

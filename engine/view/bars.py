@@ -115,7 +115,7 @@ def _by_machine(plan: Plan) -> Iterator[Row]:
     kind = StepKind().of(plan.graph)
     for m, machine in enumerate(plan.cluster.machines):
         total, colour = plan.memory_bytes(m), palette.colour(m)
-        vectors = vector_bytes(plan.sizes, plan.n_parameters(m), kind, driver="downpour", rule_vectors=1)
+        vectors = vector_bytes(plan.sizes, plan.n_parameters(m), kind, driver="downpour", optimizer_vectors=1)
         pale = svg.mixed(colour, "#ffffff", 0.55)
         words = f"{readable_bytes(total)}, of parameters and optimizer state {readable_bytes(vectors)}"
         segments = ((float(vectors), colour), (float(total - vectors), pale))

@@ -93,7 +93,7 @@ class Buffer(NamedTuple):
 
     @property
     def is_of_minibatch(self) -> bool:
-        """Whether all micro-batches share it: parameters, their gradient, or norms."""
+        """Whether all micro-batches share the buffer: parameters, their gradient, or norms."""
         return self[0] in _OF_MINIBATCH
 
     @property
@@ -108,12 +108,12 @@ class Buffer(NamedTuple):
 
     @property
     def travels_along_edges(self) -> bool:
-        """Whether it holds activations or their gradients, not what the machines of one layer exchange."""
+        """Whether the buffer holds activations or their gradients, not what the machines of one layer exchange."""
         return self.kind is BufferKind.ACTIVATIONS or self.kind is BufferKind.GRAD_OUTPUT
 
     @property
     def holds_grad(self) -> bool:
-        """Whether it holds gradients of outputs or of weighted sums."""
+        """Whether the buffer holds gradients of outputs or of weighted sums."""
         return self.kind in _ERRORS
 
     def numbered(self, micro_batch: int | None) -> Buffer:

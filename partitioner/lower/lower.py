@@ -61,7 +61,7 @@ class ProgramInputs:
         return self.machine, self.kind, pieces, self.messages, senders, sums, self.pipeline
 
     def program(self) -> Program:
-        """Writes the program."""
+        """Writes the program of the machine."""
         writer = Writer(self.owned, self.messages, self.machine, self.kind, self.pipeline)
         mine = [grid for grid in self.owned.graph.computed if writer.own(grid.name)]
         for writer.current in self.pipeline.passes(train=self.kind.train):

@@ -119,13 +119,13 @@ class Bound:
                 for n in rows
             )
         for grid in self.graph.inputs:
-            heard = BoxSet.union(
+            needed = BoxSet.union(
                 *(
                     self.graph.source_rows(name, self.graph[name].whole.on(1), k)
                     for name, k in self.graph.consumers(grid.name)
                 )
             )
-            feed_s = self.costs.compute_s(feed(grid.name, heard), machine)
+            feed_s = self.costs.compute_s(feed(grid.name, needed), machine)
             yield feed_s * self.costs.sizes.micro_batches
 
     def _least(self, instruction: Instruction) -> float:

@@ -80,13 +80,13 @@ def critical_path(simulated_step: SimulatedStep) -> str:
             messages += took
             flights += isinstance(link, Flight)
     busiest = sorted(kernels.items(), key=lambda pair: (-pair[1], pair[0]))
-    told = [f"machine {m} computes {readable_seconds(took)}" for m, took in busiest[:MACHINES]]
+    parts = [f"machine {m} computes {readable_seconds(took)}" for m, took in busiest[:MACHINES]]
     if len(busiest) > MACHINES:
         others = sum(took for _, took in busiest[MACHINES:])
-        told.append(f"{len(busiest) - MACHINES} more {readable_seconds(others)}")
+        parts.append(f"{len(busiest) - MACHINES} more {readable_seconds(others)}")
     if flights:
         take = "takes" if flights == 1 else "take"
-        told.append(f"{counted(flights, 'message')} {take} {readable_seconds(messages)}")
-    lines = [f"critical path: {', '.join(told)}"]
+        parts.append(f"{counted(flights, 'message')} {take} {readable_seconds(messages)}")
+    lines = [f"critical path: {', '.join(parts)}"]
     lines += [f"  {wait}" for wait in waits(simulated_step)[:LONGEST]]
     return "\n".join(lines)

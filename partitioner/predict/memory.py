@@ -17,7 +17,7 @@ Driver: TypeAlias = Literal["session", "downpour"]
 
 
 def vector_bytes(
-    sizes: Sizes, n_parameters: int, kind: StepKind, *, driver: Driver, rule_vectors: int
+    sizes: Sizes, n_parameters: int, kind: StepKind, *, driver: Driver, optimizer_vectors: int
 ) -> int:
     """Bytes of the vectors that are as long as the machine's parameters.
 
@@ -34,7 +34,7 @@ def vector_bytes(
     copied = n_parameters * 2 if sizes.precision == "bfloat16" else 0
     vectors = 1
     if kind.train:
-        vectors += rule_vectors + (kind.gradients == "whole") + 2 * (driver == "downpour")
+        vectors += optimizer_vectors + (kind.gradients == "whole") + 2 * (driver == "downpour")
     return vectors * n_parameters * sizes.master_bytes + copied
 
 

@@ -58,7 +58,7 @@ class MessageCounts:
 
     @classmethod
     def none(cls, n_machines: int) -> MessageCounts:
-        """Counts nothing."""
+        """Counts no messages at all."""
         return cls(*(np.zeros(n_machines) for _ in range(4)))
 
     def __add__(self, other: MessageCounts) -> MessageCounts:

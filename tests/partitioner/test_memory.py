@@ -97,7 +97,7 @@ def test_memory_is_that_of_windows_vectors_and_scratch(
             machine,
             kind=kind,
             driver="downpour" if downpour else "session",
-            rule_vectors=len(optimizer.state(0)),
+            optimizer_vectors=len(optimizer.state(0)),
         )
         threads = plan.cluster.machines[machine].threads
         assert planned == expected + scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)
