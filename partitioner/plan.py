@@ -236,7 +236,7 @@ class Plan:
             machine: the machine's number.
             kind: the kind of steps.
             driver: "downpour" has two more vectors than a "session": gradients accumulated and in flight.
-            rule_vectors: number of vectors in the optimizer's state: SGD none, Adagrad one, Adam two.
+            optimizer_vectors: number of vectors in the optimizer's state: SGD none, Adagrad one, Adam two.
 
         Raises:
             ValueError: the network has a loss, but a layer without a backward function.

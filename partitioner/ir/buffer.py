@@ -108,7 +108,7 @@ class Buffer(NamedTuple):
 
     @property
     def travels_along_edges(self) -> bool:
-        """Whether the buffer holds activations or their gradients, not what the machines of one layer exchange."""
+        """Whether the buffer holds activations or their gradients, not exchanges inside a layer."""
         return self.kind is BufferKind.ACTIVATIONS or self.kind is BufferKind.GRAD_OUTPUT
 
     @property

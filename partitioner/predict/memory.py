@@ -29,7 +29,7 @@ def vector_bytes(
         n_parameters: number of parameters that the machine owns.
         kind: the kind of steps.
         driver: the driver that plays them.
-        rule_vectors: number of such vectors in the optimizer's state.
+        optimizer_vectors: number of such vectors in the optimizer's state.
     """
     copied = n_parameters * 2 if sizes.precision == "bfloat16" else 0
     vectors = 1
