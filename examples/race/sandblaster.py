@@ -88,10 +88,10 @@ class VectorServer(Host):
         """Queues the message behind earlier work of the shard."""
         sender, incarnation, data, payload = delivery
         self.world.at(
-            self.occupied(0.0), self, self.on_turn, Received(sender, incarnation, decode(data), payload)
+            self.occupied(0.0), self, self.on_free, Received(sender, incarnation, decode(data), payload)
         )
 
-    def on_turn(self, received: Received) -> None:
+    def on_free(self, received: Received) -> None:
         """Passes the message to the state machine: the shard is free."""
         self._do(received)
 
@@ -221,7 +221,7 @@ class Director(Host):
             self._do(Received(name, self.incarnation, Ready()))
 
     def on_message(self, delivery: Delivery) -> None:
-        """An answer, or a turn that is over."""
+        """An answer, or the end of an assignment."""
         sender, incarnation, data, payload = delivery
         self._do(Received(sender, incarnation, decode(data), payload))
 

@@ -42,7 +42,7 @@ def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
     assert len(set(runs[0])) == 50
 
 
-def test_it_says_how_fast(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reports_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--schedules", "12"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
