@@ -9,7 +9,6 @@ before; from then on no run can go on from the earlier one's checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ class RunJournal:
     """The journal of a run, whether it exists yet or not.
 
     Attributes:
+        header: header of the journal, also before it exists.
         found: whether a run goes on.
         checkpoint: the newest checkpoint of the run that goes on; None: it has none.
         skipped: files that could not be used, one sentence each.
@@ -44,21 +44,11 @@ class RunJournal:
         """
         self._store: Final = store
         self._path: Final = store.folder / JOURNAL
-        self._header = header
+        self.header = header
         self._journal: Journal | None = None
         self.found = False
         self.checkpoint: Manifest | None = None
         self.skipped: tuple[str, ...] = ()
-
-    @property
-    def run(self) -> str:
-        """Id of the run."""
-        return self._header.run
-
-    @property
-    def network(self) -> Mapping[str, str]:
-        """Text of each layer; empty where the journal is older than such texts."""
-        return self._header.network
 
     @property
     def start(self) -> Path | None:
@@ -88,8 +78,8 @@ class RunJournal:
         if journal is None or mine is None:
             self._check_others(others=others)
             return False
-        journal.check(self._header)
-        self._journal, self._header, self.found = journal, journal.header, True
+        journal.check(self.header)
+        self._journal, self.header, self.found = journal, journal.header, True
         self.checkpoint, self.skipped = mine
         if journal.cut:
             self.skipped = (*self.skipped, journal.cut)
@@ -121,7 +111,7 @@ class RunJournal:
         return None, tuple(skipped)
 
     def _check_others(self, *, others: bool) -> None:
-        newest = self._store.latest(self._header.shapes, network=self._header.network)
+        newest = self._store.latest(self.header.shapes, network=self.header.network)
         if newest is None:
             return
         manifest = newest.manifest
@@ -138,7 +128,7 @@ class RunJournal:
 
     def _check_start(self) -> None:
         try:
-            same = hash_plain(self._start) == self._header.start
+            same = hash_plain(self._start) == self.header.start
         except (OSError, ValueError):
             same = False
         if not same:
@@ -149,7 +139,7 @@ class RunJournal:
 
     @property
     def _start(self) -> Path:
-        return self._start_of(self._header)
+        return self._start_of(self.header)
 
     def _start_of(self, header: JournalHeader) -> Path:
         return self._store.folder / f"start-{header.run[:8]}.safetensors"
@@ -159,7 +149,7 @@ class RunJournal:
         if self._journal is not None:
             self._journal.claim()
         else:
-            self._header = msgspec.structs.replace(self._header, first_checkpoint=first_checkpoint)
+            self.header = msgspec.structs.replace(self.header, first_checkpoint=first_checkpoint)
 
     def append(self, index: int, digest: int, scalars: tuple[float, ...], *, start: Path) -> None:
         """Adds an entry, which is written when this returns. Raises OSError.
@@ -185,8 +175,8 @@ class RunJournal:
         if self._journal is None:
             replaced = self._replaced_start()
             sha256 = write_atomically(self._start, start.read_bytes())
-            self._header = msgspec.structs.replace(self._header, start=sha256)
-            self._journal = Journal.create(self._path, self._header)
+            self.header = msgspec.structs.replace(self.header, start=sha256)
+            self._journal = Journal.create(self._path, self.header)
             if replaced is not None:
                 replaced.unlink()
         return self._journal

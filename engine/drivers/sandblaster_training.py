@@ -85,7 +85,7 @@ class SandblasterTraining(Training):
 
     @property
     def _run_of_files(self) -> str:
-        return self._journal.run
+        return self._journal.header.run
 
     def check(self) -> None:
         """See `Training`."""
@@ -96,7 +96,7 @@ class SandblasterTraining(Training):
         found = self._journal.find(others=self.driver.warm_start is not None)
         if not found:
             return False
-        unknown = self._unknown_network("the journal", self._journal.network)
+        unknown = self._unknown_network("the journal", self._journal.header.network)
         self.skipped = (*self._journal.skipped, *unknown)
         if self._journal.checkpoint is not None:
             manifest = self._journal.checkpoint

@@ -28,6 +28,7 @@ from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.task import HostContext, Role
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.box import Box, BoxSet
+from partita.layers.graph import Graph
 from partita.layers.layer import Placeholder
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.step_kind import StepKind
@@ -77,7 +78,9 @@ class KernelBenchmark:
         vectors.changed()
         keep = plan.kept if program.kind.train else None
         buffers = Buffers(plan, machine, program, vectors, keep=keep)
-        self._data = _data(plan, draw)
+        self._data = draw_examples(
+            plan.graph, DATA_BATCHES * plan.batch, draw, lambda shape: draw.standard_normal(shape, np.float32)
+        )
         self._feed = DatasetFeed(
             self._data,
             Sampler(examples=DATA_BATCHES * plan.batch, batch=plan.batch, seed=0, replica=0, replicas=1),
@@ -195,14 +198,13 @@ class _KernelBenchmarkRole(Role):
             self._benchmark = None
 
 
-def _data(plan: Plan, draw: np.random.Generator) -> dict[str, Array]:
-    """Draws examples for every input and target, batch first."""
-    examples = DATA_BATCHES * plan.batch
+def draw_examples(
+    graph: Graph, count: int, draw: np.random.Generator, real: Callable[[tuple[int, ...]], Array]
+) -> dict[str, Array]:
+    """Draws examples for every input and target, batch first; `real` draws numbers in a shape."""
     found: dict[str, Array] = {}
-    for grid in (*plan.graph.inputs, *plan.graph.targets):
+    for grid in (*graph.inputs, *graph.targets):
         assert isinstance(grid.layer, Placeholder)
-        if grid.layer.classes is not None:
-            found[grid.name] = draw.integers(0, grid.layer.classes, examples)
-        else:
-            found[grid.name] = draw.standard_normal((examples, *grid.shape), np.float32)
+        classes = grid.layer.classes
+        found[grid.name] = real((count, *grid.shape)) if classes is None else draw.integers(0, classes, count)
     return found

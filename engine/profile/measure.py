@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,11 +16,10 @@ from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
-from partita.engine.profile.kernel_benchmark import QUANTILE
+from partita.engine.profile.kernel_benchmark import QUANTILE, draw_examples
 from partita.engine.profile.timeline import Timeline
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
-from partita.layers.layer import Placeholder
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.simulated_step import Times
 
@@ -142,28 +141,11 @@ def batch_for(graph: Graph, data: Data | None, *, batch: int, precision: str) ->
         ValueError: the data does not fit the network.
     """
     if data is None:
-        return _drawn(graph, batch, precision)
+        draw, dtype = np.random.default_rng(SEED), master(precision)
+        return draw_examples(graph, batch, draw, lambda shape: draw.random(shape).astype(dtype))
     arrays = check_data(graph, data, targets=bool(graph.losses), precision=precision)
     return {name: np.take(array, range(batch), axis=0, mode="wrap") for name, array in arrays.items()}
 
 
-def _drawn(graph: Graph, batch: int, precision: str) -> dict[str, Array]:
-    draw = np.random.default_rng(SEED)
-    found: dict[str, Array] = {}
-    for grid in (*graph.inputs, *graph.targets):
-        assert isinstance(grid.layer, Placeholder)
-        if grid.layer.classes is not None:
-            found[grid.name] = draw.integers(0, grid.layer.classes, batch)
-        else:
-            found[grid.name] = draw.random((batch, *grid.shape)).astype(master(precision))
-    return found
-
-
 def _mean(times: list[Times]) -> Times:
-    count = len(times)
-    return Times(
-        sum(t.computing_s for t in times) / count,
-        sum(t.sending_s for t in times) / count,
-        sum(t.waiting_s for t in times) / count,
-        sum(t.idle_s for t in times) / count,
-    )
+    return Times(*(sum(column) / len(times) for column in zip(*map(astuple, times), strict=True)))

@@ -180,13 +180,9 @@ def rows_of(report: Report) -> list[list[str]]:
 
 
 def _row(point: PointReport) -> list[str]:
-    parts, whole = point.parts, sum(_whole(part) for part in point.parts)
-    shares = (
-        sum(part.computing_s for part in parts),
-        sum(part.sending_s for part in parts),
-        sum(part.waiting_s for part in parts),
-        sum(part.idle_s for part in parts),
-    )
+    seconds = [(part.computing_s, part.sending_s, part.waiting_s, part.idle_s) for part in point.parts]
+    shares = [sum(column) for column in zip(*seconds, strict=True)]
+    whole = sum(shares)
     return [
         str(point.machines),
         point.source,
@@ -199,10 +195,6 @@ def _row(point: PointReport) -> list[str]:
         readable_bytes(point.sent_bytes),
         *(f"{share / whole:.0%}" if whole else "-" for share in shares),
     ]
-
-
-def _whole(part: MachineReport) -> float:
-    return part.computing_s + part.sending_s + part.waiting_s + part.idle_s
 
 
 def changes_of(report: Report) -> list[str]:
