@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -284,6 +285,14 @@ def test_what_was_never_measured_is_not_known(store: Store) -> None:
     calibrate(batch=8, store=store, bench=Pretended())
     found = known(bench=Pretended(), store=store)
     assert found is not None and found.record.kernels == {}
+
+
+def test_the_fields_of_the_file_keep_the_names_that_earlier_files_have(store: Store) -> None:
+    calibrate(network(), batch=8, store=store, bench=Pretended())
+    (record,) = json.loads(store.path.read_text())["machines"].values()
+    assert record.keys() == {"kernels", "runtime", "roads", "products", "measured_on"}
+    assert record["kernels"].keys() == {"alone", "beside"} and record["roads"].keys() == {"memory", "tcp"}
+    assert store.read().links["tcp"].total_s == tuple(record["roads"]["tcp"]["total_s"])
 
 
 def test_a_file_of_another_version_is_told_and_counts_as_empty(store: Store) -> None:
