@@ -1,6 +1,6 @@
-"""Declare: what a network computes, node by node. This room knows no machine and no clock.
+"""The declaration of networks, node by node. This package knows no machine and no clock.
 
-`Network` collects inputs, layers (called like functions on the states of other layers), targets and losses;
+`Network` collects inputs, layers (called like functions on the output of other layers), targets and losses;
 `Network.graph()` freezes it. `node` turns one node's arithmetic in plain Python into a layer.
 """
 

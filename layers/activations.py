@@ -1,4 +1,4 @@
-"""Activation functions of one number: the value, and the slope written in terms of the state."""
+"""Activation functions of one number: the value, and the slope in terms of the activation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]
     "sigmoid": (_sigmoid, _sigmoid_slope),
     "tanh": (_tanh, _tanh_slope),
 }
-"""By name: the value for a sum, and the slope for the state that came of it."""
+"""By name: the value for a sum, and the slope for the activation that came of it."""
 
 
 def check_activation(name: object) -> None:
@@ -66,7 +66,7 @@ class Activation(Layer):
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         check_activation(self.function)
 
     @property
@@ -75,7 +75,7 @@ class Activation(Layer):
         return OneToOne()
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """That of the input."""
+        """The shape of the input."""
         return OneToOne().shape(sources[0], None)
 
     @property

@@ -1,4 +1,4 @@
-"""Filters that every place of a picture shares."""
+"""Filters that all places of a picture share."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Conv2D(WeightedSum):
 
     The weight is `[filters, kernel height, kernel width, channels / groups]`, and each node uses the row of
     its filter; the bias is `[filters]`. PyTorch's weight is `[filters, channels / groups, kernel height,
-    kernel width]`: `permute(0, 2, 3, 1)` turns it into ours; Keras's kernel needs `transpose(3, 0, 1, 2)`.
+    kernel width]`: `permute(0, 2, 3, 1)` converts it; Keras's kernel needs `transpose(3, 0, 1, 2)`.
 
-    A cut layer agrees with the whole one to the bit in its states and errors, and within rounding in its
-    gradient: each machine sums over its own places, and then their sums are added.
+    A cut layer agrees with the whole one to the bit in its activations and their gradients, and within
+    rounding in its parameter gradients: each machine sums over its own places, and then their sums are added.
 
     Args:
-        filters: how many nodes look at each patch.
+        filters: number of nodes at each patch.
         kernel_size: height and width of a patch.
         stride: from one patch to the next.
-        padding: "valid", "same", or how many rows and columns of zeros: a number, or one for each axis, or
-            ((top, bottom), (left, right)).
+        padding: "valid", "same", or the number of rows and columns of zeros: a number, or one for each axis,
+            or ((top, bottom), (left, right)).
         dilation: from one row or column of a patch to the next.
-        groups: filters and channels fall into so many runs; a filter listens to the channels of its own run.
+        groups: number of groups of filters and channels; a filter reads the channels of its own group.
         activation, use_bias, initialiser, name: as in `Dense`.
     """
 
@@ -41,7 +41,7 @@ class Conv2D(WeightedSum):
     groups: int = field(default=1, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         super().check()
         patch = self.connectivity
         self._settle(

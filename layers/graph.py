@@ -1,6 +1,6 @@
 """The finished network: an immutable graph of grids, in an order in which each comes after its inputs.
 
-This is what the partitioner cuts and the engine plays. It can be pickled, compared and printed.
+The partitioner cuts it and the engine runs it. It can be pickled, compared and printed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from partita.layers.text import counted
 class Grid:
     """A layer in its place: its name, the shape of its grid, and the names of its inputs.
 
-    The names of its parameters are those of the network: "LAYER.weight". What `within` gives is a part of a
-    grid, as a machine plays it: fewer columns, numbered from 0, and `wiring` says how they lie on its input.
+    The names of its parameters are those of the network: "LAYER.weight". The result of `within` is a part of
+    a grid, as a machine computes it: fewer columns, numbered from 0, with `wiring` in the place of the
+    layer's connectivity.
     """
 
     name: str
@@ -70,11 +71,11 @@ class Grid:
         return BoxSet((Box(((0, self.n_rows),)),))
 
     def nodes_in(self, rows: BoxSet) -> int:
-        """How many nodes these rows have, or these boxes of a picture."""
+        """Number of nodes in a set of boxes."""
         return rows.size * math.prod(self.shape[len(rows[0]) :]) if rows else 0
 
     def tiling_rejection(self) -> str | None:
-        """Why the grid cannot be cut into tiles, if so; the sentence goes on after its name."""
+        """The reason why the grid cannot be cut into tiles, if so: the end of a sentence after its name."""
         if not self.is_picture:
             return f"has the grid {self.shape}, and tiles are cut from pictures (height, width, channels)"
         if not self.layer.cuttable or not self.layer.connectivity.tiles:
@@ -101,9 +102,10 @@ class Grid:
         return replace(self, shape=shape, parameters=parameters, wiring=wiring)
 
     def bytes_per_node(self, *, batch: int, item_bytes: int) -> float:
-        """Bytes that a node moves on the way up: its own parameters once, its state for each example.
+        """Bytes that a node moves in the forward pass: its own parameters once, its activation for each
+        example.
 
-        What it hears is left out, because its neighbours hear it too and it stays in cache. Shared weights
+        Its inputs are left out, because adjacent nodes read them too and they stay in cache. Shared weights
         are divided among all nodes.
         """
         own = sum(parameter.size for parameter in self.parameters) / self.n_nodes
@@ -111,12 +113,12 @@ class Grid:
 
     @property
     def shares_weights(self) -> bool:
-        """Whether all nodes use the same parameters, which then belong to the machine of its first row."""
+        """Whether all nodes use the same parameters, which then belong to the machine of the first row."""
         return any(parameter.shared for parameter in self.parameters)
 
     @property
     def replicable(self) -> bool:
-        """Whether several machines may compute the same nodes: none may learn what belongs to one of them."""
+        """Whether several machines may compute the same nodes: none has parameters of its own."""
         return self.shares_weights or not self.parameters
 
     @property
@@ -127,7 +129,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network, frozen. `grids` stand in topological order; `losses` names those whose states are summed."""
+    """A frozen network. `grids` are in topological order; `losses` names those whose values are summed."""
 
     name: str
     grids: tuple[Grid, ...]
@@ -150,12 +152,12 @@ class Graph:
 
     @cached_property
     def inputs(self) -> tuple[Grid, ...]:
-        """What the user feeds for predictions."""
+        """The arrays that the user feeds for predictions."""
         return tuple(g for g in self.grids if isinstance(g.layer, Placeholder) and g.layer.role == "input")
 
     @cached_property
     def targets(self) -> tuple[Grid, ...]:
-        """What the user feeds besides for training."""
+        """The arrays that the user feeds besides for training."""
         return tuple(g for g in self.grids if isinstance(g.layer, Placeholder) and g.layer.role == "target")
 
     @cached_property
@@ -184,7 +186,7 @@ class Graph:
 
     @cached_property
     def n_parameters(self) -> int:
-        """How many numbers the network learns."""
+        """Total size of all parameters."""
         return sum(parameter.size for parameter in self.parameters.values())
 
     def consumers(self, name: str) -> tuple[tuple[str, int], ...]:
@@ -211,7 +213,7 @@ class Graph:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is remembered for `source_rows`: it need not travel."""
+        """Leaves out the memory of `source_rows`: it need not travel."""
         remembered = ("_source_rows", "_wirings")
         return {name: value for name, value in self.__dict__.items() if name not in remembered}
 
@@ -228,7 +230,7 @@ class Graph:
 
     @cached_property
     def needs_error(self) -> frozenset[str]:
-        """The layers that errors must reach: those that learn, or that stand above one that learns."""
+        """The layers that need a gradient: those with parameters, or above one with parameters."""
         found: set[str] = set()
         for grid in self.computed:
             if grid.parameters or any(source in found for source in grid.sources):
@@ -258,7 +260,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the shapes of the network: checkpoints of equal fingerprints fit one another."""
+        """A digest of the network's shapes: checkpoints of equal fingerprints fit one another."""
         written = repr([(p.name, p.shape) for p in self.parameters.values()])
         return hashlib.sha256(written.encode()).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
-"""What every layer declares: its grid, its connectivity, its parameters and what a node of it costs.
+"""The declaration of a layer: its grid, its connectivity, its parameters and the cost of a node.
 
-A layer is an immutable declaration. It knows no machine, no array and no clock. Calling it on the states of
-other layers places it in their network.
+A layer is immutable. It knows no machine, no array and no clock. Calling it on the output of other layers
+places it in their network.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from partita.layers.connectivity import Connectivity
 from partita.layers.states import SymbolicTensor
 
 INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
-"""Names for the first values of a parameter. What they mean is the engine's: `engine/parameters`."""
+"""Names of initial values. The engine defines them: `engine/parameters`."""
 
 
 def check_initialiser(initialiser: object) -> str | float:
-    """The name, or the number that all start as.
+    """Returns the name, or the number for all values.
 
     Raises:
         ValueError: there is no such name, or the number is not finite.
@@ -41,11 +41,11 @@ def check_initialiser(initialiser: object) -> str | float:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An array of numbers that a layer learns, cut with the rows of its layer.
+    """An array that a layer learns, cut with the rows of its layer.
 
     Args:
         name: "weight", "bias" ...; inside a network "LAYER.weight".
-        shape: of the whole array. Unless `row_starts` says otherwise, axis 0 is that of the layer's grid.
+        shape: of the whole array. Without `row_starts`, axis 0 is that of the layer's grid.
         initialiser: "glorot", "he", "normal", "zeros", "ones", or one number for all.
         fan_in, fan_out: edges into and out of a node, for the initialiser.
         row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
@@ -69,7 +69,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """Number of values."""
         return math.prod(self.shape)
 
     def span(self, rows: Span) -> Span:
@@ -82,7 +82,7 @@ class Parameter:
         return rows[0] * stride, rows[1] * stride
 
     def narrowed(self, columns: tuple[int, int]) -> Parameter:
-        """What belongs to these columns of the layer, as an array of its own."""
+        """The part of these columns of the layer, as an array of its own."""
         if self.shared or self.row_starts is not None:
             return self
         return replace(self, shape=(self.shape[0], columns[1] - columns[0], *self.shape[2:]))
@@ -90,11 +90,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class NodeDefinition:
-    """One node's arithmetic in plain Python: what a layer means, and what its kernels are tested against.
+    """One node's arithmetic in plain Python: the specification that its kernels are tested against.
 
-    `upward(incoming, *parameters)` gives the node's state for one example. `downward(incoming, *parameters,
-    state, error)` gives an error for each sender, then a gradient for each parameter. For a loss, the target
-    stands where the parameters stand, and `downward` gives the errors alone.
+    `upward(incoming, *parameters)` returns the node's state for one example. `downward(incoming, *parameters,
+    state, error)` returns an error for each sender, then a gradient for each parameter. For a loss, the
+    target takes the place of the parameters, and `downward` returns the errors alone.
     """
 
     upward: Callable[..., Any]
@@ -102,8 +102,16 @@ class NodeDefinition:
 
 
 class Layer(Arguments, ABC):
-    """A kind of layer with its settings, like `Dense(10)`. Called on states, it joins their network."""
+    """A kind of layer with its settings, like `Dense(10)`. Called on the output of others, it joins their
+    network.
+    """
 
+    splits_sum: ClassVar[bool] = False
+    """Whether a node's sum can be taken over one block of its input after the other."""
+    cuttable: ClassVar[bool] = True
+    """Whether the rows of the layer may lie on several machines."""
+    several_inputs: ClassVar[bool] = False
+    """Whether it may be called on more than one layer."""
     slowdown: ClassVar[float] = 1.0
     """Time of an operation, as a multiple of one of a matrix product, which runs fastest: measured on one
     machine; it counts where a kernel was not measured."""
@@ -161,63 +169,48 @@ class Layer(Arguments, ABC):
             raise ValueError(f"{self.kind}: {error}") from error
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be; who calls it adds the kind of layer."""
+        """Raises ValueError for an invalid setting; the caller adds the kind of layer."""
 
     def _settle(self, **settings: object) -> None:
-        """Puts settings into their plain form (numbers of Python, tuples) while the layer is made."""
+        """Replaces settings by their plain form (Python's numbers, tuples) while the layer is made."""
         for name, value in settings.items():
             object.__setattr__(self, name, value)
 
     @property
     @abstractmethod
     def connectivity(self) -> Connectivity:
-        """Which nodes of each input a node listens to."""
+        """The nodes of each input that feed a node."""
 
     @abstractmethod
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """The layer's grid over inputs of these shapes. Raises ValueError where they do not meet."""
+        """The layer's grid over inputs of these shapes. Raises ValueError where they do not fit."""
 
     @property
     @abstractmethod
     def definition(self) -> NodeDefinition | None:
-        """One node's arithmetic; None where a docstring says why not."""
+        """One node's arithmetic; None where a docstring explains why."""
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
-        """What the layer learns, in the order in which its definition takes it."""
+        """The layer's parameters, in the order in which its definition takes them."""
         return ()
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """Floating-point operations of one node for one example on the way up."""
+        """Floating-point operations of one node for one example in the forward pass."""
         return float(sum(self.connectivity.fan_in(source) for source in sources))
 
     @property
     def padding_value(self) -> float:
-        """The state of every sender outside the grid of an input. Errors that go there are dropped."""
+        """The state of senders outside the grid of an input. Errors that go there are dropped."""
         return 0.0
 
     @property
     def activation(self) -> str:
-        """The function between a node's sum and its state; "linear" for none."""
+        """The function from a node's sum to its activation; "linear" for none."""
         return "linear"
 
     @property
-    def splits_sum(self) -> bool:
-        """Whether a node's sum can be taken over one block of its input after the other."""
-        return False
-
-    @property
-    def cuttable(self) -> bool:
-        """Whether the rows of the layer may lie on several machines."""
-        return True
-
-    @property
-    def several_inputs(self) -> bool:
-        """Whether it may be called on more than one layer."""
-        return False
-
-    @property
     def kind(self) -> str:
-        """What users call it."""
+        """The name that users know."""
         return type(self).__name__
 
     @property
@@ -226,12 +219,12 @@ class Layer(Arguments, ABC):
         return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", self.kind).lower()
 
     def __call__(self, *sources: SymbolicTensor) -> SymbolicTensor:
-        """Puts the layer into the network of its inputs, and returns its states.
+        """Puts the layer into the network of its inputs, and returns its output.
 
-        A layer that learns nothing may be called any number of times; one with parameters once in a network.
+        A layer without parameters may be called any number of times; one with parameters once in a network.
 
         Raises:
-            ValueError: the shapes do not meet, the inputs are of different networks, or a layer with
+            ValueError: the shapes do not fit, the inputs are of different networks, or a layer with
                 parameters was called before; it names the layer.
         """
         if not sources or not isinstance(sources[0], SymbolicTensor):
@@ -242,7 +235,7 @@ class Layer(Arguments, ABC):
 
 @dataclass(frozen=True)
 class Placeholder(Layer):
-    """Numbers that come from outside: an input, or the target of a loss. Its arithmetic is the feed's."""
+    """Numbers from outside: an input, or the target of a loss, which the feed provides."""
 
     given_shape: Shape
     role: str
@@ -260,7 +253,7 @@ class Placeholder(Layer):
 
     @property
     def definition(self) -> NodeDefinition | None:
-        """None: a given number is not computed."""
+        """None: it is not computed."""
         return None
 
     @property

@@ -1,9 +1,9 @@
-"""Losses: one node that listens to all scores and to a target, and whose state is an example's loss.
+"""Losses: one node that reads all scores and a target, and whose activation is an example's loss.
 
 A loss is a single node. Where its mathematics allows, every machine that owns scores computes it from those
-and from a summary of the others' scores; else one machine receives all scores. The error that a loss sends
-down is that of the *mean* loss over the examples of the batch, so that a rate means the same for every batch
-size.
+and from a summary of the others' scores; else one machine receives all scores. The loss of an example is a
+sum over its scores, as each class says; its gradient is that of the *mean* over the examples of the batch, so
+that a learning rate means the same for every batch size.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, Full
@@ -23,32 +23,21 @@ class Loss(Layer):
     """Called on scores and a target: `SoftmaxCrossEntropy()(scores, net.target("digit"))`."""
 
     slowdown = 12.0
+    cuttable = False
+    several_inputs = True
+    splits_scores: ClassVar[bool] = False
+    """Whether machines may each evaluate their own scores; their losses of an example then add up."""
+    summary_rows: ClassVar[int] = 0
+    """Numbers for each example that such machines exchange about their scores."""
+    flops_per_score: ClassVar[float] = 8.0
+    """Operations for each score: an exponential and a few more."""
+
     name: str | None = field(default=None, kw_only=True)
 
     @property
     def connectivity(self) -> Connectivity:
         """All scores."""
         return Full()
-
-    @property
-    def cuttable(self) -> bool:
-        """No: it is a single node."""
-        return False
-
-    @property
-    def splits_scores(self) -> bool:
-        """Whether machines may each judge their own scores; their losses of an example then add up."""
-        return False
-
-    @property
-    def summary_rows(self) -> int:
-        """How many numbers for each example such machines must tell one another of their own scores."""
-        return 0
-
-    @property
-    def several_inputs(self) -> bool:
-        """Scores and target."""
-        return True
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """One node."""
@@ -59,23 +48,19 @@ class Loss(Layer):
         """The shape of the target for scores of this shape, and the number of classes where it is a label.
 
         Raises:
-            ValueError: it cannot judge scores of this shape.
+            ValueError: the loss takes no scores of this shape.
         """
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """Operations of all scores."""
+        return self.flops_per_score * math.prod(sources[0])
 
 
 @dataclass(frozen=True)
-class SoftmaxCrossEntropy(Loss):
-    """The negative log of the softmax probability of the right class; the target is its label, from 0."""
+class LabelLoss(Loss):
+    """A loss whose target is a label, from 0."""
 
-    @property
-    def splits_scores(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def summary_rows(self) -> int:
-        """Two: the largest score, and the sum of exponentials relative to it."""
-        return 2
+    splits_scores = True
 
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
         """A label for each example.
@@ -83,11 +68,32 @@ class SoftmaxCrossEntropy(Loss):
         Raises:
             ValueError: the scores are not a row of two or more.
         """
-        return _label(scores)
+        if len(scores) != 1 or scores[0] < 2:
+            raise ValueError(
+                f"the scores have shape {scores}; give it one score for each class, for example Dense(10)"
+            )
+        return (1,), scores[0]
 
-    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """An exponential and a few operations for each score."""
-        return 8.0 * math.prod(sources[0])
+
+@dataclass(frozen=True)
+class ScoreLoss(Loss):
+    """A loss whose target has the shape of the scores."""
+
+    splits_scores = True
+
+    def target(self, scores: Shape) -> tuple[Shape, int | None]:
+        """As many numbers as there are scores."""
+        return scores, None
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropy(LabelLoss):
+    """The negative log of the softmax probability of the right class; the target is its label, from 0.
+
+    Mean over the examples.
+    """
+
+    summary_rows = 2  # the largest score, and the sum of exponentials relative to it
 
     @property
     def definition(self) -> NodeDefinition:
@@ -111,33 +117,15 @@ class SoftmaxCrossEntropy(Loss):
 
 
 @dataclass(frozen=True)
-class OneVsRest(Loss):
-    """A logistic classifier for each class, told whether the example is of it; the target is a label, from 0.
+class OneVsRest(LabelLoss):
+    """A logistic classifier for each class, whether the example is of it; the target is a label, from 0.
+
+    The loss of an example is the **sum** of its classifiers' cross-entropies; mean over the examples.
 
     Source: DistBelief, section 5, the 21,000 outputs of the image model.
     """
 
-    @property
-    def splits_scores(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def summary_rows(self) -> int:
-        """One: the largest score, by which an example is counted as right."""
-        return 1
-
-    def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """A label for each example.
-
-        Raises:
-            ValueError: the scores are not a row of two or more.
-        """
-        return _label(scores)
-
-    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """An exponential and a few operations for each score."""
-        return 8.0 * math.prod(sources[0])
+    summary_rows = 1  # the largest score, by which an example is counted as right
 
     @property
     def definition(self) -> NodeDefinition:
@@ -155,24 +143,12 @@ class OneVsRest(Loss):
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropy(Loss):
-    """The sum over the scores of the cross-entropy of `logistic(score)` with a target from 0 to 1.
+class BinaryCrossEntropy(ScoreLoss):
+    """The cross-entropy of `logistic(score)` with a target from 0 to 1, for each score.
 
-    The target has the shape of the scores, so that an example may be of several classes, or of none.
+    The target has the shape of the scores, so that an example may be of several classes, or of none. The loss
+    of an example is the **sum** over its scores (Keras takes their mean); mean over the examples.
     """
-
-    @property
-    def splits_scores(self) -> bool:
-        """Yes."""
-        return True
-
-    def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """As many numbers as there are scores."""
-        return scores, None
-
-    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """An exponential and a few operations for each score."""
-        return 8.0 * math.prod(sources[0])
 
     @property
     def definition(self) -> NodeDefinition:
@@ -191,25 +167,18 @@ class BinaryCrossEntropy(Loss):
 
 
 @dataclass(frozen=True)
-class HalfSquaredError(Loss):
-    """Half the sum of squared differences between scores and target (of the same shape)."""
+class HalfSquaredError(ScoreLoss):
+    """**Half the sum** of squared differences between scores and target (of the same shape).
 
-    @property
-    def splits_scores(self) -> bool:
-        """Yes."""
-        return True
+    The gradient is the difference itself. Mean over the examples; Keras's mean squared error also divides by
+    the number of scores, and does not halve: see `mean_square`.
+    """
 
-    def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """As many numbers as there are scores."""
-        return scores, None
+    flops_per_score = 3.0  # a difference, a square and an addition
 
     def mean_square(self, mean_loss: float, scores: Shape) -> float:
-        """The mean of all squared differences, given the mean loss of the examples."""
+        """The mean of all squared differences (Keras's), from the mean loss of the examples."""
         return 2.0 * mean_loss / math.prod(scores)
-
-    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """A difference, a square and an addition for each score."""
-        return 3.0 * math.prod(sources[0])
 
     @property
     def definition(self) -> NodeDefinition:
@@ -227,17 +196,8 @@ class HalfSquaredError(Loss):
         return NodeDefinition(upward, downward)
 
 
-def _label(scores: Shape) -> tuple[Shape, int]:
-    """The shape of a target that is a label, and how many there are."""
-    if len(scores) != 1 or scores[0] < 2:
-        raise ValueError(
-            f"the scores have shape {scores}; give it one score for each class, for example Dense(10)"
-        )
-    return (1,), scores[0]
-
-
 def _softplus_sum(scores: Any) -> Any:
-    """The sum of `log(1 + exp(score))`, without overflow."""
+    """Sums `log(1 + exp(score))`, without overflow."""
     total = 0.0
     for score in scores:
         total += max(score, 0.0) + math.log1p(math.exp(-abs(score)))
@@ -245,7 +205,7 @@ def _softplus_sum(scores: Any) -> Any:
 
 
 def _logistics(scores: Any) -> Any:
-    """`1 / (1 + exp(-score))` of each score, without overflow."""
+    """Computes `1 / (1 + exp(-score))` of each score, without overflow."""
     found = 0.0 * scores
     for k in range(len(scores)):
         odds = math.exp(-abs(scores[k]))

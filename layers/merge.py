@@ -1,4 +1,4 @@
-"""Where branches meet: layers of several inputs, without parameters."""
+"""Layers of several inputs, without parameters."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from partita.layers.layer import Layer, NodeDefinition
 class Add(Layer):
     """The sum of inputs of one shape, in the order in which they are given: skips and branches end here."""
 
+    several_inputs = True
+
     name: str | None = field(default=None, kw_only=True)
 
     @property
@@ -20,16 +22,11 @@ class Add(Layer):
         """Node i of each input."""
         return OneToOne()
 
-    @property
-    def several_inputs(self) -> bool:
-        """Yes."""
-        return True
-
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """That of the inputs.
+        """The shape of the inputs.
 
         Raises:
-            ValueError: there is only one, or they are of several shapes.
+            ValueError: there is only one, or they have several shapes.
         """
         if len(sources) < 2 or len(set(sources)) > 1:
             shapes = " and ".join(map(str, sources))

@@ -41,23 +41,23 @@ class Network:
         """Declares an input, an array of this shape per example; pictures are (height, width, channels).
 
         Raises:
-            ValueError: the name cannot be or is taken, or this is no shape.
+            ValueError: the name is invalid or taken, or this is no shape.
         """
         extents = check_shape(shape, f"the shape of input {name!r} is")
         return self._register(Grid(self._free(name), extents, Placeholder(extents, "input"), (), (), 0.0))
 
     def target(self, name: str) -> SymbolicTensor:
-        """Declares what a loss compares with. Its shape follows from the loss that is called on it.
+        """Declares the target of a loss. Its shape follows from the loss that is called on it.
 
         Raises:
-            ValueError: the name cannot be or is taken.
+            ValueError: the name is invalid or taken.
         """
         return self._register(Grid(self._free(name), (1,), Placeholder((1,), "target"), (), (), 0.0))
 
     def add(self, layer: Layer, sources: tuple[SymbolicTensor, ...]) -> SymbolicTensor:
-        """Places a layer over its inputs; what calling the layer does.
+        """Places a layer over its inputs; calling the layer calls this.
 
-        A layer that learns nothing may be called any number of times; one with parameters once in a network.
+        A layer without parameters may be called any number of times; one with parameters once in a network.
 
         Raises:
             ValueError: the layer cannot stand there, or has parameters and was called before; it names the
@@ -101,11 +101,12 @@ class Network:
 
     @property
     def loss(self) -> tuple[SymbolicTensor, ...]:
-        """The losses whose sum is made small. Assign one, or several as a tuple or list."""
+        """The losses whose sum is minimised. Assign one, or several as a tuple or list."""
         return tuple(SymbolicTensor(self, name) for name in self._losses)
 
     @loss.setter
     def loss(self, losses: SymbolicTensor | Iterable[SymbolicTensor]) -> None:
+        """The losses whose sum is minimised. Assign one, or several as a tuple or list."""
         names: list[str] = []
         for loss in losses if isinstance(losses, Iterable) else (losses,):
             name = self._name_of_loss(loss)

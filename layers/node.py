@@ -33,7 +33,7 @@ from partita.layers.states import SymbolicTensor
 
 @dataclass(frozen=True)
 class ParameterKind:
-    """What a node has of a parameter: one number for each incoming edge, or one number."""
+    """The numbers of a parameter that a node has: one for each incoming edge, or one."""
 
     per: Literal["edge", "node"]
     initialiser: str | float
@@ -43,7 +43,7 @@ class ParameterKind:
 
 
 def per_edge(initialiser: str | float = "glorot") -> ParameterKind:
-    """A number for each incoming edge of each node.
+    """A parameter with a number for each incoming edge of each node.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -52,7 +52,7 @@ def per_edge(initialiser: str | float = "glorot") -> ParameterKind:
 
 
 def per_node(initialiser: str | float = "zeros") -> ParameterKind:
-    """A number for each node.
+    """A parameter with a number for each node.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -87,7 +87,7 @@ class Node(Layer):
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         _check_wiring(self.wiring)
         for name, kind in self.learns:
             _check_kind(name, kind)
@@ -119,7 +119,7 @@ class Node(Layer):
         return f"Node {_name_of(self.upward)}"
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """As the wiring gives it."""
+        """The grid that the wiring makes."""
         return self.wiring.shape(sources[0], self.nodes)
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
@@ -138,12 +138,12 @@ class Node(Layer):
         return tuple(found)
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """A guess: two operations for each incoming edge."""
+        """An estimate: two operations for each incoming edge."""
         return 2.0 * self.wiring.fan_in(sources[0])
 
 
 class NodeKind:
-    """What `@node(...)` makes of a function: call it for a layer; `.downward` gives it its way down."""
+    """The result of `@node(...)`: call it for a layer; `.downward` decorates its backward function."""
 
     def __init__(
         self, wiring: Connectivity, upward: Callable[..., Any], learns: dict[str, ParameterKind]
@@ -152,12 +152,13 @@ class NodeKind:
         self.__doc__ = upward.__doc__
 
     def downward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates the function that gives an error for each sender and a gradient for each parameter."""
+        """Decorates the function that returns an error for each sender and a gradient for each parameter."""
         self._layer = replace(self._layer, downward=function)
         return function
 
     def __call__(self, nodes: int | Shape | None = None, *, name: str | None = None) -> Node:
-        """A layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch` layer.
+        """Makes a layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch`
+        layer.
 
         Raises:
             ValueError: `nodes` is neither.
@@ -212,7 +213,7 @@ def _check_wiring(wiring: object) -> None:
 
 
 def _check_arguments(function: object, parameters: list[str], *, last: list[str]) -> None:
-    """The names of the parameters must be those declared; the others may be named freely."""
+    """Checks that the parameters have the names declared; other arguments may be named freely."""
     if not callable(function):
         raise ValueError(f"{function!r} is no function; give one that computes a node")
     takes, given = list(inspect.signature(function).parameters), ["incoming", *parameters, *last]

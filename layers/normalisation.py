@@ -1,4 +1,4 @@
-"""Local contrast normalisation: each state of a picture relative to those around it."""
+"""Local contrast normalisation: each activation of a picture relative to those around it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from partita.layers.weighted_sum import check_picture
 
 @dataclass(frozen=True)
 class Neighbourhood(Patch):
-    """A node of a picture listens to itself first, and then to the patch around it, all channels of it."""
+    """The wiring of a picture's nodes to themselves first, and then to the patch around them."""
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """That of the input."""
+        """The shape of the input."""
         return super().shape(source, source[-1:])
 
     def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
@@ -65,7 +65,7 @@ class LocalContrastNormalisation2D(Layer):
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         size = self.connectivity.size
         for extent in size if isinstance(size, tuple) else (size,):
             if extent % 2 == 0:
@@ -79,12 +79,12 @@ class LocalContrastNormalisation2D(Layer):
         return Neighbourhood(self.kernel_size, padding="same")
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """That of the input."""
+        """The shape of the input."""
         check_picture(sources[0])
         return self.connectivity.shape(sources[0], None)
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """Its share of the sums of a place, which are taken axis by axis, and a few of its own."""
+        """The node's share of the sums of a place, which are taken axis by axis, and a few of its own."""
         height, width = self._extents
         return 8.0 + 4.0 * (height + width) / sources[0][-1]
 

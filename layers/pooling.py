@@ -32,7 +32,7 @@ class Pool2D(Layer):
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         patch = self.connectivity
         self._settle(pool_size=patch.size, stride=patch.stride, padding=patch.padding)
 
@@ -50,13 +50,13 @@ class Pool2D(Layer):
 
 @dataclass(frozen=True)
 class MaxPool2D(Pool2D):
-    """The largest state of the patch. On a tie the error goes to the first of them.
+    """The largest activation of the patch. On a tie the gradient goes to the first of them.
 
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
         padding: as in `Conv2D`. Nodes outside the picture are never the largest.
-        name: what the network calls the layer.
+        name: the layer's name in the network.
     """
 
     @property
@@ -102,7 +102,7 @@ class AveragePool2D(Pool2D):
     count_include_pad: bool = field(default=True, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         super().check()
         check_flag(self.count_include_pad, "count_include_pad is")
 
@@ -135,13 +135,13 @@ class AveragePool2D(Pool2D):
 
 @dataclass(frozen=True)
 class L2Pool2D(Pool2D):
-    """The square root of the patch's sum of squares; where that is zero, the errors are zero.
+    """The square root of the patch's sum of squares; where that is zero, the gradient is zero.
 
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
         padding: as in `Conv2D`. Nodes outside the picture add nothing.
-        name: what the network calls the layer.
+        name: the layer's name in the network.
     """
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:

@@ -1,4 +1,4 @@
-"""What calling a layer returns, and what the next layer is called on."""
+"""The result of calling a layer, on which the next layer is called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partita.layers.box import Shape
 
 
 class Builder(Protocol):
-    """A network while it is being declared, as far as a layer must know it: where it is placed."""
+    """A network while it is being declared, as far as a layer uses it."""
 
     name: str
 
@@ -22,7 +22,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True)
 class SymbolicTensor:
-    """The states of a grid of nodes. Made by declaring an input or calling a layer."""
+    """The output of a grid of nodes. Made by declaring an input or calling a layer."""
 
     network: Builder
     name: str

@@ -1,4 +1,4 @@
-"""Layers whose nodes take a weighted sum of their incoming states, add a bias and apply an activation."""
+"""Layers whose nodes take a weighted sum of their inputs, add a bias and apply an activation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initial
 
 @dataclass(frozen=True)
 class WeightedSum(Layer):
-    """A node's state is `activation(bias + sum of weight * incoming)`.
+    """A node's activation is `activation(bias + sum of weight * incoming)`.
 
-    Unless a layer says otherwise, no two nodes share a weight: the weight has the shape of the grid plus one
-    axis for the incoming edges; the bias that of the grid.
+    No two nodes share a weight, except where a layer's docstring says otherwise: the weight has the shape of
+    the grid plus one axis for the incoming edges; the bias that of the grid.
     """
 
     activation: str = field(default="linear", kw_only=True)
@@ -27,7 +27,7 @@ class WeightedSum(Layer):
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         check_activation(self.activation)
         check_flag(self.use_bias, "use_bias is")
         self._settle(initialiser=check_initialiser(self.initialiser))
@@ -35,10 +35,10 @@ class WeightedSum(Layer):
     @property
     @abstractmethod
     def nodes(self) -> Shape:
-        """What the user asked for: the grid of a dense layer, the filters of a local one."""
+        """The user's setting: the grid of a dense layer, the filters of a local one."""
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """As the connectivity gives it."""
+        """The grid that the connectivity makes."""
         return self.connectivity.shape(sources[0], self.nodes)
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
@@ -84,20 +84,22 @@ class WeightedSum(Layer):
 
 @dataclass(frozen=True)
 class Dense(WeightedSum):
-    """Fully connected: every node listens to every node of the input, which may have any shape.
+    """Fully connected: every node reads every node of the input, which may have any shape.
 
     Args:
         units: number of nodes.
         activation: "linear", "relu", "sigmoid" or "tanh".
         use_bias: whether each node has a bias.
         initialiser: of the weight, see `Parameter`.
-        name: what the network calls the layer.
+        name: the layer's name in the network.
     """
+
+    splits_sum = True
 
     units: int
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         super().check()
         self._settle(units=check_whole(self.units, "the number of nodes is"))
 
@@ -108,13 +110,8 @@ class Dense(WeightedSum):
 
     @property
     def connectivity(self) -> Connectivity:
-        """Everybody to everybody."""
+        """Every node of the input."""
         return Full()
-
-    @property
-    def splits_sum(self) -> bool:
-        """Yes: what has arrived is multiplied while the rest is on its way."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ class LocallyConnected2D(WeightedSum):
     padding: Padding = field(default="valid", kw_only=True)
 
     def check(self) -> None:
-        """Raises ValueError for a setting that cannot be."""
+        """Raises ValueError for an invalid setting."""
         super().check()
         patch = self.connectivity
         self._settle(
