@@ -110,11 +110,23 @@ def members(request: pytest.FixtureRequest) -> Iterator[Members]:
     made.close()
 
 
+def check_that_it_plays(members: Members) -> None:
+    """The host is set up with a session, and plays a step of it."""
+    plan = partition(toy.network(), Cluster.local(machines=1), batch=4, strategy="balanced")
+    parameters = {name: np.zeros(p.shape, np.float32) for name, p in plan.graph.parameters.items()}
+    members.tell(COORDINATOR, SetUp("ours"), pack_task(SessionTask(plan, 0, train=False)))
+    members.answer(Ready)
+    members.tell(COORDINATOR, Load(), gather(layout_of(plan, shards=1).machines[0], parameters))
+    members.answer(Ready)
+    batch = toy.data(4)
+    inputs = [np.ascontiguousarray(batch["picture"].T), batch["digit"].astype(np.int64)]
+    members.tell(COORDINATOR, Play(0, 4), inputs)
+    played = members.answer(Played).message
+    assert isinstance(played, Played) and played.loss == pytest.approx(4 * np.log(3))
+
+
 @pytest.mark.parametrize("members", ["part 0.0"], indirect=True)
 def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> None:
-    network = toy.network()
-    plan = partition(network, Cluster.local(machines=1), batch=4, strategy="balanced")
-    parameters = {name: np.zeros(p.shape, np.float32) for name, p in plan.graph.parameters.items()}
     members.answer(Hello)
     members.tell(
         COORDINATOR, Directory(tuple(members.peers[n] for n in members.boxes if n != COORDINATOR), 1)
@@ -138,15 +150,7 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
 
     refused = [members.answer(Refused).message for _ in range(3)]
     assert sorted(r.by for r in refused if isinstance(r, Refused)) == ["part 0.1", "part 1.0", "shard 0"]
-    members.tell(COORDINATOR, SetUp("ours"), pack_task(SessionTask(plan, 0, train=False)))
-    members.answer(Ready)
-    members.tell(COORDINATOR, Load(), gather(layout_of(plan, shards=1).machines[0], parameters))
-    members.answer(Ready)
-    batch = toy.data(4)
-    inputs = [np.ascontiguousarray(batch["picture"].T), batch["digit"].astype(np.int64)]
-    members.tell(COORDINATOR, Play(0, 4), inputs)
-    played = members.answer(Played).message
-    assert isinstance(played, Played) and played.loss == pytest.approx(4 * np.log(3))
+    check_that_it_plays(members)
     assert members.box.counters.refused_messages == 2 * len(orders) + 3
     assert not (tmp_path / "unpickled").exists()
     members.tell(COORDINATOR, Stop())
@@ -156,6 +160,25 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("members", ["shard 1"], indirect=True)
 def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_path: Path) -> None:
+    size = set_up_shard(members, tmp_path)
+    members.tell("part 0.1", Push(0, 0, 0, 0), np.ones(size + 1, np.float32))
+    members.tell("part 0.1", Push(7, 0, 0, 0), np.ones(size, np.float32))
+    members.tell("part 0.1", Save(1))
+    members.tell("shard 0", Push(0, 0, 0, 0), np.ones(size, np.float32))
+    members.tell("part 1.0", Stop())
+    refused = [members.answer(Refused).message for _ in range(3)]
+    assert {r.by for r in refused if isinstance(r, Refused)} == {"part 0.1", "part 1.0", "shard 0"}
+    members.tell("part 0.1", Push(0, 0, 0, 0), np.full(size, 0.5, np.float32))
+    assert members.answer(PushAck).message == PushAck(0, 0, 0, 1, 0)
+    members.tell("part 0.1", Fetch(0))
+    got = members.answer(Parameters)
+    assert got.message == Parameters(0, 0, 1, updates=1) and isinstance(got.payload, Payload)
+    assert np.frombuffer(got.payload.to_bytes(), np.float32) == pytest.approx(np.full(size, 0.75))
+    assert members.box.counters.refused_messages == 5
+
+
+def set_up_shard(members: Members, tmp_path: Path) -> int:
+    """The host is shard 1, with a lease; returns how many numbers part 0.1 has there."""
     plan = partition(toy.network(), Cluster.local(machines=2), batch=4, strategy="balanced")
     layout = layout_of(plan, shards=2)
     parameters = {name: np.ones(shape, np.float32) for name, shape in layout.shapes.items()}
@@ -184,21 +207,7 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
         pass
 
     (own,) = [overlap for overlap in layout.machines_of(1) if overlap.machine == 1]
-    size = own.shard_stop - own.shard_start
-    members.tell("part 0.1", Push(0, 0, 0, 0), np.ones(size + 1, np.float32))
-    members.tell("part 0.1", Push(7, 0, 0, 0), np.ones(size, np.float32))
-    members.tell("part 0.1", Save(1))
-    members.tell("shard 0", Push(0, 0, 0, 0), np.ones(size, np.float32))
-    members.tell("part 1.0", Stop())
-    refused = [members.answer(Refused).message for _ in range(3)]
-    assert {r.by for r in refused if isinstance(r, Refused)} == {"part 0.1", "part 1.0", "shard 0"}
-    members.tell("part 0.1", Push(0, 0, 0, 0), np.full(size, 0.5, np.float32))
-    assert members.answer(PushAck).message == PushAck(0, 0, 0, 1, 0)
-    members.tell("part 0.1", Fetch(0))
-    got = members.answer(Parameters)
-    assert got.message == Parameters(0, 0, 1, updates=1) and isinstance(got.payload, Payload)
-    assert np.frombuffer(got.payload.to_bytes(), np.float32) == pytest.approx(np.full(size, 0.75))
-    assert members.box.counters.refused_messages == 5
+    return own.shard_stop - own.shard_start
 
 
 def test_every_kind_of_message_is_for_somebody_to_say() -> None:
