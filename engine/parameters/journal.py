@@ -112,10 +112,6 @@ class Journal:
         if why is not None:
             raise CheckpointError(f"the journal {self.path} {why}")
 
-    def claim(self) -> None:
-        """Cuts off incomplete entries. Raises OSError where the file cannot be written."""
-        self._open()
-
     def __len__(self) -> int:
         return self._next
 
@@ -128,7 +124,7 @@ class Journal:
         """
         if index != self._next:
             raise ValueError(f"{self.path}: entry {index} was to follow entry {self._next - 1}")
-        descriptor = self._open()
+        descriptor = self.claim()
         with self._no_retry():
             view = memoryview(encode_entry(JournalEntry(index, digest, scalars)))
             while view:
@@ -139,7 +135,7 @@ class Journal:
 
     def sync(self) -> None:
         """Syncs every entry to disk. Raises OSError."""
-        descriptor = self._open()
+        descriptor = self.claim()
         with self._no_retry():
             os.fdatasync(descriptor)
 
@@ -149,8 +145,12 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _open(self) -> int:
-        """Opens the file for appending, and cuts off what follows its last complete entry."""
+    def claim(self) -> int:
+        """Opens the file for appending, and cuts off incomplete entries; returns its descriptor.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         if self._failed:
             raise OSError(f"{self.path} could not be written before; what it holds now is not known")
         if self._descriptor is None:

@@ -66,7 +66,7 @@ class Checkpoint:
     Attributes:
         path: its folder.
         manifest, records: its manifest, and the shards' records by name.
-        state_names: names of its state vectors.
+        dtype, state_names: type of all numbers, and names of its state vectors.
         skipped: sentences about newer checkpoints that could not be used.
     """
 
@@ -89,6 +89,7 @@ class Checkpoint:
         self.path: Final = path
         self.manifest: Final = manifest
         self.skipped: Final = skipped
+        self.dtype: Final[np.dtype[Any]] = np.dtype(manifest.dtype)
         self.records: Final[dict[str, ShardRecord]] = {}
         self._tensors: Final[dict[str, dict[str, tuple[str, Slot]]]] = {}  # file -> key -> (kind, slot)
         for entry in manifest.entries:
@@ -132,11 +133,6 @@ class Checkpoint:
         vector = np.empty(sum(slot.size for slot in slots), self.dtype) if out is None else out
         self._fill(kind, split(slots, vector))
         return vector
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of all numbers."""
-        return np.dtype(self.manifest.dtype)
 
     def seen(self, shard: str, run: str) -> Mapping[str, tuple[int, int]]:
         """Returns a shard's watermarks; none where another run wrote them (see `ShardRecord.run`)."""

@@ -64,19 +64,10 @@ class Storage:
                 "continue with the optimizer that the checkpoint was written with"
             )
         self.optimizer = optimizer.on_shard()
+        self.size, self.dtype = values.size, values.dtype
         self._values = values.copy()
         self._state = {name: np.array(given[name], values.dtype) for name in fresh}
         self.apply(Span("values", 0, 0), np.zeros(0, values.dtype), 0)
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-        return self._values.size
-
-    @property
-    def dtype(self) -> np.dtype[np.floating]:
-        """Type of the values and of every gradient."""
-        return self._values.dtype
 
     def apply(self, span: Span, gradient: Vector, updates: int) -> None:
         """Updates the values of the span, after `updates` earlier ones, with a gradient of its size and

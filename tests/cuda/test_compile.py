@@ -54,8 +54,14 @@ def test_optimizers(optimizer: Optimizer, precision: str) -> None:
     state = [vector] * len(optimizer.state_names)
     beside = [bits] if gradient is types.uint16 else [vector]
     settings = (1.0, *optimizer._settings(UpdateContext(0)))
+    copies = gradient is types.uint16
     kernel = update_kernel(
-        optimizer, accumulates=gradient is not types.uint16, copies=gradient is types.uint16
+        optimizer._arithmetic,
+        optimizer._scale,
+        len(state),
+        len(settings) - 1,
+        accumulates=not copies,
+        copies=copies,
     )
     compile_it(kernel, marks, vector, bits, *state, *beside, *settings)
 

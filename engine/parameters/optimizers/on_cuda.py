@@ -35,7 +35,14 @@ def bind_on_cuda(
     vectors = [state[name] for name in optimizer.state_names]
     arrays = [array for array in (values, gradient, *vectors, accumulated, copy) if array is not None]
     settings = optimizer._settings(UpdateContext(0))
-    compiled = update_kernel(optimizer, accumulates=accumulated is not None, copies=copy is not None)
+    compiled = update_kernel(
+        optimizer._arithmetic,
+        optimizer._scale,
+        len(vectors),
+        len(settings),
+        accumulates=accumulated is not None,
+        copies=copy is not None,
+    )
     compile_for(compiled, nonfinite, *arrays, 1.0, *settings, device=device)
     launch = launcher(compiled, len(values), device=device)
 
@@ -46,21 +53,13 @@ def bind_on_cuda(
     return update
 
 
-def update_kernel(optimizer: Optimizer, *, accumulates: bool, copies: bool) -> Any:
-    """Returns the kernel of an optimizer: (nonfinite, values, gradient, *state, accumulated, copy, factor,
-    *settings), without the arrays that it does not have.
-    """
-    n_settings = len(optimizer._settings(UpdateContext(0)))
-    n_state = len(optimizer.state_names)
-    return _compiled(
-        optimizer._arithmetic, optimizer._scale, n_state, n_settings, accumulates=accumulates, copies=copies
-    )
-
-
 @lru_cache(maxsize=64)
-def _compiled(
+def update_kernel(
     arithmetic: Any, scale: Any, n_state: int, n_settings: int, *, accumulates: bool, copies: bool
 ) -> Any:
+    """Returns a kernel (nonfinite, values, gradient, *state, accumulated, copy, factor, *settings), without
+    the arrays that it does not have.
+    """
     names = {"range": strided} | ({"nonfinite": _nonfinite} if SIMULATED else {})
     state, settings = (
         [f"{kind}{k}" for k in range(n)] for kind, n in (("state", n_state), ("set", n_settings))
