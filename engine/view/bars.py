@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from partita.engine.view import svg
 from partita.engine.view.canvas import canvas
@@ -25,33 +25,20 @@ MOST, LONGEST = 24, 60
 FORWARD, BACKWARD, OTHERS = "#0072b2", "#e69f00", "#9aa5b1"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A bar of segments.
-
-    Args:
-        name: before it.
-        segments: values, each with a colour.
-        words: behind it.
-        limit: place of a mark, if there is one.
-    """
+class Row(NamedTuple):
+    """A bar: the name before it, segments (value and colour), words behind it, and the place of a mark."""
 
     name: str
     segments: tuple[tuple[float, str], ...]
     words: str
     limit: float | None = None
 
-    @property
-    def length(self) -> float:
-        """End of the last segment."""
-        return sum(value for value, _ in self.segments)
-
 
 def draw_bars(title: str, rows: Sequence[Row]) -> str:
     """Draws a row of segments for each bar, as the text of an SVG file."""
     names = [svg.shortened(row.name, most=LONGEST) for row in rows]
     left = 20 + max((svg.text_width(name, size=SIZE) for name in names), default=0.0)
-    ends = [max(row.length, row.limit or 0.0) for row in rows]
+    ends = [max(sum(value for value, _ in row.segments), row.limit or 0.0) for row in rows]
     height = 16 + LINE * len(rows)
     with canvas(title, left + LENGTH + WORDS, height) as picture:
         axes = picture.axes(left, 8, LENGTH, LINE * max(len(rows), 1))
