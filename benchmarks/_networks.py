@@ -167,7 +167,7 @@ def flops(graph: Graph, batch: int) -> float:
     """Operations of a training step: the way up, the errors that somebody needs, and the gradients."""
     total = 0.0
     for grid in graph.computed:
-        passes = 1 + bool(grid.parameters) + any(source in graph.needs_error for source in grid.sources)
+        passes = 1 + bool(grid.parameters) + any(source in graph.needs_gradient for source in grid.sources)
         total += passes * grid.flops_per_node * grid.n_nodes * batch
     return total
 
@@ -181,7 +181,7 @@ def bytes_moved(graph: Graph, item_bytes: int) -> float:
     """
     total = 0.0
     for grid in graph.computed:
-        reads = 1 + any(source in graph.needs_error for source in grid.sources)
+        reads = 1 + any(source in graph.needs_gradient for source in grid.sources)
         update = 8 + (item_bytes if item_bytes != 4 else 0)
         total += sum(p.size for p in grid.parameters) * (reads * item_bytes + update)
     return total

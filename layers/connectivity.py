@@ -28,7 +28,7 @@ PADDING = -1
 class Connectivity(Arguments, ABC):
     """The nodes of an input that feed each node of a layer."""
 
-    ordered_errors: bool = True
+    ordered_gradients: bool = True
     """Whether the errors of a sender are summed in the order of the receivers' rows, on any machines.
 
     True where a node has few receivers: every cut then gives the same bits. In a fully connected layer each
@@ -95,7 +95,7 @@ class Connectivity(Arguments, ABC):
 class Full(Connectivity):
     """Every node is fed by every node of the input."""
 
-    ordered_errors = False
+    ordered_gradients = False
     tiles = True
 
     def within(self, columns: Span, source_columns: Span, shape: Shape, source: Shape) -> Connectivity:

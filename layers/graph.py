@@ -229,7 +229,7 @@ class Graph:
         return {grid.name: grid.layer.connectivity for grid in self.computed}
 
     @cached_property
-    def needs_error(self) -> frozenset[str]:
+    def needs_gradient(self) -> frozenset[str]:
         """The layers that need a gradient: those with parameters, or above one with parameters."""
         found: set[str] = set()
         for grid in self.computed:

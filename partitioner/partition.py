@@ -84,7 +84,7 @@ def _graph_of(network: object) -> Graph:
     graph = network.graph() if isinstance(network, Network) else network
     for grid in graph.computed if graph.losses else ():
         definition = grid.layer.definition
-        if grid.name in graph.needs_error and definition is not None and definition.downward is None:
+        if grid.name in graph.needs_gradient and definition is not None and definition.downward is None:
             raise ValueError(
                 f"{grid.layer.kind} '{grid.name}' has no downward function, so it cannot be trained; "
                 "give it one, or use the network without a loss"

@@ -245,7 +245,7 @@ class Session(Arguments):
             found.add("gradient")
         if self.train and task.keep is None:
             found |= {
-                str(edge.buffer) for name in graph.needs_error for edge in self.plan.ownership.edges(name)
+                str(edge.buffer) for name in graph.needs_gradient for edge in self.plan.ownership.edges(name)
             }
         return frozenset(found)
 

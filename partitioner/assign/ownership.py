@@ -322,7 +322,7 @@ class Ownership:
 
         Otherwise the sum runs through the machines in the order of the consumers' rows.
         """
-        ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors
+        ordered = self.graph[edge.consumer].layer.connectivity.ordered_gradients
         return not (ordered and not self.crosses_tiles(edge)) and len(self.of(edge.consumer)) > 1
 
     def flops(self, piece: Piece, *, batch: int) -> float:

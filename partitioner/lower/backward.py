@@ -33,7 +33,7 @@ class BackwardPass:
         if grad is not None and self.owned.is_input_split(grid.name):
             grad = exchange(self.writer, grid, grad)
         for k, source in enumerate(grid.sources):
-            if source in self.writer.graph.needs_error:
+            if source in self.writer.graph.needs_gradient:
                 self._sum(Edge(source, grid.name, k), grad)
 
     def _gather(self, grid: Grid, own: BoxSet) -> Operand | None:
@@ -134,7 +134,7 @@ class BackwardPass:
         machine, consumer = self.writer.machine, self.owned.graph[edge.consumer]
         columns = self.owned.kernel_columns(edge, machine)
         needed = self.owned.grad_rows(edge, machine).across(columns)
-        if not needed or consumer.layer.connectivity.ordered_errors:
+        if not needed or consumer.layer.connectivity.ordered_gradients:
             return [needed] if needed else []
         owners = bands([piece.box for piece in self.owned.of(edge.layer)])
         found = (needed & BoxSet((Box((band, columns)),)) for band in owners)

@@ -115,7 +115,7 @@ def _write_backward(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequen
     needs their memory no longer.
     """
     backward, updates = BackwardPass(writer, sums), UpdateWriter(writer)
-    from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_error]
+    from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_gradient]
     for grid in from_above:
         backward.write(grid)
         if writer.is_alone and writer.current.updates:

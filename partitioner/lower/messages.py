@@ -200,7 +200,7 @@ def _activations(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
 
 def _grad_outputs(owned: Ownership, sizes: Sizes, sums: GradientSums) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
-        for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
+        for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_gradient else ():
             joined: dict[tuple[int, int], BoxSet] = {}
             for part in sums[edge]:
                 if part.following is not None:
@@ -213,7 +213,7 @@ def _grad_outputs(owned: Ownership, sizes: Sizes, sums: GradientSums) -> Iterato
 def gradient_sums(owned: Ownership) -> GradientSums:
     """Lists the sums of gradients along each edge, in the order of the machines' pieces."""
     found: GradientSums = {}
-    for layer in owned.graph.needs_error:
+    for layer in owned.graph.needs_gradient:
         for edge in owned.edges(layer):
             by_part = owned.sums_by_machine(edge) or owned.crosses_tiles(edge)
             found[edge] = _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)

@@ -44,14 +44,14 @@ class PiecePrograms:
         """Instructions of rows of a layer; `train` adds the backward pass and the update."""
         inputs = [self._rows_needed(grid.name, rows, k) for k in range(len(grid.sources))]
         yield forward(grid, rows, inputs)
-        if not train or grid.name not in self.graph.needs_error:
+        if not train or grid.name not in self.graph.needs_gradient:
             return
         own, consumers = Operand(activations(grid.name), rows), self.graph.consumers(grid.name)
         grad = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
         if consumers and grid.layer.activation != "linear":
             yield Instruction(Op.GRAD_PREACTIVATION, grad, (own,), accumulate=True)
         for k, source in enumerate(grid.sources):
-            if source in self.graph.needs_error:
+            if source in self.graph.needs_gradient:
                 yield grad_input(grid, k, inputs[k], grad)
         if grid.parameters:
             parameters = Buffer(BufferKind.PARAMETERS, grid.name)
@@ -75,13 +75,13 @@ class PiecePrograms:
         own = Operand(activations(grid.name), piece.rows)
         sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), piece.rows)
         yield Instruction(Op.FORWARD, own, (sums,) * len(pieces))
-        if not train or grid.name not in self.graph.needs_error:
+        if not train or grid.name not in self.graph.needs_gradient:
             return
         gradient = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name)
         whole = Operand(gradient, grid.rows)
         if grid.layer.activation != "linear":
             yield Instruction(Op.GRAD_PREACTIVATION, Operand(gradient, piece.rows), (own,), accumulate=True)
-        if grid.sources[0] in self.graph.needs_error:
+        if grid.sources[0] in self.graph.needs_gradient:
             yield grad_input(grid, 0, BoxSet.of_rows(piece.inputs), whole)
         inputs = Operand(activations(grid.sources[0]), BoxSet.of_rows(piece.inputs))
         updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), whole.rows)

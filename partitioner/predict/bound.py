@@ -99,7 +99,7 @@ class Bound:
         ways = []
         for below, above in self._full_edges(losses=True):
             way = self._heights[below] + message + self._rounds[above]
-            if self.train and below in self.graph.needs_error:
+            if self.train and below in self.graph.needs_gradient:
                 way += message + self._rests[below]
             ways.append(way)
         return min(ways)
@@ -140,7 +140,7 @@ class Bound:
         errors = [
             grad_input(grid, k, BLOCK, error)
             for k, s in enumerate(grid.sources)
-            if self.train and s in self.graph.needs_error
+            if self.train and s in self.graph.needs_gradient
         ]
         return min(map(self._least, errors), default=0.0)
 
@@ -166,7 +166,7 @@ class Bound:
         """Longest backward chain below each layer."""
         found: dict[str, float] = {}
         for grid in self.graph.computed:
-            below = [found[source] for source in grid.sources if source in self.graph.needs_error]
+            below = [found[source] for source in grid.sources if source in self.graph.needs_gradient]
             found[grid.name] = self._downs[grid.name] + max(below) if below else 0.0
         return found
 

@@ -191,7 +191,7 @@ class Additive:
         edges = [(name, number) for name, number in self.graph.consumers(grid.name) if name in cuts]
         needed = [self.needed(grid, name, number, cuts) for name, number in edges]
         up = self._sent(owned, joined(needed, self.n_machines), pieces)
-        if not self.task.train or grid.name not in self.graph.needs_error:
+        if not self.task.train or grid.name not in self.graph.needs_gradient:
             return up, MessageCounts.none(self.n_machines)
         returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, needed, strict=True)]
         if len(returned) == 1 and returned[0] is needed[0]:
@@ -332,7 +332,7 @@ class Additive:
         return isinstance(layer, Loss) and bool(layer.summary_rows)
 
     def _adds_by_part(self, listeners: Sequence[str]) -> bool:
-        return all(not self.graph[name].layer.connectivity.ordered_errors for name in listeners)
+        return all(not self.graph[name].layer.connectivity.ordered_gradients for name in listeners)
 
     def _seconds(self, way: MessageCounts, row_bytes: int) -> float:
         """Prices the machine with most messages and the one with most bytes, with one latency."""

@@ -50,7 +50,7 @@ def test_topological_order_and_lookup() -> None:
 
 
 def test_errors_go_where_something_learns() -> None:
-    assert branching().needs_error == {"low", "high", "joined", "which", "size", "how_much"}
+    assert branching().needs_gradient == {"low", "high", "joined", "which", "size", "how_much"}
 
 
 def test_consumers_in_the_order_of_the_graph() -> None:

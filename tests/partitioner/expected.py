@@ -175,7 +175,7 @@ class Expected:
     def sums_by_machine(self, consumer: str, number: int = 0) -> bool:
         """Whether each machine of a layer sums the errors of an input for itself."""
         tiled = self.is_tiled(consumer) or self.is_tiled(self.graph[consumer].sources[number])
-        ordered = self.graph[consumer].layer.connectivity.ordered_errors and not tiled
+        ordered = self.graph[consumer].layer.connectivity.ordered_gradients and not tiled
         return not ordered and len(self.owners(consumer)) > 1
 
     def error(self, layer: str, unit: Unit, machine: int) -> list[tuple[str, int, Unit, int]]:

@@ -98,7 +98,9 @@ class Interpreter:
                 continue
             if self._outlasts(grid.name):
                 self._check_states(host, grid.name, self.expected.own(grid.name, machine))
-            learns = self.train and grid.name in self.graph.needs_error and grid.name not in self.graph.losses
+            learns = (
+                self.train and grid.name in self.graph.needs_gradient and grid.name not in self.graph.losses
+            )
             if learns and self._outlasts(self._buffer(grid.name)):
                 self._check_errors(machine, host, grid.name)
 

@@ -141,7 +141,7 @@ def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for message in of_nodes(plan):
         if message.direction == "backward":
-            assert message.layer in plan.graph.needs_error
+            assert message.layer in plan.graph.needs_gradient
             assert message.buffer.edge is not None
             _, consumer, number = message.buffer.edge
             rows = set(members(message.rows))
