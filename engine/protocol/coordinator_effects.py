@@ -14,7 +14,7 @@ from partita.engine.protocol.commands import Iterated, Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 
-Host: TypeAlias = tuple[str, int]
+ProcessId: TypeAlias = tuple[str, int]
 """A process: (name, incarnation)."""
 
 
@@ -74,7 +74,7 @@ class Restart:
     name of a shard's file contains its incarnation.
     """
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[ProcessId, ...]
     checkpoint: int | None
     reason: str
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord
 from partita.engine.protocol.retry import PendingRequest
-from partita.engine.protocol.shard_client import Install, Link, ShardClient, Stage, Started, SwapBuffers
+from partita.engine.protocol.shard_client import Install, ShardClient, ShardLink, Stage, Started, SwapBuffers
 
 Version: TypeAlias = tuple[int, int]
 """(incarnation, version) of a shard: never goes back."""
@@ -67,7 +67,7 @@ DownpourEffect: TypeAlias = (
 
 
 @dataclass(slots=True)
-class _Link(Link):
+class _Link(ShardLink):
     """The exchange with one shard, which has the gradients of the steps below `held`."""
 
     earlier: tuple[PushRecord, ...] = ()  # of the part's earlier processes, ascending

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from partita.engine.protocol.coordinator_effects import Host
+from partita.engine.protocol.coordinator_effects import ProcessId
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.messages import Directory, Peer
 from partita.engine.protocol.names import Topology
@@ -47,7 +47,7 @@ class HostRecord:
     replaced: tuple[float, str] | None = None  # when, and why: its lease has to end before
     failed: tuple[int, ...] = ()  # the incarnations that reported an error
 
-    def relaunch(self, now: float) -> Host:
+    def relaunch(self, now: float) -> ProcessId:
         """Resets the record to the next incarnation, which is not known to run."""
         self.incarnation += 1
         self.state, self.since = HostState.LAUNCHED, now

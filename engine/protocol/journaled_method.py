@@ -26,7 +26,7 @@ from partita.engine.protocol.commands import (
     writes,
 )
 
-JournalEntry: TypeAlias = tuple[int, Scalars]
+RecordedAnswer: TypeAlias = tuple[int, Scalars]
 """A request's digest, and the scalars that it gave."""
 
 
@@ -46,7 +46,7 @@ class JournaledMethod:
 
     asks: Request | None
 
-    def __init__(self, steps: Steps, journal: Sequence[JournalEntry] = ()) -> None:
+    def __init__(self, steps: Steps, journal: Sequence[RecordedAnswer] = ()) -> None:
         """Starts the method, and gives it what the journal holds.
 
         Raises:

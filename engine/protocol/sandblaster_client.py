@@ -17,7 +17,7 @@ from partita.engine.protocol import messages as m
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.retry import PendingRequest
-from partita.engine.protocol.shard_client import Install, Link, ShardClient, Stage, Started, SwapBuffers
+from partita.engine.protocol.shard_client import Install, ShardClient, ShardLink, Stage, Started, SwapBuffers
 
 REMEMBERED: Final = 8
 """Assignments whose results are kept for repeats: more than a coordinator leaves open."""
@@ -59,7 +59,7 @@ SandblasterEffect: TypeAlias = Send | Stage | Install | RunAssignment | SwapBuff
 
 
 @dataclass(slots=True)
-class _Link(Link):
+class _Link(ShardLink):
     """The exchange with one shard: evaluations whose point is staged and installed; 0 is none."""
 
     staged: int = 0

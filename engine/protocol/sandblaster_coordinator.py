@@ -41,7 +41,12 @@ from partita.engine.protocol.events import Send
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
-from partita.engine.protocol.journaled_method import JournaledMethod, JournalEntry, JournalMismatch, digest_of
+from partita.engine.protocol.journaled_method import (
+    JournaledMethod,
+    JournalMismatch,
+    RecordedAnswer,
+    digest_of,
+)
 from partita.engine.protocol.messages import AssignmentResult, Command, CommandResult, MissingUnits
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.recovery import still_needed
@@ -60,7 +65,7 @@ class SandblasterCoordinator(Coordinator):
         *,
         begin: Callable[[], Steps],
         unit_size: int,
-        journal: Sequence[JournalEntry] = (),
+        journal: Sequence[RecordedAnswer] = (),
         position: int = 0,
         backups: bool = True,
         settings: RunSettings | None = None,

@@ -43,7 +43,7 @@ class SwapBuffers:
 
 
 @dataclass(slots=True)
-class Link:
+class ShardLink:
     """State of the exchange with one shard, over `[start, stop)` of the machine's vector."""
 
     shard: str
@@ -56,7 +56,7 @@ class Link:
         return Span(vector, self.start, self.stop)
 
 
-LinkT = TypeVar("LinkT", bound=Link)
+LinkT = TypeVar("LinkT", bound=ShardLink)
 
 
 class ShardClient(Generic[LinkT]):

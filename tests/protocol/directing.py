@@ -35,7 +35,7 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Died, Received, Send
-from partita.engine.protocol.journaled_method import JournalEntry
+from partita.engine.protocol.journaled_method import RecordedAnswer
 from partita.engine.protocol.messages import (
     Assignment,
     AssignmentResult,
@@ -128,7 +128,7 @@ class Stage:
         return [(send.to, send.message) for send in sent if isinstance(send.message, kind)]
 
     @property
-    def journal(self) -> list[JournalEntry]:
+    def journal(self) -> list[RecordedAnswer]:
         """The journal that it wrote."""
         return [(e.digest, e.scalars) for e in self.effects if isinstance(e, AppendJournal)]
 
@@ -241,7 +241,7 @@ def staged(
     machines: int = 1,
     shards: int = 2,
     begin: Callable[[], Steps] = descent,
-    journal: Sequence[JournalEntry] = (),
+    journal: Sequence[RecordedAnswer] = (),
     position: int = 0,
     timeouts: Timeouts | None = None,
 ) -> Stage:

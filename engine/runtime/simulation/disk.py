@@ -12,7 +12,7 @@ from typing import Any
 
 from partita.engine.protocol.commands import Scalars
 from partita.engine.protocol.coordinator_effects import Commit
-from partita.engine.protocol.journaled_method import JournalEntry
+from partita.engine.protocol.journaled_method import RecordedAnswer
 from partita.engine.runtime.simulation.invariants import require
 
 
@@ -39,7 +39,7 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     folders: set[int] = field(default_factory=set)
     manifests: dict[int, Commit] = field(default_factory=dict)
-    journal: list[JournalEntry] = field(default_factory=list)
+    journal: list[RecordedAnswer] = field(default_factory=list)
     synced: int = 0
 
     def append(self, digest: int, scalars: Scalars) -> None:
