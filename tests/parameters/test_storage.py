@@ -147,51 +147,75 @@ def machine_of(
     return machine
 
 
+class History:
+    """A shard's machine and storage, and a list of the gradients that count."""
+
+    optimizer = Adagrad(InverseTime(0.5, 3))
+    parts = ("part 0.0", "part 0.1", "part 1.1")
+
+    def __init__(self) -> None:
+        self.storage = storage(self.optimizer)
+        self.machine, self.incarnation = machine_of(0, 0, {}), 0
+        self.updates = dict.fromkeys(RANGES, 0)  # of each machine's range
+        self.counted: list[tuple[Span, Vector, int]] = []
+        self.saved: tuple[Snapshot, int, dict[str, Watermark], int, int] = (
+            self.storage.snapshot(),
+            0,
+            {},
+            0,
+            0,
+        )
+
+    def push(self, part: str, sequence: int) -> None:
+        owner = int(part[-1])
+        start, stop = RANGES[owner]
+        gradient = np.random.default_rng([sequence, self.parts.index(part)]).standard_normal(stop - start)
+        is_new = sequence > self.machine.seen.get(part, (0, -1))[1]
+        push = Push(0, sequence, self.incarnation, 0)
+        effects = self.machine.receive(Received(part, 0, push, Payload(gradient)), 0.0)
+        for effect in effects:
+            if isinstance(effect, ApplyGradient):
+                assert isinstance(effect.payload, Payload)
+                self.storage.apply(effect.span, effect.payload.numbers, effect.updates)
+        assert any(isinstance(effect, Send) for effect in effects)
+        if is_new:
+            self.counted.append((Span("values", start, stop), gradient, self.updates[owner]))
+            self.updates[owner] += 1
+
+    def save(self) -> None:
+        n = len(self.counted)
+        (persist,) = self.machine.receive(Received("coordinator", 0, Save(n)), 0.0) or [None]
+        if isinstance(persist, Persist):
+            assert persist.updates == max(self.updates.values())
+            snapshot = self.storage.snapshot()
+            self.saved = (snapshot, persist.version, dict(persist.seen), persist.updates, n)
+
+    def restart(self) -> None:
+        self.incarnation += 1
+        snapshot, version, seen, updates, n_counted = self.saved
+        self.machine = machine_of(self.incarnation, version, seen, updates)
+        self.updates = dict.fromkeys(RANGES, updates)
+        self.storage = Storage(self.optimizer, snapshot.values, snapshot.state)
+        del self.counted[n_counted:]
+
+
 @given(st.data())
 def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.DataObject) -> None:
     """Repeats, reorderings and restarts from a checkpoint, against a list of the gradients that count."""
-    optimizer = Adagrad(InverseTime(0.5, 3))
-    held = storage(optimizer)
-    machine, incarnation = machine_of(0, 0, {}), 0
-    had = dict.fromkeys(RANGES, 0)  # updates of each machine's range
-    kept: tuple[Snapshot, int, dict[str, Watermark], int, int] = (held.snapshot(), 0, {}, 0, 0)
-    counted: list[tuple[Span, Vector, int]] = []
-    parts = ["part 0.0", "part 0.1", "part 1.1"]
+    history = History()
     for _ in range(data.draw(st.integers(0, 30))):
-        action = data.draw(st.sampled_from(["push", "push", "push", "save", "restart"]))
-        if action == "push":
-            part = data.draw(st.sampled_from(parts))
-            sequence = data.draw(st.integers(0, 8))
-            owner = int(part[-1])
-            start, stop = RANGES[owner]
-            gradient = np.random.default_rng([sequence, parts.index(part)]).standard_normal(stop - start)
-            is_new = sequence > machine.seen.get(part, (0, -1))[1]
-            effects = machine.receive(
-                Received(part, 0, Push(0, sequence, incarnation, 0), Payload(gradient)), 0.0
-            )
-            for effect in effects:
-                if isinstance(effect, ApplyGradient):
-                    assert isinstance(effect.payload, Payload)
-                    held.apply(effect.span, effect.payload.numbers, effect.updates)
-            assert any(isinstance(effect, Send) for effect in effects)
-            if is_new:
-                counted.append((Span("values", start, stop), gradient, had[owner]))
-                had[owner] += 1
-        elif action == "save":
-            (persist,) = machine.receive(Received("coordinator", 0, Save(len(counted))), 0.0) or [None]
-            if isinstance(persist, Persist):
-                assert persist.updates == max(had.values())
-                kept = (held.snapshot(), persist.version, dict(persist.seen), persist.updates, len(counted))
-        else:
-            incarnation += 1
-            snapshot, version, seen, updates, n_counted = kept
-            machine, had = machine_of(incarnation, version, seen, updates), dict.fromkeys(RANGES, updates)
-            held = Storage(optimizer, snapshot.values, snapshot.state)
-            del counted[n_counted:]
-        machine.validate()
-    naive = storage(optimizer)
-    for span, gradient, updates in counted:
+        match data.draw(st.sampled_from(["push", "push", "push", "save", "restart"])):
+            case "push":
+                history.push(data.draw(st.sampled_from(history.parts)), data.draw(st.integers(0, 8)))
+            case "save":
+                history.save()
+            case _:
+                history.restart()
+        history.machine.validate()
+    naive = storage(history.optimizer)
+    for span, gradient, updates in history.counted:
         naive.apply(span, gradient, updates)
-    assert machine.version == len(counted)
-    assert np.array_equal(held.snapshot().values, naive.snapshot().values)
-    assert np.array_equal(held.snapshot().state["sum"], naive.snapshot().state["sum"])
+    found, expected = history.storage.snapshot(), naive.snapshot()
+    assert history.machine.version == len(history.counted)
+    assert np.array_equal(found.values, expected.values)
+    assert np.array_equal(found.state["sum"], expected.state["sum"])
