@@ -5,7 +5,7 @@ It must not know how long a wait may take, nor what follows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from partita.engine.protocol.messages import AssignmentResult, Finished, Report, ResumeStep
@@ -24,17 +24,18 @@ class WaitGraph:
         self._since: dict[tuple[str, str], float] = {}
 
     def __iter__(self) -> Iterator[tuple[str, str, float]]:
-        return iter([(who, whom, since) for (who, whom), since in self._since.items()])
+        return iter([(host, other, since) for (host, other), since in self._since.items()])
 
-    def note(self, who: str, whom: str, since: float) -> None:
-        """Notes a wait for another host, which ends an earlier wait."""
-        for (waiting, other), began in list(self._since.items()):
-            if waiting == who and abs(began - since) > _SAME_S:
-                del self._since[waiting, other]
-        self._since[who, whom] = since
+    def note(self, host: str, other: str, since: float) -> None:
+        """Notes a wait for another host, which ends the host's earlier waits."""
+        self._drop(host, lambda began: abs(began - since) > _SAME_S)
+        self._since[host, other] = since
 
-    def clear(self, who: str) -> None:
+    def clear(self, host: str) -> None:
         """Ends all waits of a host."""
-        for waiting, other in list(self._since):
-            if waiting == who:
+        self._drop(host, lambda began: True)
+
+    def _drop(self, host: str, ended: Callable[[float], bool]) -> None:
+        for (waiting, other), began in list(self._since.items()):
+            if waiting == host and ended(began):
                 del self._since[waiting, other]
