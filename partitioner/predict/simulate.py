@@ -19,11 +19,11 @@ from typing import Final
 
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.simulated_step import Record, SimulatedStep
 from partita.partitioner.predict.timed_program import (
     COMPUTE,
     SEND,
-    InstructionCosts,
     TimedProgram,
     matching_receives_of,
     timed_program,
@@ -47,11 +47,7 @@ class Deadlock(RuntimeError):
 
 
 def simulate(
-    programs: Sequence[Program],
-    costs: InstructionCosts,
-    sizes: Sizes,
-    *,
-    hosts: Sequence[str] | None = None,
+    programs: Sequence[Program], costs: Costs, sizes: Sizes, *, hosts: Sequence[str] | None = None
 ) -> SimulatedStep:
     """Simulates one step.
 

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from partita.partitioner.ir.buffer import Buffer
-from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Program
+from partita.partitioner.ir.program import COMPUTES, Op, Program
 from partita.partitioner.ir.sizes import Sizes
-from partita.partitioner.predict.cost import MessageCost
+from partita.partitioner.predict.cost import Costs
 
 COMPUTE: Final = 0
 SEND: Final = 1
 RECV: Final = 2
-
-
-class InstructionCosts(Protocol):
-    """Costs of the instructions and messages of a program."""
-
-    def compute_s(self, instruction: Instruction, machine: int) -> float:
-        """Seconds for which an instruction occupies a machine's kernel threads."""
-
-    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        """Prices a message from one machine to another."""
-
-    def step_s(self, machine: int) -> float:
-        """Seconds that a step takes on a machine before its first instruction."""
-
-    def interrupts(self, machine: int) -> bool:
-        """Whether the communication thread takes its time from the kernel threads, because no other core is
-        left.
-        """
-
-    def both_ways(self, source: int, destination: int) -> bool:
-        """Whether messages between two machines may go both ways at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +44,7 @@ class TimedProgram:
     interrupts: bool = False
 
 
-def timed_program(program: Program, costs: InstructionCosts, sizes: Sizes) -> TimedProgram:
+def timed_program(program: Program, costs: Costs, sizes: Sizes) -> TimedProgram:
     """Prices the instructions of a program."""
     instructions, machine = program.instructions, program.machine
     n = len(instructions)

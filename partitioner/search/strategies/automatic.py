@@ -140,10 +140,7 @@ def _is_near(score: Score | None, task: Task) -> bool:
 
 
 def _first(
-    task: Task,
-    additive: Additive,
-    sets: Sequence[tuple[int, ...]],
-    available: Mapping[str, Sequence[Choice]],
+    task: Task, additive: Additive, sets: Sequence[tuple[int, ...]], available: Mapping[str, Sequence[Choice]]
 ) -> list[tuple[Mapping[str, Choice], bool]]:
     """Lists first candidates, cheapest by the additive model first.
 
