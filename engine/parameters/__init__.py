@@ -33,7 +33,7 @@ from partita.engine.parameters.optimizers import (
 )
 from partita.engine.parameters.reader import Checkpoint
 from partita.engine.parameters.slots import Slot
-from partita.engine.parameters.storage import Snapshot, Storage
+from partita.engine.parameters.storage import ShardSnapshot, Storage
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore
 
@@ -56,8 +56,8 @@ __all__ = [
     "Optimizer",
     "RMSProp",
     "ShardRecord",
+    "ShardSnapshot",
     "Slot",
-    "Snapshot",
     "Storage",
     "UpdateContext",
     "Vector",

@@ -44,7 +44,7 @@ from partita.engine.parameters.manifest import (
 )
 from partita.engine.parameters.reader import Checkpoint, tensor_key
 from partita.engine.parameters.slots import Slot, split
-from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.storage import ShardSnapshot
 from partita.engine.parameters.tensors import pieces_of
 from partita.engine.parameters.vector import Vector
 
@@ -88,7 +88,7 @@ class Checkpoints:
         checkpoint: int,
         record: ShardRecord,
         slots: Sequence[Slot],
-        snapshot: Snapshot,
+        snapshot: ShardSnapshot,
         *,
         written: Callable[[int], None] = lambda n_bytes: None,
     ) -> tuple[str, str]:

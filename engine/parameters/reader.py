@@ -15,7 +15,7 @@ from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
 from partita.engine.parameters.slots import CommonRun, Slot, common, split
-from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.storage import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 
 _KEY: Final = re.compile(
@@ -114,10 +114,10 @@ class Checkpoint:
             sorted(kind.removeprefix("state.") for kind in kinds.keys() - {"values"})
         )
 
-    def snapshot(self, slots: Sequence[Slot]) -> Snapshot:
+    def snapshot(self, slots: Sequence[Slot]) -> ShardSnapshot:
         """Returns values and optimizer state of the shard whose vector these slots make, in any layout."""
         state = {name: self.gather(slots, f"state.{name}") for name in self.state_names}
-        return Snapshot(self.gather(slots), state)
+        return ShardSnapshot(self.gather(slots), state)
 
     def parameters(self, kind: str = "values") -> dict[str, Vector]:
         """Returns whole parameters by name, in their shapes; or their optimizer state ("state.sum")."""

@@ -21,7 +21,7 @@ class NotFinite(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ShardSnapshot:
     """Values and optimizer state of a shard at one moment: vectors of its size that do not change."""
 
     values: Vector
@@ -96,9 +96,11 @@ class Storage:
         """Returns a copy of the values of the span, so that a message does not change while it is sent."""
         return self._values[self._slice(span)].copy()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ShardSnapshot:
         """Returns a copy of everything, after the updates applied so far."""
-        return Snapshot(self._values.copy(), {name: vector.copy() for name, vector in self._state.items()})
+        return ShardSnapshot(
+            self._values.copy(), {name: vector.copy() for name, vector in self._state.items()}
+        )
 
     def _slice(self, span: Span) -> slice:
         if span.vector != "values" or not 0 <= span.start <= span.stop <= self.size:

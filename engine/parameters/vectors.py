@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.storage import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vector_loops import add_product, add_products, add_term, add_terms
 from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation, Swap
@@ -55,8 +55,8 @@ class VectorStore:
         self.size: Final = values.size
         self._vectors: dict[str, Vector] = {}
         self._sums: Final = np.empty(min(self.size, _BLOCK))
-        self._snapshots: tuple[Snapshot, ...] = ()  # replaced as a whole: another thread may be reading it
-        self.restore(Snapshot(values, {} if state is None else state))
+        self._snapshots: tuple[ShardSnapshot, ...] = ()  # replaced as a whole, as another thread may read it
+        self.restore(ShardSnapshot(values, {} if state is None else state))
 
     def names(self) -> tuple[str, ...]:
         """Returns the names of all vectors in order of creation, `x` first."""
@@ -126,22 +126,22 @@ class VectorStore:
             f"{type(operation).__name__} is not for vectors alone; a shard takes it in a command"
         )
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ShardSnapshot:
         """Returns all vectors without copying: `x` as values, the others as state.
 
         Until `release`, an operation that writes one of them writes to another array, so at most one array
         for each vector is needed besides those of snapshots.
         """
         state = dict(self._vectors)
-        snapshot = Snapshot(state.pop(POINT), state)
+        snapshot = ShardSnapshot(state.pop(POINT), state)
         self._snapshots += (snapshot,)
         return snapshot
 
-    def release(self, snapshot: Snapshot) -> None:
+    def release(self, snapshot: ShardSnapshot) -> None:
         """Lets the vectors of a snapshot of this store change again."""
         self._snapshots = tuple(kept for kept in self._snapshots if kept is not snapshot)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: ShardSnapshot) -> None:
         """Replaces all vectors by copies of a snapshot's.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from partita.engine.parameters.layout import gather
-from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.storage import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore, compile_operations
 from partita.engine.protocol.commands import POINT, reads, writes
@@ -86,7 +86,7 @@ class SandblasterShardRole(ShardRole):
             item_bytes=self._store.dtype.itemsize,
             heartbeats=task.heartbeats,
         )
-        self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
+        self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
     def poll(self, now: float) -> None:

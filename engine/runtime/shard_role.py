@@ -14,7 +14,7 @@ from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.reader import Checkpoint
-from partita.engine.parameters.storage import NotFinite, Snapshot
+from partita.engine.parameters.storage import NotFinite, ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Tick
 from partita.engine.protocol.lease import LeasedShard
@@ -152,11 +152,11 @@ class ShardRole(Role):
         record = found.records.get(self._host.name)
         return record.version if record is not None and record.run == self._run else 0
 
-    def _write(self, order: Persist, snapshot: Snapshot, *, finite: bool) -> None:
+    def _write(self, order: Persist, snapshot: ShardSnapshot, *, finite: bool) -> None:
         """Writes a file on a thread, after those before it; `finite` refuses numbers that are not."""
         self._files.start(lambda: self._written(order, snapshot, finite))
 
-    def _written(self, order: Persist, snapshot: Snapshot, finite: bool) -> Persisted | NotPersisted:
+    def _written(self, order: Persist, snapshot: ShardSnapshot, finite: bool) -> Persisted | NotPersisted:
         checkpoint, version = order.checkpoint, order.version
         record = ShardRecord(
             self._run,

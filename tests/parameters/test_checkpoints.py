@@ -23,8 +23,8 @@ from partita.engine.parameters import (
     Layout,
     Manifest,
     ShardRecord,
+    ShardSnapshot,
     Slot,
-    Snapshot,
     gather,
     reader,
     scatter,
@@ -64,7 +64,7 @@ def write(
         values = gather(layout.slots_of(shard), whole(base))
         seen = {"part 0.0": (0, 6 + shard)}
         record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, seen, updates=50 + shard)
-        snapshot = Snapshot(values, {"sum": values * values})
+        snapshot = ShardSnapshot(values, {"sum": values * values})
         file, sha256 = checkpoints.write_shard(number, record, layout.slots_of(shard), snapshot)
         entries.append(ShardFile(record.shard, record.epoch, record.version, file, sha256))
     manifest = Manifest(
@@ -133,7 +133,7 @@ def test_only_files_that_hold_something_of_what_is_wanted_are_verified(tmp_path:
 
 def test_a_file_is_written_without_a_copy_of_its_numbers(tmp_path: Path) -> None:
     layout = Layout(((Slot("w", 0, 1 << 20),),), {"w": (1 << 20,)}, 1)
-    snapshot = Snapshot(np.ones(1 << 20), {"g": np.zeros(1 << 20)})
+    snapshot = ShardSnapshot(np.ones(1 << 20), {"g": np.zeros(1 << 20)})
     record = ShardRecord("run", "shard 0", 0, 1, {}, 0)
     tracemalloc.start()
     file, _ = Checkpoints(tmp_path).write_shard(1, record, layout.slots_of(0), snapshot)
@@ -329,7 +329,7 @@ def test_a_process_that_outlives_its_run_writes_into_no_other_runs_checkpoint(tm
     write(now, 1, base=1000)
     layout = Layout(MACHINES, SHAPES, 1)
     record = ShardRecord("before", "shard 0", 0, 1, {})
-    before.write_shard(1, record, layout.slots_of(0), Snapshot(gather(layout.slots_of(0), whole(0))))
+    before.write_shard(1, record, layout.slots_of(0), ShardSnapshot(gather(layout.slots_of(0), whole(0))))
     for reads in (now, before, Checkpoints(tmp_path)):
         assert np.array_equal(latest(reads).parameters()["hidden.bias"], whole(1000)["hidden.bias"])
 

@@ -16,7 +16,7 @@ from partita.engine.parameters import (
     Adam,
     InverseTime,
     Optimizer,
-    Snapshot,
+    ShardSnapshot,
     Storage,
     Vector,
 )
@@ -158,7 +158,7 @@ class History:
         self.machine, self.incarnation = machine_of(0, 0, {}), 0
         self.updates = dict.fromkeys(RANGES, 0)  # of each machine's range
         self.counted: list[tuple[Span, Vector, int]] = []
-        self.saved: tuple[Snapshot, int, dict[str, Watermark], int, int] = (
+        self.saved: tuple[ShardSnapshot, int, dict[str, Watermark], int, int] = (
             self.storage.snapshot(),
             0,
             {},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters import Snapshot, Vector, VectorStore, vectors
+from partita.engine.parameters import ShardSnapshot, Vector, VectorStore, vectors
 from partita.engine.parameters.vector_loops import add_product, add_products, add_term, add_terms
 from partita.engine.protocol.commands import (
     Combine,
@@ -219,7 +219,7 @@ def test_a_store_goes_back_to_a_snapshot() -> None:
     narrow = VectorStore(np.full(7, 1e300), dtype="float32")
     assert np.isinf(narrow.vector("x")).all(), "what has run away in another precision is no warning"
     with pytest.raises(ValueError, match=r"^vector 'g' is \(3,\); all vectors must be \(7,\)$"):
-        held.restore(Snapshot(np.ones(7), {"g": np.ones(3)}))
+        held.restore(ShardSnapshot(np.ones(7), {"g": np.ones(3)}))
     assert held.vector("d").tobytes() == before["d"].tobytes()
 
 
@@ -238,7 +238,7 @@ def test_a_snapshot_keeps_its_bits_whatever_follows_and_costs_what_is_written_me
 ) -> None:
     """Against a naive store that copies everything. Nothing is allocated while nothing is kept."""
     held, naive = store(10), store(10)
-    kept: list[tuple[Snapshot, dict[str, bytes]]] = []
+    kept: list[tuple[ShardSnapshot, dict[str, bytes]]] = []
     for step in drawn:
         before = [held.vector(name) for name in NAMES]
         match step:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from partita.engine import Session
-from partita.engine.parameters import Checkpoints, Manifest, ShardRecord, Snapshot, gather, scatter
+from partita.engine.parameters import Checkpoints, Manifest, ShardRecord, ShardSnapshot, gather, scatter
 from partita.engine.parameters.initialise import initial_vector, initialise
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.coordinator_effects import ShardFile
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_read_into_a_plan_of_other_tiles(tmp_path: Path, before:
     checkpoints, entries = Checkpoints(tmp_path), []
     for shard in range(3):
         record = ShardRecord("run", f"shard {shard}", 0, 1, {})
-        held = Snapshot(gather(old.slots_of(shard), values), {})
+        held = ShardSnapshot(gather(old.slots_of(shard), values), {})
         file, sha256 = checkpoints.write_shard(1, record, old.slots_of(shard), held)
         entries.append(ShardFile(record.shard, 0, 1, file, sha256))
     shapes = dict(old.shapes)
