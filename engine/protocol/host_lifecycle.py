@@ -67,11 +67,6 @@ class HostLifecycle(ABC):
         self._waits: Final = WaitGraph()
 
     @property
-    def gone(self) -> tuple[str, ...]:
-        """Parts that ended, or fell silent, after their work was done, and were not replaced."""
-        return tuple(h.name for h in self._registry.hosts.values() if h.state is HostState.GONE)
-
-    @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
         """(host, for what, since when in seconds) of each wait, for status lines and errors."""
         starting = (host for host in self._registry.present() if host.state in _STARTING)

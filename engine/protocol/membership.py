@@ -117,11 +117,6 @@ class Membership:
         """The watched hosts, in the order in which they were first watched."""
         return self._members.keys()
 
-    @property
-    def suspected(self) -> tuple[str, ...]:
-        """The hosts that are silent, but not yet declared dead."""
-        return tuple(name for name, member in self._members.items() if member.suspected)
-
     def receive(self, event: MembershipEvent, now: float) -> list[MembershipEffect]:
         """Returns the effects of an event at `now` (seconds, monotonic)."""
         if isinstance(event, Tick):

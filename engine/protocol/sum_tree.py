@@ -35,11 +35,6 @@ class SumTree:
         """Returns whether this leaf has arrived."""
         return bool(self._taken[leaf])
 
-    @property
-    def places(self) -> list[int]:
-        """The places in use, ascending."""
-        return sorted(i << level for level, i in self._waiting)
-
     def add(self, leaf: int) -> list[tuple[int, int]]:
         """Adds a leaf that is in its place now.
 
