@@ -14,9 +14,10 @@ from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from partita.engine.drivers.backends import Backend, HostedBackend, InlineBackend
+from partita.engine.drivers.backends import Backend, InlineBackend
 from partita.engine.drivers.collector import Collector
 from partita.engine.drivers.data import check_data, check_plan
+from partita.engine.drivers.hosted_backend import HostedBackend
 from partita.engine.drivers.phases import OnPhase, Phases
 from partita.engine.drivers.progress import Show
 from partita.engine.drivers.step import Step

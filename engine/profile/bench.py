@@ -16,7 +16,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import psutil
 
-from partita.engine.drivers.backends import HostedBackend, PartStep
+from partita.engine.drivers.backends import PartStep
+from partita.engine.drivers.hosted_backend import HostedBackend
 from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
