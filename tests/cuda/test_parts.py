@@ -183,7 +183,7 @@ def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:
         train(plan, toy.data(32), driver=Downpour(shards=1, optimizer=SGD(1e38)), epochs=100, show="nothing")
 
 
-def test_stretches_are_summed_there(where: str, tmp_path: Path) -> None:
+def test_work_units_are_summed_there(where: str, tmp_path: Path) -> None:
     """Also where the last portion is filled up, in micro-batches, and a CPU has the other half."""
     plan = partition(
         toy.network(),
@@ -197,7 +197,7 @@ def test_stretches_are_summed_there(where: str, tmp_path: Path) -> None:
     parts = replica.Replica(plan, data, tmp_path)
     try:
         parts.begin(1, parameters)
-        parts.hand_out(0, 0, replica.ALL)
+        parts.schedule(0, 0, replica.ALL)
         assert math.fsum(one.loss for one in parts.until(0)) == pytest.approx(loss, rel=1e-5)
         replica.assert_same(parts.gradient(1, 0), gradient, times=replica.BATCH, tolerance=1e-5)
     finally:
