@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import fields
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from partita.engine.runtime.simulation import Outcome
 
+Machines = TypeVar("Machines")
 
-class Reported(Protocol):
-    """A planted fault: the invariants whose breach may be reported."""
 
-    @property
-    def reported(self) -> str:
-        """Their numbers."""
+class Planted(NamedTuple):
+    """A machine with a fault.
+
+    Args:
+        machine: the class with the fault, derived from a real one.
+        reported: the numbers of the invariants whose breach may be reported.
+        seeds: how many seeds are tried.
+        at: a seed that finds the fault, tried first.
+    """
+
+    machine: type
+    reported: str
+    seeds: int = 4000
+    at: int = 0
+
+    def among(self, machines: type[Machines]) -> Machines:
+        """The machines of a schedule, with the faulty one in the place of the real one."""
+        (name,) = (one.name for one in fields(machines) if issubclass(self.machine, one.default))  # type: ignore[arg-type]
+        return machines(**{name: self.machine})
 
 
 def report_of(outcome: Outcome) -> str:
@@ -28,9 +45,10 @@ def all_hold(play: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
         assert outcome.violation is None, report_of(outcome)
 
 
-def is_caught(planted: Reported, play: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
+def is_caught(planted: Planted, play: Callable[[int], Outcome]) -> None:
     """The fault is found within these seeds, and what is reported is what it breaks."""
-    caught = next((outcome for outcome in map(play, seeds) if outcome.violation), None)
+    outcomes = map(play, chain((planted.at,), range(planted.seeds)))
+    caught = next((outcome for outcome in outcomes if outcome.violation), None)
     assert caught is not None, "not found within these seeds"
     assert caught.violation is not None
     assert caught.violation.split(":")[0] in planted.reported.split(), caught.violation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from partita.engine.protocol.membership import HeartbeatPolicy, Membership
 from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, PushRecord, Saved
 from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, _Part
 from partita.engine.protocol.shard_client import Install
-from partita.engine.runtime.simulation.downpour import Machines
+from tests.simulation.outcomes import Planted
 
 LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
 
@@ -353,24 +353,6 @@ class WaitsForAnswersForEver(DownpourCoordinator):
 class TakesAnErrorForADeath(DownpourCoordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
-
-
-class Planted(NamedTuple):
-    """A fault, the invariants whose breach may be reported, within how many seeds, and at which one."""
-
-    machine: type
-    reported: str
-    seeds: int
-    at: int = 0
-
-    @property
-    def machines(self) -> Machines:
-        if issubclass(self.machine, ParameterShard):
-            return Machines(shard=self.machine)
-        if issubclass(self.machine, DownpourClient):
-            return Machines(client=self.machine)
-        assert issubclass(self.machine, DownpourCoordinator)
-        return Machines(coordinator=self.machine)
 
 
 FAULTS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from partita.engine.protocol.vector_shard import (
     VectorShard,
 )
 from partita.engine.protocol.work_scheduler import WorkScheduler
-from partita.engine.runtime.simulation.sandblaster import Machines
+from tests.simulation.outcomes import Planted
 
 # Shards.
 
@@ -360,24 +360,6 @@ class WaitsForCommandsForEver(SandblasterCoordinator):
 class TakesAnErrorForADeath(SandblasterCoordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
-
-
-class Planted(NamedTuple):
-    """A fault, the invariants whose breach may be reported, a seed that found it, and how many others try."""
-
-    machine: type
-    reported: str
-    at: int
-    seeds: int = 4000
-
-    @property
-    def machines(self) -> Machines:
-        if issubclass(self.machine, VectorShard):
-            return Machines(shard=self.machine)
-        if issubclass(self.machine, SandblasterClient):
-            return Machines(client=self.machine)
-        assert issubclass(self.machine, SandblasterCoordinator)
-        return Machines(coordinator=self.machine)
 
 
 FAULTS = [

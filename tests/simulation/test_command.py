@@ -66,7 +66,7 @@ def test_it_fails_loudly(
     fault = next(one for one in planted if one.machine.__name__ == "ReportsSavedBeforeItIs")
 
     def broken(seed: int, *, keep_all: bool = False) -> Outcome:
-        outcome: Outcome = driver.play(seed, fault.machines, keep_all=keep_all)
+        outcome: Outcome = driver.play(seed, fault.among(driver.Machines), keep_all=keep_all)
         return outcome
 
     name = driver.__name__.split(".")[-1]

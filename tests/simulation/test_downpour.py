@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
 
-from partita.engine.runtime.simulation.downpour import play
-from tests.simulation.outcomes import all_hold, is_caught
-from tests.simulation.planted_downpour import FAULTS, Planted
+from partita.engine.runtime.simulation.downpour import Machines, play
+from tests.simulation.outcomes import Planted, all_hold, is_caught
+from tests.simulation.planted_downpour import FAULTS
 
 SCHEDULES = 600
 
@@ -26,7 +24,7 @@ def test_every_invariant_holds_in_very_many_schedules() -> None:
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.machine.__name__)
 def test_it_bites(planted: Planted) -> None:
-    is_caught(planted, lambda seed: play(seed, planted.machines), chain((planted.at,), range(planted.seeds)))
+    is_caught(planted, lambda seed: play(seed, planted.among(Machines)))
 
 
 def test_schedules_are_of_all_kinds() -> None:

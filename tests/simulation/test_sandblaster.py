@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from partita.engine.methods import LBFGS, Objective
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.names import Topology
-from partita.engine.runtime.simulation.sandblaster import play
+from partita.engine.runtime.simulation.sandblaster import Machines, play
 from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
 from partita.engine.runtime.simulation.scenario import Environment
 from partita.engine.transport.simulated import NetworkFaults
-from tests.simulation.outcomes import all_hold, is_caught, report_of
-from tests.simulation.planted_sandblaster import FAULTS, Planted
+from tests.simulation.outcomes import Planted, all_hold, is_caught, report_of
+from tests.simulation.planted_sandblaster import FAULTS
 
 SCHEDULES = 600
 
@@ -32,11 +30,7 @@ def test_every_invariant_holds_in_very_many_schedules() -> None:
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.machine.__name__)
 def test_it_bites(planted: Planted) -> None:
-    is_caught(
-        planted,
-        lambda seed: play(seed, planted.machines),
-        itertools.chain((planted.at,), range(planted.seeds)),
-    )
+    is_caught(planted, lambda seed: play(seed, planted.among(Machines)))
 
 
 def test_schedules_are_of_all_kinds() -> None:
