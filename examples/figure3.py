@@ -100,7 +100,7 @@ def plan_of(network: Network, machines: int, assumed: Assumed) -> Plan:
 
 
 def chosen(count: int, extent: int) -> list[int]:
-    """At most `extent` of the indices below `count`, with the first and the last."""
+    """Returns at most `extent` of the indices below `count`, with the first and the last."""
     most = min(count, extent)
     return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
 

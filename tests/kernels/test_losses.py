@@ -33,7 +33,7 @@ def given_case(
 
 
 class Judged:
-    """What machines find that have the scores between the cuts; one alone has all of them."""
+    """Results of machines that have the scores between the cuts; one alone has all of them."""
 
     def __init__(self, given: Case, *cuts: int) -> None:
         layer, n = given.grid.layer, len(given.inputs[0])

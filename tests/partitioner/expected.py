@@ -1,4 +1,4 @@
-"""What must be true of a plan, from the layers' `connectivity.edges` and from who owns which rows alone.
+"""Expected properties of a plan, from the layers' `connectivity.edges` and the owners of rows alone.
 
 Written apart from the partitioner's own derivation, row by row and slowly, so that one can be held against
 the other. Where pictures are cut into tiles, place by place: a *unit* of a picture is then `(row, column)`,

@@ -45,9 +45,10 @@ def assert_same(
     rounded: Collection[str] = (),
     rounding: float = 1e-5,
 ) -> None:
-    """To the bit where the tolerance is 0; else relative to the largest number of each array.
+    """Asserts equality to the bit where the tolerance is 0; else relative to the largest number of each
+    array.
 
-    Those that are `rounded` need agree within `rounding` only.
+    Names that are `rounded` need agree within `rounding` only.
     """
     for kind in ("states", "errors", "gradients"):
         ours, theirs = getattr(found, kind), getattr(expected, kind)
