@@ -57,9 +57,7 @@ class Pipeline:
 
     @property
     def slots(self) -> int:
-        """Number of micro-batches that need memory: a whole minibatch until its update, and forward passes of
-        the next ones meanwhile.
-        """
+        """Micro-batches that need memory: a minibatch until its update, and those started meanwhile."""
         return min(self.total, self.micro_batches + (self.stage if self.overlap > 1 else 0))
 
     def minibatch_of(self, micro_batch: int) -> int:

@@ -49,9 +49,7 @@ class Sizes:
         return ITEM_BYTES[self.master]
 
     def examples(self, buffer: Buffer) -> int:
-        """Examples of a buffer: those of a micro-batch; of parameters, gradients and norms, the whole
-        minibatch.
-        """
+        """Examples of a buffer: a micro-batch, or the minibatch for parameters, gradients and norms."""
         return self.batch if buffer.is_of_minibatch else self.batch // self.micro_batches
 
     def row(self, buffer: Buffer) -> tuple[Shape, str]:

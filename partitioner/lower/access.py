@@ -17,9 +17,7 @@ BLOCK_SCRATCH: Final = Operand(Buffer(BufferKind.SCRATCH, ""), BLOCK)
 
 
 class Access:
-    """Operands on one machine of a plan. Buffers are named by the place where they lie, see
-    `Program.slots`.
-    """
+    """Operands on one machine. Buffers are named by their places, see `Program.slots`."""
 
     def __init__(self, owned: Ownership, machine: int, *, slots: int = 1) -> None:
         self.owned, self.graph, self.machine, self.slots = owned, owned.graph, machine, slots
@@ -125,9 +123,7 @@ class Access:
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
     def _kernel_operands(self, layer: str, grads: Operand) -> tuple[Operand, ...]:
-        """The operands of a kernel in the backward pass: activations, inputs and parameters of the
-        micro-batch.
-        """
+        """The operands of a kernel in the backward pass, of the micro-batch of the gradient."""
         number, operands = grads.buffer.micro_batch, (self.own(layer), *self.inputs(layer))
         if number is not None:
             operands = tuple(Operand(operand.buffer.numbered(number), operand.rows) for operand in operands)

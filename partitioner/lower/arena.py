@@ -65,14 +65,11 @@ def _up(n_bytes: int) -> int:
 
 
 class _Lives:
-    """Instructions that touch each buffer, and those done before the first of them (bit sets of
-    positions).
-    """
+    """Instructions that touch each buffer, and those done before the first (bit sets of positions)."""
 
     def __init__(self, owned: Ownership, program: Program) -> None:
         self.lasting: set[Buffer] = set()
-        """Buffers that are fed, because a step may be repeated; and those read before they are written:
-        zeros."""
+        """Buffers that are fed, because a step may be repeated, or read before they are written: zeros."""
         access = Access(owned, program.machine, slots=program.slots)
         done: list[int] = []
         written: dict[Buffer, BoxSet] = {}

@@ -193,9 +193,7 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
 
 
 def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
-    """Divides an input by rows of tiles, because kernels take whole rows; the row with the machine's own tile
-    first.
-    """
+    """Divides an input by rows of tiles, which kernels take whole; that of the machine's own tile first."""
     layer = needed.buffer.layer
     own = writer.own(layer)
     rows = bands([piece.box for piece in writer.owned.of(layer)])

@@ -114,9 +114,7 @@ def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind, sums: GradientSu
 
 
 def of_micro_batches(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
-    """Lists the messages of a step: those of each micro-batch, and for each minibatch those of parameters and
-    norms.
-    """
+    """Lists the messages of a step; parameters and norms travel once for each minibatch."""
 
     def of(number: int, *, shared: bool, count: int) -> Iterator[Message]:
         for message in messages:

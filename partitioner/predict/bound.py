@@ -105,9 +105,7 @@ class Bound:
         return min(ways)
 
     def _took(self, machine: int) -> Iterator[float]:
-        """Seconds of each layer and each input, if this machine computed all of it; in the cheapest
-        pieces.
-        """
+        """Seconds of each layer and input if this machine computed all of it, in the cheapest pieces."""
         for grid in self.graph.computed:
             rows = [grid.n_rows]
             while rows[-1] > 1:
@@ -188,9 +186,7 @@ class Bound:
         ]
 
     def _hangs_together(self) -> bool:
-        """Whether full connections join all layers but the losses, and there are at least two of these
-        layers.
-        """
+        """Whether full connections join at least two layers, and all but the losses."""
         layers = [grid.name for grid in self.graph.computed if grid.name not in self.graph.losses]
         reached, edges = {layers[0]}, self._full_edges(losses=False)
         while new := {n for edge in edges for n in edge if reached & set(edge)} - reached:

@@ -100,9 +100,7 @@ class Costs:
         return self.cluster.machines[machine].step_s + 3 * self._cold_s(machine)
 
     def interrupts(self, machine: int) -> bool:
-        """Whether the communication thread takes its time from the kernel threads, because no other core is
-        left.
-        """
+        """Whether the communication thread takes its time from the kernel threads, for lack of a core."""
         found = self.cluster.machines[machine]
         return found.cores is None or found.cores <= found.threads
 

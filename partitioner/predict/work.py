@@ -22,8 +22,7 @@ from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
 
 GRADIENT_BLOCK_BYTES = 2 << 20
-"""Block of gradients that a FUSED_UPDATE holds for each kernel thread, unless a row is larger: half
-of a core's second cache."""
+"""Bytes of gradients that a FUSED_UPDATE holds for each thread, unless a row is larger: half an L2 cache."""
 
 _BY_LAYER: Final = frozenset(
     {Op.FORWARD, Op.MULTIPLY, Op.SUMMARISE, Op.GRAD_INPUT, Op.GRADIENT, Op.FUSED_UPDATE}

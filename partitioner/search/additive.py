@@ -45,8 +45,7 @@ from partita.partitioner.search.message_counts import (
 from partita.partitioner.search.task import Task
 
 JOINT_LIMIT: Final = 20_000
-"""Above this number of combined layouts of a layer and its consumers, each consumer is counted by itself
-..."""
+"""Above this number of combined layouts of a layer and its consumers, each consumer counts alone ..."""
 JOINT_MACHINES: Final = 80_000
 """... or above this number divided by the number of machines."""
 REMEMBERED: Final = 4_000_000
@@ -87,9 +86,7 @@ class Additive:
         return found
 
     def effort(self, choices: Mapping[str, Sequence[Choice]]) -> int:
-        """Estimates the number of exchanges to price for the tables; one over many machines counts several
-        times.
-        """
+        """Estimates the exchanges to price for the tables; one over many machines counts several times."""
         found: dict[Hashable, int] = {}
         pieces = {cut: _n_machines(cut) for cuts in choices.values() for cut in cuts}
         for grid in self.graph.computed:
@@ -101,14 +98,12 @@ class Additive:
         return sum(found.values())
 
     def _scopes(self, grid: Grid, choices: Mapping[str, Sequence[Choice]]) -> list[tuple[str, ...]]:
-        """Groups the consumers of a layer: all in one table if that is not too large, else each in its
-        own.
-        """
-        listeners = self._listeners(grid)
+        """Groups the consumers of a layer: all in one table, or each in its own if that is too large."""
+        consumers = self._consumers(grid)
         limit = min(JOINT_LIMIT, JOINT_MACHINES // self.n_machines)
-        if len(listeners) > 1 and _combinations((grid.name, *listeners), choices) > limit:
-            return [(name,) for name in listeners]
-        return [listeners] if listeners else []
+        if len(consumers) > 1 and _combinations((grid.name, *consumers), choices) > limit:
+            return [(name,) for name in consumers]
+        return [consumers] if consumers else []
 
     def _exchanges(
         self, grid: Grid, scope: tuple[str, ...], choices: Mapping[str, Sequence[Choice]]
@@ -128,7 +123,7 @@ class Additive:
             self._tables[key] = costs
         return self._tables[key]
 
-    def _listeners(self, grid: Grid) -> tuple[str, ...]:
+    def _consumers(self, grid: Grid) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
 
     def cost_s(self, cuts: Mapping[str, Choice]) -> float:
@@ -136,8 +131,8 @@ class Additive:
         total = 0.0
         for grid in self.graph.computed:
             total += self.compute_s(grid, cuts.get(grid.name))
-            if listeners := self._listeners(grid):
-                total += self.exchange_s(grid, {n: cuts.get(n) for n in (grid.name, *listeners)})
+            if consumers := self._consumers(grid):
+                total += self.exchange_s(grid, {n: cuts.get(n) for n in (grid.name, *consumers)})
         return total
 
     def compute_s(self, grid: Grid, cut: Choice) -> float:
@@ -285,14 +280,14 @@ class Additive:
         """
         kernels, communication = np.zeros(self.n_machines), np.zeros(self.n_machines)
         for grid in self.graph.computed:
-            cut, listeners = cuts.get(grid.name), self._listeners(grid)
+            cut, consumers = cuts.get(grid.name), self._consumers(grid)
             if cut is not None:
                 kernels += self._kernels_s(grid, cuts)
                 internal = exchanged(self.pieces(grid, cut), self.n_machines)
                 communication += internal.sent * self.least_send_s + internal.received * self.least_receive_s
-            if listeners:
-                up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
-                for way in (up, down) if self._adds_by_part(listeners) else (up,):
+            if consumers:
+                up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *consumers)})
+                for way in (up, down) if self._adds_by_part(consumers) else (up,):
                     took = way.sent * self.least_send_s + way.received * self.least_receive_s
                     communication += took * self.task.n_micro_batches
         both = np.where(self.interrupts, kernels + communication, np.maximum(kernels, communication))
@@ -318,11 +313,11 @@ class Additive:
             found += 5 * max(len(pieces), 1) + 6 * grid.shares_weights * len(pieces)
             if pieces and pieces[0].inputs is not None:
                 found += 2 * _to_each_other(len(pieces))
-            if listeners := self._listeners(grid):
-                up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *listeners)})
+            if consumers := self._consumers(grid):
+                up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *consumers)})
                 for way in (up, down):
                     found += 3 * float(way.sent.sum()) + float((way.received**2).sum()) / COMPARED
-                if any(self._exchanges_summaries(name) and choices.get(name) is None for name in listeners):
+                if any(self._exchanges_summaries(name) and choices.get(name) is None for name in consumers):
                     found += _to_each_other(len(pieces))
         return int(found)
 
@@ -331,8 +326,8 @@ class Additive:
         layer = self.graph[name].layer
         return isinstance(layer, Loss) and bool(layer.summary_rows)
 
-    def _adds_by_part(self, listeners: Sequence[str]) -> bool:
-        return all(not self.graph[name].layer.connectivity.ordered_gradients for name in listeners)
+    def _adds_by_part(self, consumers: Sequence[str]) -> bool:
+        return all(not self.graph[name].layer.connectivity.ordered_gradients for name in consumers)
 
     def _seconds(self, way: MessageCounts, row_bytes: int) -> float:
         """Prices the machine with most messages and the one with most bytes, with one latency."""

@@ -25,8 +25,7 @@ LARGEST: Final = 500_000
 NO_LIMIT: Final = 1 << 60
 """Bytes of a machine without a limit."""
 VECTORS: Final = 5
-"""Vectors as long as the parameters: themselves, gradients accumulated and in flight, an optimizer's state, a
-reserve."""
+"""Vectors of parameters: themselves, gradients accumulated and in flight, optimizer's state, a reserve."""
 
 
 def by_memory(task: Task) -> dict[str, Cut]:

@@ -66,9 +66,7 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """Replicates a layer without parameters; no picture, whose copies would need all of each other's
-    input.
-    """
+    """Replicates a layer without parameters; no picture, whose copies need all of each other's input."""
     ascending = group == tuple(sorted(group))
     if len(group) > 1 and ascending and not grid.parameters and not grid.is_picture:
         yield Replicated(group)

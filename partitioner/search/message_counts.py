@@ -87,8 +87,8 @@ def count_messages(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
     found.received[needed.machines] = senders
     found.received_rows[needed.machines] = needed.stops - needed.starts
     lows, highs = np.sort(needed.starts), np.sort(needed.stops)
-    listeners = np.searchsorted(lows, owned.stops, "left") - np.searchsorted(highs, owned.starts, "right")
-    found.sent[owned.machines] = listeners
+    consumers = np.searchsorted(lows, owned.stops, "left") - np.searchsorted(highs, owned.starts, "right")
+    found.sent[owned.machines] = consumers
     found.sent_rows[owned.machines] = (
         _above(owned.stops, lows)
         - _above(owned.stops, highs)
