@@ -151,13 +151,11 @@ class Ownership:
 
     def loss_shards(self, loss: str) -> tuple[int, ...]:
         """The machines that each evaluate their own scores, in the order of these; () if one does all."""
-        if loss not in self._loss_shards:
-            self._loss_shards[loss] = self._find_loss_shards(loss)
-        return self._loss_shards[loss]
+        return self._loss_shards.get(loss, ())
 
     @cached_property
     def _loss_shards(self) -> dict[str, tuple[int, ...]]:
-        return {}
+        return {loss: self._find_loss_shards(loss) for loss in self.graph.losses}
 
     def _find_loss_shards(self, loss: str) -> tuple[int, ...]:
         layer = self.graph[loss].layer
@@ -247,15 +245,14 @@ class Ownership:
 
     def needed_by_all(self, layer: str, machine: int) -> BoxSet:
         """The rows of a layer that any piece of the machine reads."""
-        found = self._needed_by_all.get((layer, machine))
-        if found is None:
-            found = BoxSet.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
-            self._needed_by_all[layer, machine] = found
-        return found
+        return self._needed_by_all.get((layer, machine), NOTHING)
 
     @cached_property
     def _needed_by_all(self) -> dict[tuple[str, int], BoxSet]:
-        return {}
+        found: dict[tuple[str, int], list[BoxSet]] = {}
+        for (edge, machine), rows in self._needed.items():
+            found.setdefault((edge.layer, machine), []).append(rows)
+        return {key: BoxSet.union(*sets) for key, sets in found.items()}
 
     def grad_rows(self, edge: Edge, machine: int) -> BoxSet:
         """The rows of `edge.layer` whose gradients the machine's piece of `edge.consumer` computes.
