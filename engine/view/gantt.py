@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.ticker import AutoMinorLocator, MaxNLocator
 
 from partita.engine.view import svg
@@ -201,15 +201,7 @@ class _Drawing:
             for _, group in groupby(order, key=attrgetter("lane"))
             for bar in merged(group, narrow_s=narrow_s, gap_s=0.5 * place.pixel_s)
         ]
-        boxes = []
-        for bar in shown:
-            left, top = bar.start_s / place.unit_s, place.tops[bar.lane]
-            right = max(bar.stop_s, bar.start_s + 0.3 * place.pixel_s) / place.unit_s
-            bottom = top + place.heights[bar.lane]
-            boxes.append(((left, top), (right, top), (right, bottom), (left, bottom)))
-        fills = [KINDS[bar.kind][0] for bar in shown]
-        artist = self.axes.add_collection(PolyCollection(boxes, facecolors=fills, clip_on=False, zorder=2))
-        self.picture.tooltips(artist, list(map(self._told, shown)))
+        self.picture.insert(self.axes, map(self._box, shown), zorder=2)
         for bar in gantt.bars if place.lane >= LABEL_SIZE + 3 else ():
             room = (bar.stop_s - bar.start_s) / place.pixel_s - 4
             labels = (words for words in bar.labels if svg.text_width(words, size=LABEL_SIZE) <= room)
@@ -218,6 +210,18 @@ class _Drawing:
                 x = (bar.start_s + bar.stop_s) / 2 / place.unit_s
                 y, ink = place.tops[bar.lane] + place.lane / 2 + 3.5, svg.ink_on(KINDS[bar.kind][0])
                 self.axes.text(x, y, label, size=LABEL_SIZE, color=ink, ha="center", clip_on=False)
+
+    def _box(self, bar: GanttBar) -> str:
+        place, width = self.place, (bar.stop_s - bar.start_s) / self.place.pixel_s
+        return svg.element(
+            "rect",
+            svg.title(self._told(bar)),
+            x=f"{place.left + bar.start_s / place.pixel_s:.3f}",
+            y=place.tops[bar.lane],
+            width=f"{max(width, 0.3):.3f}",
+            height=place.heights[bar.lane],
+            fill=KINDS[bar.kind][0],
+        )
 
     def _told(self, bar: GanttBar) -> str:
         took, since = readable_seconds(bar.stop_s - bar.start_s), readable_seconds(bar.start_s)

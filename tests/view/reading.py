@@ -41,7 +41,10 @@ def numbers(path: ElementTree.Element) -> list[float]:
 
 
 def box(shape: ElementTree.Element) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of a path of straight lines."""
+    """Left, top, right and bottom of a rectangle, or of a path of straight lines."""
+    if shape.tag == f"{SVG}rect":
+        x, y, width, height = (float(shape.attrib[name]) for name in ("x", "y", "width", "height"))
+        return x, y, x + width, y + height
     xs, ys = numbers(shape)[::2], numbers(shape)[1::2]
     return min(xs), min(ys), max(xs), max(ys)
 

@@ -17,7 +17,7 @@ from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Bar, Cluster, Plan, partition
 from tests.draws import examples
 from tests.plans import plans
-from tests.view.reading import box, digits, shapes, style, texts, tooltips
+from tests.view.reading import box, digits, shapes, texts, tooltips
 
 
 def bars(*spans: tuple[int, float, float, str]) -> Gantt:
@@ -48,8 +48,8 @@ def test_bars_lie_where_their_time_is() -> None:
         found["b: backward0.25: 750 ms, from 250 ms on"],
     )
     (left, top, right, bottom), (x, y, to_x, _) = box(first), box(second)
-    assert right - left == pytest.approx(PLOT / 2) and style(first)["fill"] == KINDS["forward"][0]
-    assert to_x - x == pytest.approx(PLOT * 3 / 4) and style(second)["fill"] == KINDS["backward"][0]
+    assert right - left == pytest.approx(PLOT / 2) and first.get("fill") == KINDS["forward"][0]
+    assert to_x - x == pytest.approx(PLOT * 3 / 4) and second.get("fill") == KINDS["backward"][0]
     assert x - left == pytest.approx(PLOT / 4) and y > bottom > top
     words = set(texts(root))
     assert {KINDS["forward"][1], KINDS["backward"][1], "a", "b", "0 s", "1 s", "forward0"} <= words

@@ -152,7 +152,7 @@ def ticks(picture: ElementTree.Element) -> list[tuple[str, str]]:
 def test_every_bar_lies_in_its_picture(page: str) -> None:
     for picture in pictures(page):
         width, height = float(picture.attrib["width"]), float(picture.attrib["height"])
-        bars = [shape for shape in shapes(picture).values() if shape.tag == f"{SVG}path"]
+        bars = [shape for shape in shapes(picture).values() if shape.tag in (f"{SVG}path", f"{SVG}rect")]
         for left, top, right, bottom in map(box, bars):
             assert left >= 0 and top >= 0 and right <= width + 0.5 and bottom <= height + 0.5
 

@@ -11,7 +11,7 @@ for (const box of document.querySelectorAll('[data-zoom]')) {
     words.push([text, x, fine.includes(text) ? step : Infinity]);
     short[key(x, text.getAttribute('y'))] = text;
   }
-  for (const bar of time.querySelectorAll('path > title')) {  // labels that fit after zooming
+  for (const bar of time.querySelectorAll('rect > title')) {  // labels that fit after zooming
     const { x, y, width, height } = bar.parentNode.getBBox(), label = /: (.*): .* from .* on$/.exec(bar.textContent);
     if (!label || height < 12.5 || width * 32 < 20 || width > label[1].length * 5.9 + 4) continue;
     const text = document.createElementNS('http://www.w3.org/2000/svg', 'text');
