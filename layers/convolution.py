@@ -55,7 +55,7 @@ class Conv2D(WeightedSum):
 
     @property
     def nodes(self) -> Shape:
-        """The filters."""
+        """The filters at each place."""
         return (self.filters,)
 
     @property

@@ -69,7 +69,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """Number of its values."""
         return math.prod(self.shape)
 
     def span(self, rows: Span) -> Span:
@@ -157,10 +157,10 @@ class Layer(Arguments, ABC):
         "weight_decay": "it is an argument of the optimizer, for example SGD(0.05, weight_decay=1e-4)",
         "kernel_regularizer": "write weight_decay in the optimizer, for example SGD(0.05, weight_decay=1e-4)",
     }
-    """What Keras and PyTorch call the arguments of layers."""
+    """Names of the arguments of layers in Keras and PyTorch."""
 
     name: str | None
-    """How the network calls it; None lets the network choose."""
+    """The layer's name in the network; None lets the network choose."""
 
     def __post_init__(self) -> None:
         try:
@@ -245,10 +245,10 @@ class Placeholder(Layer):
     @property
     def connectivity(self) -> Connectivity:
         """None: nothing feeds it."""
-        raise AssertionError("what is given listens to nobody")
+        raise AssertionError("a placeholder has no inputs")
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """As declared."""
+        """The shape as it was declared."""
         return self.given_shape
 
     @property
@@ -258,5 +258,5 @@ class Placeholder(Layer):
 
     @property
     def kind(self) -> str:
-        """`Input` or `Target`."""
+        """The kind, `Input` or `Target`."""
         return self.role.capitalize()

@@ -36,11 +36,11 @@ class Loss(Layer):
 
     @property
     def connectivity(self) -> Connectivity:
-        """All scores."""
+        """All of the scores."""
         return Full()
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """One node."""
+        """The shape of one node."""
         return (1,)
 
     @abstractmethod
@@ -82,7 +82,7 @@ class ScoreLoss(Loss):
     splits_scores = True
 
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """As many numbers as there are scores."""
+        """One number for each score."""
         return scores, None
 
 

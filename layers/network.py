@@ -82,7 +82,7 @@ class Network:
             self._refuse_targets(layer, name, sources)
         if len(sources) > 1 and not layer.several_inputs:
             raise ValueError(
-                f"{layer.kind} '{name}' listens to one input, not {len(sources)}; "
+                f"{layer.kind} '{name}' takes one input, not {len(sources)}; "
                 f"join them first, for example with Add()"
             )
         shapes = tuple(source.shape for source in sources)
@@ -126,7 +126,7 @@ class Network:
         return self._grids[name].shape
 
     def graph(self) -> Graph:
-        """The finished network.
+        """Freezes the finished network.
 
         Raises:
             ValueError: an input, a target or a layer is used by nobody, or a loss is not assigned.
@@ -171,10 +171,10 @@ class Network:
     def _refuse_targets(self, layer: Layer, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
         for source in sources:
             if self._is_target(source):
-                raise ValueError(f"{layer.kind} '{name}' listens to target '{source.name}'; only a loss may")
+                raise ValueError(f"{layer.kind} '{name}' reads target '{source.name}'; only a loss may")
             if isinstance(self._grids[source.name].layer, Loss):
                 raise ValueError(
-                    f"{layer.kind} '{name}' listens to loss '{source.name}'; a loss is the end of a network"
+                    f"{layer.kind} '{name}' reads loss '{source.name}'; a loss is the end of a network"
                 )
 
     def _check_first_call(self, layer: Layer) -> None:

@@ -10,7 +10,7 @@
 
     hidden = leaky_sum()(image)
 
-`incoming` is an array of the states that the node listens to, for one example; a `per_edge` parameter is an
+`incoming` is an array of the states of the node's senders, for one example; a `per_edge` parameter is an
 array of the same length, a `per_node` parameter one number. The engine compiles both functions over all
 nodes and examples, so they may use what Numba compiles: arithmetic, loops, `math`, NumPy on small arrays.
 """
@@ -100,7 +100,7 @@ class Node(Layer):
 
     @property
     def connectivity(self) -> Connectivity:
-        """As declared."""
+        """The wiring as it was declared."""
         return self.wiring
 
     @property

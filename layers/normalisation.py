@@ -38,11 +38,11 @@ class Neighbourhood(Patch):
 
 @dataclass(frozen=True)
 class LocalContrastNormalisation2D(Layer):
-    """How many local standard deviations a state lies above the local mean.
+    """Each activation as the number of local standard deviations above the local mean.
 
     Mean and deviation are those of one window around the place, over all channels; places weigh in by a
-    Gaussian, channels evenly, and outside the picture states are zero:
-    `(state - mean) / max(floor, deviation)`.
+    Gaussian, channels evenly, and outside the picture inputs are zero: `(input - mean) / max(floor,
+    deviation)`.
 
     Sources: Jarrett, Kavukcuoglu, Ranzato and LeCun, *What is the best multi-stage architecture for object
     recognition?*, ICCV 2009, subtractive and divisive normalisation. There, the deviation is taken over
@@ -54,8 +54,8 @@ class LocalContrastNormalisation2D(Layer):
     Args:
         kernel_size: height and width of the window, odd.
         sigma: standard deviation of the Gaussian, in places; a quarter of each extent if not given.
-        floor: the least that a state is divided by.
-        name: what the network calls the layer.
+        floor: the least divisor.
+        name: the layer's name in the network.
     """
 
     slowdown = 25.0
@@ -96,7 +96,7 @@ class LocalContrastNormalisation2D(Layer):
 
     @property
     def definition(self) -> NodeDefinition:
-        """Mean and deviation of the window."""
+        """Mean and deviation of the window, in scalars."""
         places, floor = np.outer(*self.windows).reshape(-1), self.floor
 
         def window(incoming: Any) -> tuple[Any, Any]:

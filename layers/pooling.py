@@ -66,7 +66,7 @@ class MaxPool2D(Pool2D):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The maximum."""
+        """The maximum of a patch, in scalars."""
 
         def upward(incoming):  # type: ignore[no-untyped-def]
             largest = incoming[0]
@@ -113,7 +113,7 @@ class AveragePool2D(Pool2D):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The mean."""
+        """The mean of a patch, in scalars."""
 
         def upward(incoming):  # type: ignore[no-untyped-def]
             total, n = 0.0, 0
@@ -150,7 +150,7 @@ class L2Pool2D(Pool2D):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The Euclidean norm."""
+        """The Euclidean norm of a patch, in scalars."""
 
         def upward(incoming):  # type: ignore[no-untyped-def]
             total = 0 * incoming[0]

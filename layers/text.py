@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""Numbers and their nouns in sentences."""
 
 from __future__ import annotations
 

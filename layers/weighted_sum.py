@@ -147,7 +147,7 @@ class LocallyConnected2D(WeightedSum):
 
     @property
     def nodes(self) -> Shape:
-        """The filters."""
+        """The filters at each place."""
         return (self.filters,)
 
     @property

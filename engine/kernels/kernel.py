@@ -173,7 +173,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Computes the output.
+        """Computes the output from the inputs.
 
         A layer that splits its sum is called once for each `block`, rows `[start, stop)` of its input, in a
         fixed order: the `first` call starts the sum, the `last` adds the bias and applies the activation.

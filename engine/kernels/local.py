@@ -155,7 +155,7 @@ class LocallyConnectedKernel(PatchSumKernel):
         bound(self._loops.finish_into, empty, self._no_bias, columns(arrays.output))
 
     def finish(self, sums: Array, output: Array, begin: int) -> None:
-        """Applies the activation."""
+        """Applies the activation to sums."""
         if sums is not output:  # all nodes as one: the bias is in the sums
             self._loops.finish_into(sums.reshape(1, -1), self._no_bias, output.reshape(1, -1))
         elif self._function != "linear":

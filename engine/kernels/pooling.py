@@ -47,7 +47,7 @@ class _PoolKernel(Kernel):
         """Adds to the gradient of these rows of the input, in `out`."""
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Pools every patch."""
+        """Pools every patch of the machine's rows."""
         own, (window, _), g = self.context.rows, self.context.windows[0], self._geometry
 
         def work(start: int, stop: int) -> None:

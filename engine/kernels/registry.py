@@ -74,7 +74,7 @@ def _maker(context: KernelContext) -> Maker:
     if context.grid.layer.definition is None:
         reason = "has no node definition"
     elif len(context.sources) > 1:
-        reason = f"listens to {len(context.sources)} inputs"
+        reason = f"takes {len(context.sources)} inputs"
     else:
         return NodeKernel
     raise ValueError(

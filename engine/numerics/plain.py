@@ -9,12 +9,12 @@ import numpy as np
 
 
 def upcast(x: Any) -> Any:
-    """Converts as `precision.upcast`."""
+    """Converts to a number, as `precision.upcast`."""
     return (np.uint32(x) << np.uint32(16)).view(np.float32) if isinstance(x, np.uint16) else x
 
 
 def downcast(value: Any, like: Any) -> Any:
-    """Converts as `precision.downcast`."""
+    """Converts to storage type, as `precision.downcast`."""
     if not isinstance(like, np.uint16):
         return type(like)(value)
     bits = int(np.float32(value).view(np.uint32))

@@ -150,8 +150,8 @@ MISTAKES: list[tuple[Callable[[Network, Any], Any], str]] = [
         lambda net, x: SoftmaxCrossEntropy(name="s")(x, net.target("t")),
         r"SoftmaxCrossEntropy 's': the scores have shape",
     ),
-    (lambda net, x: Dense(3, name="d")(net.target("t")), "Dense 'd' listens to target 't'; only a loss may"),
-    (lambda net, x: Dense(3, name="d")(HalfSquaredError()(x, net.target("t"))), "Dense 'd' listens to loss"),
+    (lambda net, x: Dense(3, name="d")(net.target("t")), "Dense 'd' reads target 't'; only a loss may"),
+    (lambda net, x: Dense(3, name="d")(HalfSquaredError()(x, net.target("t"))), "Dense 'd' reads loss"),
     (target_of_two_shapes, "target 't' already serves a loss of another shape"),
     (lambda net, x: setattr(net, "loss", Dense(3)(x)), "is not a loss; assign for example"),
     (lambda net, x: setattr(net, "loss", 3), "3 is not a loss; assign"),
@@ -175,5 +175,5 @@ def test_mistakes_are_refused_where_they_are_made(write: Callable[[Network, Any]
 
 def test_a_second_input_is_refused_by_layers_of_one() -> None:
     x = Network("n").input("x", shape=(4, 4, 2))
-    with pytest.raises(ValueError, match="Dense 'd' listens to one input, not 2"):
+    with pytest.raises(ValueError, match="Dense 'd' takes one input, not 2"):
         Dense(3, name="d")(x, x)

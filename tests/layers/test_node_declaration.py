@@ -102,7 +102,7 @@ def no_number_of_nodes() -> None:
     [
         (wrong_upward, r"scaled takes \(incoming\), but a node gives it \(incoming, gain\)"),
         (wrong_downward, r"errors takes \(incoming, error\), but a node gives it \(incoming, state, error\)"),
-        (two_inputs, "Node <lambda> 'mine' listens to one input, not 2"),
+        (two_inputs, "Node <lambda> 'mine' takes one input, not 2"),
         (no_number_of_nodes, "Node <lambda> 'mine': a fully connected layer needs its number of nodes"),
     ],
 )

@@ -75,7 +75,7 @@ class _LabelKernel(_ScoresKernel):
     """A loss whose target is a label."""
 
     n_summary: int
-    """How many numbers for each example a machine tells the others."""
+    """Numbers of a summary for each example."""
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)

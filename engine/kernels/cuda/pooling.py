@@ -46,7 +46,7 @@ class _PoolKernel(TensorKernel):
         return padded[:, self._sides[0] : self._sides[0] + self._geometry.width]
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Pools every patch."""
+        """Pools every patch of the machine's rows."""
         top, own, g = self._top, self.context.rows, self._geometry
         taps = [self._tap(self._x, top, own, y, c) for y in range(g.size_y) for c in range(g.size_x)]
 

@@ -19,7 +19,7 @@ TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.uint8): torch.uint8,
 }
-"""Of tensors, by the type of the arrays that hold the same numbers on the host."""
+"""Types of tensors, by the type of the arrays that hold the same numbers on the host."""
 
 
 def tensor_of(array: Array) -> torch.Tensor:

@@ -70,7 +70,7 @@ class ExpressionReader:
         return f"{self._n_fresh}_{prefix}"
 
     def read(self, node: ast.expr) -> Value:
-        """Reads an expression."""
+        """Reads an expression of any kind."""
         read = getattr(self, f"_{type(node).__name__.lower()}", None)
         if read is None:
             raise ir.Unsupported(type(node).__name__)

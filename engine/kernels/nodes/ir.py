@@ -62,7 +62,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Choice:
-    """`yes if condition else no`."""
+    """The expression `yes if condition else no`."""
 
     condition: Expression
     yes: Expression
@@ -89,7 +89,7 @@ TRUTHS = frozenset({"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"})
 
 @dataclass(frozen=True)
 class Assign:
-    """`name = value`."""
+    """The statement `name = value`."""
 
     name: str
     value: Expression
@@ -97,7 +97,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Store:
-    """`array[index] = value`, of an array of the function's own."""
+    """The statement `array[index] = value`, of an array of the function's own."""
 
     array: str
     index: Expression
@@ -106,7 +106,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Loop:
-    """`for variable in range(start, stop, step)`."""
+    """The statement `for variable in range(start, stop, step)`."""
 
     variable: str
     start: Expression
@@ -117,7 +117,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """`if condition: yes else: no`."""
+    """The statement `if condition: yes else: no`."""
 
     condition: Expression
     yes: tuple[Statement, ...]

@@ -21,7 +21,7 @@ from partita.engine.kernels.nodes.templates import templates
 def read_function(
     source: Written, given: Sequence[ir.Argument | ir.Item], *, calls: tuple[FunctionType, ...] = ()
 ) -> ir.Function:
-    """Reads a function.
+    """Reads a function into `ir`.
 
     Args:
         source: as written.

@@ -29,7 +29,7 @@ class Constants:
         return self.names.setdefault(written, f"C{len(self.names)}")
 
     def lines(self) -> list[str]:
-        """Returns their definitions."""
+        """Returns the definitions of all numbers."""
         return [f"{name} = R({written})" for written, name in self.names.items()]
 
 
@@ -40,7 +40,7 @@ def _whole(value: float) -> str:
 
 @dataclass
 class Writing:
-    """Writes expressions.
+    """Writes expressions in generated code.
 
     Args:
         kinds: of the variables.

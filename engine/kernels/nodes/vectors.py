@@ -173,7 +173,7 @@ class _Module:
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """The whole text of the module."""
         real = "float64" if self._signature.precision == "float64" else "float32"
         constants = "\n".join([f"R = np.{real}", *self.constants.lines()])
         return "\n\n".join([IMPORTS + constants, *self._parts]) + "\n"

@@ -52,7 +52,7 @@ class Lines:
 
 @dataclass
 class Outside(Writing):
-    """Writes uniform expressions.
+    """Writes uniform expressions in generated code.
 
     Args:
         own: the names of the function's own arrays.
@@ -115,7 +115,7 @@ class Inside(Outside):
 
 
 class BodyWriter:
-    """Writes statements.
+    """Writes statements of a node's function.
 
     Args:
         outside: writer of uniform expressions.
