@@ -3,11 +3,11 @@
 - Shared: `messages` (the closed union of what travels), `events` (events and effects of all machines),
   `names` (of hosts), `permissions` (who may send what), `retry`, `failure` (error reports), `clocks`.
 - A part: `instruction_scheduler` runs a program, `downpour_client` and `sandblaster_client` exchange with
-  the shards, `stall_detector` reports long waits.
+  the shards (in common: `shard_client`), `stall_detector` reports long waits.
 - A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch
   method's `commands` and sums gradients (`evaluation`, `sum_tree`).
-- The coordinator: `coordinator` is common to all drivers, with `coordinator_effects`, `membership`
-  (liveness), `host_registry`, `checkpointing` and `wait_graph`. `downpour_coordinator` and
+- The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
+  `coordinator_effects`, `membership` (liveness), `host_registry`, `checkpointing` and `wait_graph`. `downpour_coordinator` and
   `sandblaster_coordinator` derive from it; the latter has a `journaled_method`, a `command_tracker`, a
   `work_scheduler` over a `work_queue`, and `recovery`.
 
