@@ -73,12 +73,12 @@ class Reference:
 
     def _incoming(self, n: int, e: int, sources: Sequence[Array]) -> Array:
         """Gathers the inputs of node n for example e, from one input layer after the other."""
-        heard, outside = [], self.grid.layer.padding_value
+        found, outside = [], self.grid.layer.padding_value
         for (offsets, indices), source in zip(self._edges, sources, strict=False):
             flat = source.reshape(-1, source.shape[-1])
             senders = indices[offsets[n] : offsets[n + 1]]
-            heard += [outside if sender == PADDING else float(flat[sender, e]) for sender in senders]
-        return np.array(heard, dtype=np.float64)
+            found += [outside if sender == PADDING else float(flat[sender, e]) for sender in senders]
+        return np.array(found, dtype=np.float64)
 
     def _scatter(self, n: int, e: int, result: Sequence[Any], errors: Sequence[Array]) -> None:
         found = iter(result[0])

@@ -162,8 +162,8 @@ def test_machines_with_some_of_the_scores_agree(
     given_case = losses.given_case(loss, n=n, seed=seed)
     with on_device(device, losses):
         alone, together = (
-            losses.Judged(given_case),
-            losses.Judged(given_case, *(cut for cut in cuts if cut < n)),
+            losses.Evaluated(given_case),
+            losses.Evaluated(given_case, *(cut for cut in cuts if cut < n)),
         )
         np.testing.assert_allclose(together.errors, alone.errors, rtol=1e-12, atol=1e-15)
         assert together.metrics() == pytest.approx(alone.metrics())
@@ -174,10 +174,10 @@ def test_a_label_that_is_no_class_is_refused_when_the_step_is_judged(device: str
     target = np.array([[1, 5, 0]])
     given_case = case(SoftmaxCrossEntropy(), (5,), batch=3, target=target)
     with on_device(device, losses):
-        example_metrics = losses.Judged(given_case)
+        evaluated = losses.Evaluated(given_case)
         with pytest.raises(ValueError, match="was given the label 5; with 5 scores, labels are 0 to 4"):
-            example_metrics.metrics(3)
-        assert example_metrics.metrics(1)[0] > 0
+            evaluated.metrics(3)
+        assert evaluated.metrics(1)[0] > 0
 
 
 def test_a_state_that_is_no_number_spreads_over_its_neighbourhood_alone(device: str) -> None:

@@ -156,15 +156,15 @@ def play(given: Case, *cuts: int, extra: int = 0, threads: int = 1) -> Played:
     writes nowhere else.
     """
     edges = [0, *sorted(set(cuts) - {0, given.grid.n_rows}), given.grid.n_rows]
-    heard = [i for i, source in enumerate(given.sources) if source.layer.kind != "Target"]
-    sums = [np.zeros_like(given.inputs[i]) for i in heard]
-    begun = [NOTHING for _ in heard]
+    inputs = [i for i, source in enumerate(given.sources) if source.layer.kind != "Target"]
+    sums = [np.zeros_like(given.inputs[i]) for i in inputs]
+    begun = [NOTHING for _ in inputs]
     pieces, gradients = [], []
     for rows in pairwise(edges):
         piece = _Piece(given, rows, extra=extra, threads=threads)
         pieces.append(piece.state)
         gradients.append(piece.gradients)
-        for i in heard:
+        for i in inputs:
             begun[i] = piece.continue_errors(i, sums[i], begun[i])
         piece.pool.close()
     joined = []
@@ -189,7 +189,7 @@ def is_unwritten(array: Array) -> Array:
 
 
 class _Piece:
-    """One machine's rows: upward, delta and gradients at once; errors when asked."""
+    """One machine's rows: forward, activation and parameter gradients at once; input gradients when asked."""
 
     def __init__(self, given: Case, rows: tuple[int, int], *, extra: int, threads: int) -> None:
         self.given, self.context = given, given.context(rows, extra=extra, threads=threads)

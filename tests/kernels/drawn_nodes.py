@@ -138,8 +138,8 @@ class Writer:
     def truth(self) -> str:
         return self._drawn("t", 2)
 
-    def block(self, depth: int, room: int) -> list[str]:
-        return [line for _ in range(self._random.randint(1, room)) for line in self.statement(depth)]
+    def block(self, depth: int, buffer: int) -> list[str]:
+        return [line for _ in range(self._random.randint(1, buffer)) for line in self.statement(depth)]
 
     def statement(self, depth: int) -> list[str]:
         """A statement; those inside it are less deep."""

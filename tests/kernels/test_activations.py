@@ -64,9 +64,9 @@ def test_bits_do_not_depend_on_the_alignment(function: str, precision: str) -> N
     given = sums(64, precision)
     expected = given.copy()
     activate(function, expected)
-    room = np.empty(64 + 32, given.dtype)
+    buffer = np.empty(64 + 32, given.dtype)
     for offset in range(32):
-        moved = room[offset : offset + 64]
+        moved = buffer[offset : offset + 64]
         moved[:] = given
         activate(function, moved)
         assert moved.tobytes() == expected.tobytes()

@@ -32,7 +32,7 @@ def given_case(
     return case(loss, (n,) if labelled else (n, 2), batch=batch, seed=seed, target=target, dtype=dtype)
 
 
-class Judged:
+class Evaluated:
     """Results of machines that have the scores between the cuts; one alone has all of them."""
 
     def __init__(self, given: Case, *cuts: int) -> None:
@@ -92,7 +92,7 @@ def expected_errors(given: Case) -> Array:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_equals_the_definition_and_sends_the_errors_of_the_mean(loss: Loss) -> None:
     given = given_case(loss)
-    evaluated = Judged(given)
+    evaluated = Evaluated(given)
     np.testing.assert_allclose(evaluated.state, given.reference.forward(given.inputs), rtol=1e-12)
     np.testing.assert_allclose(evaluated.errors, expected_errors(given), rtol=1e-9, atol=1e-15)
     once = evaluated.errors.copy()
@@ -112,7 +112,7 @@ def test_machines_with_some_of_the_scores_agree_with_one_that_has_all(
     loss: Loss, n: int, batch: int, cuts: list[int], seed: int
 ) -> None:
     given = given_case(loss, n=n, batch=batch, seed=seed)
-    whole, parts = Judged(given), Judged(given, *(cut for cut in cuts if cut < n))
+    whole, parts = Evaluated(given), Evaluated(given, *(cut for cut in cuts if cut < n))
     np.testing.assert_allclose(parts.state, whole.state, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(parts.errors, whole.errors, rtol=1e-12, atol=1e-15)
     for count in (0, batch):
@@ -123,7 +123,7 @@ def test_machines_with_some_of_the_scores_agree_with_one_that_has_all(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_equals_torch(loss: Loss, dtype: type) -> None:
     given = given_case(loss, n=1200, dtype=dtype)
-    evaluated = Judged(given)
+    evaluated = Evaluated(given)
     scores = torch.from_numpy(given.inputs[0].reshape(-1, BATCH).T.copy()).requires_grad_()
     target = torch.from_numpy(given.inputs[1].reshape(-1, BATCH).T.copy())
     functions = torch.nn.functional
@@ -147,7 +147,7 @@ def test_equals_torch(loss: Loss, dtype: type) -> None:
 @pytest.mark.parametrize("cuts", [(), (300,)])
 def test_bfloat16_is_rounded_once(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss, n=600, dtype=np.float32).rounded
-    evaluated = Judged(given, *cuts)
+    evaluated = Evaluated(given, *cuts)
     wide = given.upcast
     expected = wide.reference.forward(wide.inputs)
     np.testing.assert_allclose(evaluated.state, expected, rtol=2.0**-8 * (1 + len(cuts)))
@@ -159,7 +159,7 @@ def test_bfloat16_is_rounded_once(loss: Loss, cuts: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 def test_counts_the_right_among_the_first_examples(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss)
-    evaluated = Judged(given, *cuts)
+    evaluated = Evaluated(given, *cuts)
     right = given.inputs[0].argmax(axis=0) == given.inputs[1][0]
     assert 0 < right.sum() < BATCH
     for count in (0, 3, BATCH):
@@ -169,8 +169,8 @@ def test_counts_the_right_among_the_first_examples(loss: Loss, cuts: tuple[int, 
 
 
 def test_a_target_of_numbers_is_neither_right_nor_wrong() -> None:
-    assert Judged(given_case(HalfSquaredError())).metrics()[1] == 0
-    assert Judged(given_case(BinaryCrossEntropy())).metrics()[1] == 0
+    assert Evaluated(given_case(HalfSquaredError())).metrics()[1] == 0
+    assert Evaluated(given_case(BinaryCrossEntropy())).metrics()[1] == 0
 
 
 @pytest.mark.parametrize("loss", LOSSES[:3])
@@ -178,7 +178,7 @@ def test_a_target_of_numbers_is_neither_right_nor_wrong() -> None:
 def test_large_scores_neither_overflow_nor_vanish(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss, dtype=np.float32)
     given.inputs[0][:] *= 1e4
-    evaluated = Judged(given, *cuts)
+    evaluated = Evaluated(given, *cuts)
     wide = case(loss, *(source.shape for source in given.sources[:1]), batch=BATCH, target=given.inputs[1])
     wide = replace(wide, inputs=(given.inputs[0].astype(np.float64), given.inputs[1]))
     np.testing.assert_allclose(evaluated.state, wide.reference.forward(wide.inputs), rtol=1e-5, atol=1e-5)
@@ -190,7 +190,7 @@ def test_large_scores_neither_overflow_nor_vanish(loss: Loss, cuts: tuple[int, .
 def test_a_score_that_is_no_number_is_found_in_the_loss(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss)
     given.inputs[0][1, 2] = np.nan
-    evaluated = Judged(given, *cuts)
+    evaluated = Evaluated(given, *cuts)
     assert np.isnan(evaluated.state[0]).tolist() == [example == 2 for example in range(BATCH)]
     assert np.isnan(evaluated.errors[1, 2])
 
@@ -202,4 +202,4 @@ def test_a_label_that_is_no_class_is_refused(loss: Loss, label: int) -> None:
     given.inputs[1][0, 2] = label
     message = rf"{loss.kind} '.*' was given the label {label}; .*labels are 0 to 4"
     with pytest.raises(ValueError, match=message):
-        Judged(given)
+        Evaluated(given)

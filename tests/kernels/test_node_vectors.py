@@ -61,8 +61,8 @@ class Nodes:
 
     def given(self, n: int, e: int) -> tuple[Any, ...]:
         edges = slice(self.offsets[n], self.offsets[n + 1])
-        heard = [0.0 if s < 0 else self.x[s, e] for s in self.senders[edges]]
-        return np.array(heard), self.weight[edges].copy(), float(self.bias[n])
+        senders_read = [0.0 if s < 0 else self.x[s, e] for s in self.senders[edges]]
+        return np.array(senders_read), self.weight[edges].copy(), float(self.bias[n])
 
     def states(self, function: FunctionType) -> Array:
         pairs = np.ndindex(len(COUNTS), BATCH)

@@ -44,9 +44,9 @@ def test_each_node_hears_its_edges(
         assert found.width == np.diff(offsets).max()
         for n, (start, stop) in enumerate(pairwise(offsets)):
             begin = found.firsts[n]
-            heard = found.senders[begin : begin + found.counts[n]]
+            senders_read = found.senders[begin : begin + found.counts[n]]
             expected = [s - first if s != PADDING else PADDING for s in senders[start:stop]]
-            assert heard.tolist() == expected
+            assert senders_read.tolist() == expected
             there = [s for s in expected if s != PADDING]
             assert (found.least[n], found.most[n]) == (min(there, default=2**31 - 1), max(there, default=-1))
         if n_lists is not None and at_once > 1:

@@ -1,4 +1,4 @@
-"""Scratch is lent to as many as there are threads, and comes back whatever happens."""
+"""Scratch: as many arrays as threads, each returned whatever happens."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def test_a_part_of_a_picture_is_wired_as_it_is_in_the_whole(
     shape = patch.shape(source, None if per_channel else (3,))
     left = draw(st.integers(0, shape[1] - 1))
     right = draw(st.integers(left + 1, shape[1]))
-    heard = patch.source_rows(Box(((0, shape[0]), (left, right))), shape, source, columns=True)
-    low, high = heard.hull.columns or (0, extent[1])
+    senders_read = patch.source_rows(Box(((0, shape[0]), (left, right))), shape, source, columns=True)
+    low, high = senders_read.hull.columns or (0, extent[1])
     window = draw(st.integers(0, low)), draw(st.integers(high, extent[1]))
     part = patch.within((left, right), window, shape, source)
     local, width = (shape[0], right - left, shape[2]), window[1] - window[0]

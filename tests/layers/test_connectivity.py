@@ -34,8 +34,8 @@ class Wired:
             int(np.ravel_multi_index(tuple(np.array(place) + shifts), self.shape))
             for place in np.ndindex(*region.shape)
         ]
-        heard = {int(i) for n in nodes for i in indices[offsets[n] : offsets[n + 1]]}
-        return heard - {PADDING}
+        senders_read = {int(i) for n in nodes for i in indices[offsets[n] : offsets[n + 1]]}
+        return senders_read - {PADDING}
 
 
 def positions(regions: tuple[Box, ...], shape: Shape) -> set[int]:
@@ -99,22 +99,22 @@ def regions(shape: Shape) -> st.SearchStrategy[Box]:
 @given(st.data(), anything)
 def test_source_rows_are_those_of_the_edges(data: st.DataObject, wired: Wired) -> None:
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, wired.shape[0])] * 2)))
-    heard = wired.senders(Box.of_rows(start, stop, shape=wired.shape))
+    senders_read = wired.senders(Box.of_rows(start, stop, shape=wired.shape))
     stride = math.prod(wired.source[1:])
     found = wired.wiring.source_rows(Box.of_rows(start, stop), wired.shape, wired.source)
     rows = {row for a, b in found.spans for row in range(a, b)}
-    assert rows == {i // stride for i in heard}
+    assert rows == {i // stride for i in senders_read}
 
 
 @given(st.data(), anything)
 def test_sources_hold_every_sender_of_a_region(data: st.DataObject, wired: Wired) -> None:
     region = data.draw(regions(wired.shape))
     found = wired.wiring.sources(region, wired.source)
-    heard, held = wired.senders(region), positions(found, wired.source)
-    assert heard <= held
+    senders_read, held = wired.senders(region), positions(found, wired.source)
+    assert senders_read <= held
     assert all(box.size for box in found)
     if isinstance(wired.wiring, OneToOne | Full):
-        assert heard == held
+        assert senders_read == held
     starts = [box.bounds[0] for box in found]
     assert starts == sorted(starts)
 

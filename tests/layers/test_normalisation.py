@@ -21,9 +21,9 @@ def test_a_node_listens_to_itself_and_to_all_channels_around_it() -> None:
     assert layer(picture).shape == (4, 5, 2)
     offsets, senders = layer.connectivity.edges((1, 2), (4, 5, 2), (4, 5, 2))
     assert np.diff(offsets).tolist() == [19] * 10
-    heard = senders[19:38]  # of the second channel in row 1, column 0
-    assert heard[0] == 11
-    assert heard[1:].reshape(3, 3, 2).tolist() == [
+    senders_read = senders[19:38]  # of the second channel in row 1, column 0
+    assert senders_read[0] == 11
+    assert senders_read[1:].reshape(3, 3, 2).tolist() == [
         [[-1, -1], [0, 1], [2, 3]],
         [[-1, -1], [10, 11], [12, 13]],
         [[-1, -1], [20, 21], [22, 23]],

@@ -87,10 +87,10 @@ def test_within_units_in_the_last_place(
 def test_bits_do_not_depend_on_offset_and_length(loop: Loop, dtype: type) -> None:
     x = np.random.default_rng(1).normal(size=97).astype(dtype) * 20
     whole = applied(loop, x)
-    room, out = np.empty(97 + 64, dtype), np.empty(97 + 64, dtype)
+    buffer, out = np.empty(97 + 64, dtype), np.empty(97 + 64, dtype)
     for offset in range(32):
         for length in (1, 2, 15, 16, 17, 33, 97):
-            source, target = room[offset : offset + length], out[31 - offset : 31 - offset + length]
+            source, target = buffer[offset : offset + length], out[31 - offset : 31 - offset + length]
             source[:] = x[:length]
             loop(source, target)
             assert target.tobytes() == whole[:length].tobytes()

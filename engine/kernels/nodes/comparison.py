@@ -209,18 +209,20 @@ def _drawn(signature: Signature, role: str) -> Iterator[Inputs]:
             numbers(flat) if kind == "e" else float(numbers(flat)[0])
             for flat, (_, kind) in zip(flats, signature.parameters, strict=True)
         ]
-        heard = np.ascontiguousarray(numbers(incoming).T)
-        last = [[]] * _EXAMPLES if role == "upward" else _states_and_errors(heard, signature, numbers_of)
-        given = tuple((one, *learned, *more) for one, more in zip(heard, last, strict=True))
+        incoming_rows = np.ascontiguousarray(numbers(incoming).T)
+        last = (
+            [[]] * _EXAMPLES if role == "upward" else _states_and_errors(incoming_rows, signature, numbers_of)
+        )
+        given = tuple((one, *learned, *more) for one, more in zip(incoming_rows, last, strict=True))
         yield Inputs(signature, incoming, flats, given)
 
 
 def _states_and_errors(
-    heard: Array, signature: Signature, numbers_of: Callable[..., Any]
+    incoming_rows: Array, signature: Signature, numbers_of: Callable[..., Any]
 ) -> list[list[float]]:
     """Draws a state and an error for each example; half of the states are one that comes in."""
-    drawn = numbers(stored(np.asarray(numbers_of(size=(len(heard), 2)), np.float64), signature))
-    drawn[::2, 0] = heard[::2].max(axis=1)
+    drawn = numbers(stored(np.asarray(numbers_of(size=(len(incoming_rows), 2)), np.float64), signature))
+    drawn[::2, 0] = incoming_rows[::2].max(axis=1)
     return [[float(state), float(error)] for state, error in drawn]
 
 

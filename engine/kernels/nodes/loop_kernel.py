@@ -62,8 +62,8 @@ class NodeLoopKernel(Kernel):
         down, wiring, window = self._trained, self._wiring, self.context.grad_windows[0]
         per_row, first = self.context.sources[0].nodes_per_row, self.context.windows[0][0]
         stored, sums = self.arrays.grad_input(0), self._sums
-        delta = columns(self.arrays.own_grad)
-        given = (*self._table, wiring.least, wiring.most, *self._parameters, self._state, delta)
+        grad = columns(self.arrays.own_grad)
+        given = (*self._table, wiring.least, wiring.most, *self._parameters, self._state, grad)
 
         def work(start: int, stop: int) -> None:
             place, out = rows_of(sums, (start, stop), window), rows_of(stored, (start, stop), window)

@@ -69,12 +69,12 @@ def backward_sum_play(backward_sum: Loop | None, weight: int) -> Play:
 
     def play(inputs: Inputs) -> Array:
         state, error = inputs.last(-2), inputs.last(-1)
-        delta = error
+        grad = error
         if backward_sum is not None:
-            delta = stored(np.zeros(error.shape), inputs.signature)
-            backward_sum(len(inputs.incoming), *_of_nodes(inputs), state, error, delta, 0)
+            grad = stored(np.zeros(error.shape), inputs.signature)
+            backward_sum(len(inputs.incoming), *_of_nodes(inputs), state, error, grad, 0)
         results = []
-        for given, of_sum in zip(inputs.given, numbers(delta)[0], strict=True):
+        for given, of_sum in zip(inputs.given, numbers(grad)[0], strict=True):
             learned = [
                 of_sum * (given[0] if i == weight else np.ones(1)) for i in range(len(inputs.parameters))
             ]

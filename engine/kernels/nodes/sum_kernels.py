@@ -109,12 +109,12 @@ class NodePatchSumKernel(PatchSumKernel):
     def _receivers(self, rows: Spans) -> tuple[int, int]:
         """Finds the machine's rows that read one of these rows of the input."""
         grid, (source,), (start, stop) = self.context.grid, self.context.sources, self.context.rows
-        heard = (
+        inputs = (
             grid.connectivity.source_rows(Box.of_rows(row, row + 1), grid.shape, source.shape)
             for row in range(start, stop)
         )
         asked = BoxSet.of_rows(*rows)
-        found = [row for row, of_row in enumerate(heard, start) if of_row.overlaps(asked)]
+        found = [row for row, of_row in enumerate(inputs, start) if of_row.overlaps(asked)]
         return (found[0], found[-1] + 1) if found else (start, start)
 
 

@@ -41,10 +41,10 @@ def _generate_stack(typing_context, length, kind):  # type: ignore[no-untyped-de
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         data = context.get_data_type(array_type.dtype)
         with builder.goto_entry_block():
-            room = builder.alloca(data, length.literal_value)
-            room.align = 64
+            buffer = builder.alloca(data, length.literal_value)
+            buffer.align = 64
         n = context.get_constant(types.intp, length.literal_value)
-        return _view(context, builder, array_type, room, n)
+        return _view(context, builder, array_type, buffer, n)
 
     return array_type(length, kind), generate
 
@@ -156,8 +156,8 @@ def gather(x: Any, padding: Any, senders: Any, first: int, fan_in: int, tile: An
 
 
 @compiled
-def numbers_of(parameter: Any, edge: int, fan_in: int, room: Any) -> Any:
+def numbers_of(parameter: Any, edge: int, fan_in: int, buffer: Any) -> Any:
     """Copies a node's part of a parameter of the edges, which its functions must not change."""
     for k in range(fan_in):
-        room[k] = upcast(parameter[edge + k])
-    return _read_only(room[:fan_in])
+        buffer[k] = upcast(parameter[edge + k])
+    return _read_only(buffer[:fan_in])

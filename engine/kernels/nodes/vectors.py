@@ -146,10 +146,10 @@ def backward_sum_text(found: WeightedSum, downward: ir.Function, signature: Sign
     assert found.downward is not None
     module = _Module(downward, signature)
     module.loop(
-        f"backward_sum(fan_in, {signature.of_nodes}state, error, delta, begin)",
+        f"backward_sum(fan_in, {signature.of_nodes}state, error, grad, begin)",
         "for n in range(state.shape[0]):",
         found.downward,
-        each_tile=["result = part(delta, n, at, m)"],
+        each_tile=["result = part(grad, n, at, m)"],
         wired=False,
     )
     return module.text

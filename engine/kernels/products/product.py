@@ -85,11 +85,11 @@ def _by_numpy(
     """
     if not accumulate:
         return partial(_multiply, a, b, out, pool) if pool.threads > 1 else partial(np.matmul, a, b, out)
-    room = scratch or Scratch(1, out.dtype)
-    room.reserve(out.size)
+    buffer = scratch or Scratch(1, out.dtype)
+    buffer.reserve(out.size)
 
     def add() -> None:
-        with room.take(out.size) as flat:
+        with buffer.take(out.size) as flat:
             term = flat.reshape(out.shape)
             _multiply(a, b, term, pool)
             np.add(out, term, out)

@@ -53,13 +53,13 @@ def product(
         multiply = _of_rows(a, right, b.shape[1], out, pool, accumulate=accumulate)
         return partial(multiply, right, b.strides[0] // b.itemsize)
     stride = padded_stride(b.shape[1], out.itemsize)
-    size, room = len(b) * stride, scratch or Scratch(1, out.dtype)
-    room.reserve(size)
+    size, buffer = len(b) * stride, scratch or Scratch(1, out.dtype)
+    buffer.reserve(size)
     backward_sum = _transposition(b.T, out, stride, pool)
     multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, pool, accumulate=accumulate)
 
     def call() -> None:
-        with room.take(size) as transposed:
+        with buffer.take(size) as transposed:
             backward_sum(transposed)
             multiply(transposed, stride)
 
@@ -151,9 +151,9 @@ def _evenly(steps: int, longest: int, multiple: int) -> int:
 
 
 @compiled
-def _shifted(walk: Strides, rows: int, steps: int) -> Strides:
-    at = walk.at + rows * walk.row_stride + steps * walk.step_stride
-    return Strides(at, walk.row_stride, 0, walk.step_stride)
+def _shifted(strides: Strides, rows: int, steps: int) -> Strides:
+    at = strides.at + rows * strides.row_stride + steps * strides.step_stride
+    return Strides(at, strides.row_stride, 0, strides.step_stride)
 
 
 @compiled

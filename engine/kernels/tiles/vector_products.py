@@ -117,8 +117,8 @@ class _Tiles:
         """Writes one tile with these masks of its vectors."""
         builder, vectors = self.builder, self.vectors
         into, from_left = (
-            [self._place(data, walk.at, (number(row), walk.row_stride)) for row in range(n_rows)]
-            for data, walk in ((self.out, self.into), (self.left, self.from_left))
+            [self._place(data, strides.at, (number(row), strides.row_stride)) for row in range(n_rows)]
+            for data, strides in ((self.out, self.into), (self.left, self.from_left))
         )
         places = [(row, v, mask) for row in into for v, mask in enumerate(masks)]
         sums = [cgutils.alloca_once(builder, vectors.type) for _ in places]
@@ -144,8 +144,8 @@ class _Tiles:
         """Multiplies one number for each row by one vector for each mask."""
         builder, vectors = self.builder, self.vectors
         from_left, from_right = (
-            builder.add(builder.mul(outer, walk.outer_stride), builder.mul(step, walk.step_stride))
-            for walk in (self.from_left, self.from_right)
+            builder.add(builder.mul(outer, strides.outer_stride), builder.mul(step, strides.step_stride))
+            for strides in (self.from_left, self.from_right)
         )
         begin = builder.gep(self.right, [builder.add(self.from_right.at, from_right)])
         lanes = [vectors.load(self._lane(begin, v), mask) for v, mask in enumerate(masks)]
@@ -163,8 +163,10 @@ class _Tiles:
         begin = self._place(self.left, following.at, (outer, numbers))
         is_none = builder.icmp_signed("<", following.at, number(0))
         self._ask_for(begin, builder.select(is_none, number(0), numbers))
-        walk = self.from_right
-        end = self._place(self.right, walk.at, (outer, walk.outer_stride), (self.steps, walk.step_stride))
+        strides = self.from_right
+        end = self._place(
+            self.right, strides.at, (outer, strides.outer_stride), (self.steps, strides.step_stride)
+        )
         self._ask_for(end, following.beyond)
 
     def _ask_for(self, begin: ir.Value, count: ir.Value) -> None:
@@ -279,8 +281,10 @@ def multiply(
 
 
 @register_jitable
-def _from_row(walk: Strides, row: int) -> Strides:
-    return Strides(walk.at + row * walk.row_stride, walk.row_stride, walk.outer_stride, walk.step_stride)
+def _from_row(strides: Strides, row: int) -> Strides:
+    return Strides(
+        strides.at + row * strides.row_stride, strides.row_stride, strides.outer_stride, strides.step_stride
+    )
 
 
 @register_jitable
@@ -296,14 +300,14 @@ def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # typ
     takes = (out, into, numbers, types.intp, types.intp, types.intp)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        _, walk, _, at, rows, lanes = arguments
+        _, strides, _, at, rows, lanes = arguments
         target, source = (data_of(context, builder, takes[k], arguments[k]) for k in (0, 2))
-        vectors, walk = (
+        vectors, strides = (
             Vectors(builder, target.type.pointee),
-            Strides(*cgutils.unpack_tuple(builder, walk, 4)),
+            Strides(*cgutils.unpack_tuple(builder, strides, 4)),
         )
         with cgutils.for_range(builder, rows) as row:
-            place = builder.gep(target, [builder.add(walk.at, builder.mul(row.index, walk.row_stride))])
+            place = builder.gep(target, [builder.add(strides.at, builder.mul(row.index, strides.row_stride))])
             value = builder.load(builder.gep(source, [builder.add(at, row.index)]))
             repeated = vectors.repeat_upcast(value)
             with cgutils.for_range_slice(builder, number(0), lanes, number(vectors.lanes), I64) as (lane, _):
