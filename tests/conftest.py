@@ -14,6 +14,7 @@ from tests.draws import register_profiles
 from tests.leaks import Census, mark_descendants, orphans_killed
 
 register_profiles()
+pytest.register_assert_rewrite("tests.properties")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -260,3 +260,11 @@ def _judged(
         kind = draw(st.sampled_from([*kinds, SoftmaxCrossEntropy, OneVsRest] if classes else kinds))
         found.append(kind()(scores, net.target(f"target{n}")))
     return found
+
+
+def large(*, nodes: int = 500) -> Network:
+    """Two dense layers with products large enough for a choice of library."""
+    net = Network("large")
+    hidden = Dense(nodes, name="hidden")(net.input("x", shape=300))
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(hidden), net.target("y"))
+    return net

@@ -20,9 +20,8 @@ from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import SIMULATED, cuda
 from partita.engine.parameters import Optimizer, UpdateContext
 from partita.engine.parameters.optimizers.on_cuda import update_kernel
-from tests.cuda.test_compiled_kernels import largest, largest_errors
-from tests.cuda.test_optimizers import OPTIMIZERS
-from tests.kernels import test_node as nodes
+from tests.cuda.optimizers import OPTIMIZERS
+from tests.kernels.node_functions import largest, largest_errors, leaky_sum, leaky_sum_errors
 from tests.networks import energy, energy_errors
 
 HOPPER = (9, 0)
@@ -77,7 +76,7 @@ def test_local_layers(precision: str) -> None:
 
 
 FUNCTIONS = [
-    (nodes.leaky_sum, nodes.leaky_sum_errors, (("weight", "e"), ("bias", "n")), "float32"),
+    (leaky_sum, leaky_sum_errors, (("weight", "e"), ("bias", "n")), "float32"),
     (energy, energy_errors, (("gain", "n"),), "bfloat16"),
     (largest, largest_errors, (("scale", "n"),), "float64"),
 ]

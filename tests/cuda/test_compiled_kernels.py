@@ -14,17 +14,19 @@ from partita.engine.kernels.cuda.local import LocallyConnectedKernel
 from partita.engine.kernels.cuda.node import NodeKernel
 from partita.layers import LocallyConnected2D, Node, Patch, per_node
 from tests.cuda.on_device import WITH_NUMBA, on_device
-from tests.kernels import test_local as local
-from tests.kernels import test_node as nodes
-from tests.kernels.cases import assert_same_bits, assert_true, case, cut_points, play, seeds
+from tests.kernels import node_functions as functions
+from tests.kernels.cases import case, cut_points, play, seeds
+from tests.kernels.drawn_layers import locally_connected, wired
+from tests.kernels.node_functions import largest, largest_errors
 from tests.networks import LEARNS, energy, energy_errors
+from tests.properties.kernels import assert_same_bits, assert_true
 
 pytestmark = pytest.mark.parametrize("device", WITH_NUMBA)
 small = st.tuples(st.integers(3, 5), st.integers(3, 4), st.integers(1, 2))
 batches = st.sampled_from([1, 3, 6])
 
 
-@given(st.data(), local.layers(), small, batches, seeds)
+@given(st.data(), locally_connected(), small, batches, seeds)
 @settings(max_examples=10)
 def test_a_local_layer_equals_its_node_definition_in_pieces_to_the_bit(
     device: str, data: st.DataObject, layer: Any, picture: tuple[int, int, int], batch: int, seed: int
@@ -41,13 +43,13 @@ def test_a_local_layer_equals_its_node_definition_in_pieces_to_the_bit(
     assert isinstance(kernels[0], LocallyConnectedKernel)
 
 
-@given(st.data(), nodes.wired(), batches, seeds)
+@given(st.data(), wired(), batches, seeds)
 @settings(max_examples=10)
 def test_a_node_equals_plain_python_in_pieces_to_the_bit(
     device: str, data: st.DataObject, drawn: tuple[Any, Any, Any], batch: int, seed: int
 ) -> None:
     wiring, shape, n = drawn
-    layer = Node(wiring, nodes.leaky_sum, nodes.leaky_sum_errors, learns=nodes.LEARNS, nodes=n)
+    layer = Node(wiring, functions.leaky_sum, functions.leaky_sum_errors, learns=functions.LEARNS, nodes=n)
     given_case = case(layer, shape, batch=batch, seed=seed)
     cuts = data.draw(cut_points(given_case.grid.n_rows))
     with on_device(device) as kernels:
@@ -59,7 +61,7 @@ def test_a_node_equals_plain_python_in_pieces_to_the_bit(
 
 ROUNDED = [
     LocallyConnected2D(5, 2, stride=2, padding=1, activation="sigmoid"),
-    Node(Patch(2), nodes.leaky_sum, nodes.leaky_sum_errors, learns=nodes.LEARNS, nodes=(2,)),
+    Node(Patch(2), functions.leaky_sum, functions.leaky_sum_errors, learns=functions.LEARNS, nodes=(2,)),
     Node(Patch(2, per_channel=True), energy, energy_errors, learns=LEARNS[energy][1]),
 ]
 
@@ -74,24 +76,6 @@ def test_in_bfloat16_it_rounds_what_it_stores(device: str, layer: Any) -> None:
     assert_true(given_case, played, rtol=2.0**-6, atol=2.0**-4)
 
 
-def largest(incoming, scale):  # type: ignore[no-untyped-def]
-    """Node with an array of its own in the backward function, unlike a weighted sum."""
-    most = incoming[0]
-    for k in range(1, len(incoming)):
-        most = max(most, incoming[k])
-    return scale * most
-
-
-def largest_errors(incoming, scale, state, error):  # type: ignore[no-untyped-def]
-    errors = 0.0 * incoming
-    which = 0
-    for k in range(1, len(incoming)):
-        if incoming[k] > incoming[which]:
-            which = k
-    errors[which] = scale * error
-    return errors, error * incoming[which]
-
-
 def test_a_node_with_an_array_of_its_own(device: str) -> None:
     layer = Node(Patch(2), largest, largest_errors, learns=(("scale", per_node()),), nodes=(2,))
     given_case = case(layer, (4, 3, 1), batch=3)
@@ -101,7 +85,7 @@ def test_a_node_with_an_array_of_its_own(device: str) -> None:
 
 
 def test_nodes_that_share_weights_add_to_one_gradient(device: str) -> None:
-    given_case = case(nodes.OwnConv2D(3, 2, activation="tanh"), (4, 4, 2), batch=3)
+    given_case = case(functions.OwnConv2D(3, 2, activation="tanh"), (4, 4, 2), batch=3)
     with on_device(device) as kernels:
         whole = play(given_case)
         assert_true(given_case, whole)
@@ -112,7 +96,7 @@ def test_nodes_that_share_weights_add_to_one_gradient(device: str) -> None:
 
 
 def test_a_function_that_a_gpu_cannot_run_is_refused_with_a_way_out(device: str) -> None:
-    layer = Node(Patch(2), nodes.root, nodes.root_errors, nodes=(1,), name="mine")
+    layer = Node(Patch(2), functions.root, functions.root_errors, nodes=(1,), name="mine")
     refused = pytest.raises(NodeCompileError, match=r"'mine': root cannot run on cuda:0, .* device is 'cpu'")
     with refused, on_device(device):
         case(layer, (3, 3, 1), batch=2).kernel()

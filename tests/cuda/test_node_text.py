@@ -5,52 +5,21 @@ functions.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from partita.engine.kernels.cuda import node as node_kernels
 from partita.engine.kernels.cuda.node_text import downward_text, upward_text
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.source import written
 from tests.kernels.cases import seeds
+from tests.kernels.cuda_text import plain
 from tests.kernels.drawn_nodes import downward, function_of, upward
-from tests.kernels.test_node_vectors import BATCH, COUNTS, SENDERS, SIGNATURE, Nodes
+from tests.kernels.four_nodes import BATCH, COUNTS, SENDERS, SIGNATURE, Nodes
 
 WIDTH = max(COUNTS)
-
-
-def plain(text: str) -> dict[str, Any]:
-    """The kernels of a text as functions of Python; what is not set is NaN."""
-    names: dict[str, Any] = {
-        "math": math,
-        "np": np,
-        "R": np.float64,
-        "strided": range,
-        "device": lambda function: function,
-        "cuda": SimpleNamespace(local=SimpleNamespace(array=lambda n, kind: np.full(n, np.nan, kind))),
-        "upcast": lambda value: value,
-        "downcast": lambda value, like: value,
-        "fma": lambda a, b, c: a * b + c,
-        "exponential": math.exp,
-        "hyperbolic_tangent": math.tanh,
-        "within": node_kernels._within,
-        "kept": node_kernels._kept,
-        "keep": node_kernels._keep,
-        "number": lambda parameter, edge, k: parameter[edge + k] if k >= 0 else math.nan,
-        "heard": lambda x, senders, first, k, e: _heard(x, senders, first, k, e),
-    }
-    exec(text, names)
-    return names
-
-
-def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> float:
-    if k < 0:
-        return math.nan
-    return float(x[senders[first + k], e]) if senders[first + k] >= 0 else 0.0
 
 
 def table(nodes: Nodes) -> tuple[Any, ...]:

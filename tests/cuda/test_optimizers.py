@@ -8,29 +8,14 @@ import torch
 
 from partita.engine.numerics import downcast_array
 from partita.engine.parameters import (
-    LARS,
     SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Momentum,
     Optimizer,
-    RMSProp,
     UpdateContext,
 )
 from partita.engine.runtime.devices import Device
 from tests.cuda.on_device import WITH_NUMBA
+from tests.cuda.optimizers import OPTIMIZERS
 
-OPTIMIZERS = [
-    SGD(0.1, weight_decay=0.01),
-    Momentum(0.1, nesterov=True),
-    Adagrad(0.1),
-    RMSProp(0.01),
-    RMSProp(0.01, momentum=0.5, centered=True),
-    Adam(0.01),
-    AdamW(0.01),
-    LARS(0.1),
-]
 N = 11
 
 

@@ -22,32 +22,44 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from tests.cuda.on_device import DEVICES, on_device
-from tests.kernels import test_convolution as convolutions
-from tests.kernels import test_dense as dense
-from tests.kernels import test_elementwise as elementwise
-from tests.kernels import test_losses as losses
-from tests.kernels import test_normalisation as normalisation
-from tests.kernels import test_pooling as pools
-from tests.kernels.cases import (
-    Case,
-    activations,
-    assert_same_bits,
-    assert_true,
-    batches,
-    case,
-    cut_points,
-    pictures,
-    play,
-    seeds,
+from tests.kernels import dense_cases, loss_cases
+from tests.kernels.cases import Case, activations, batches, case, cut_points, pictures, play, seeds
+from tests.kernels.dense_cases import PRECISIONS
+from tests.kernels.drawn_layers import (
+    POOLS,
+    convolution_cases,
+    dense_shapes,
+    layers_and_inputs,
+    normalisations,
+    pools,
+)
+from tests.kernels.loss_cases import LABELLED, LOSSES, Evaluated
+from tests.properties.dense import (
+    assert_blocks_equal_whole,
+    assert_blocks_round_once,
+    assert_gradients_by_rows_equal_whole,
+    assert_rows_written_or_added,
+)
+from tests.properties.kernels import assert_same_bits, assert_true
+from tests.properties.layers import (
+    assert_nan_stays_in_neighbourhood,
+    assert_patch_on_padding_is_bias,
+    assert_ties_and_zeros,
+)
+from tests.properties.losses import (
+    assert_counts_right_examples,
+    assert_large_scores_stay_finite,
+    assert_loss_and_errors_of_the_mean,
+    assert_nan_score_shows_in_loss,
 )
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
-pools_and_pictures = st.tuples(pools.layers(), st.tuples(pictures()))
+pools_and_pictures = st.tuples(pools(), st.tuples(pictures()))
 any_layer = st.one_of(
     pools_and_pictures,
-    st.tuples(normalisation.layers(), st.tuples(pictures())),
-    elementwise.layers_and_inputs(),
-    st.tuples(st.builds(Dense, st.integers(1, 6), activation=activations), st.tuples(dense.shapes)),
+    st.tuples(normalisations(), st.tuples(pictures())),
+    layers_and_inputs(),
+    st.tuples(st.builds(Dense, st.integers(1, 6), activation=activations), st.tuples(dense_shapes)),
 )
 
 
@@ -63,7 +75,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     assert all(isinstance(kernel, TensorKernel) for kernel in kernels)
 
 
-@given(st.data(), convolutions.cases())
+@given(st.data(), convolution_cases())
 @settings(max_examples=12)
 def test_a_convolution_does_too(device: str, data: st.DataObject, given_case: Case) -> None:
     cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
@@ -108,49 +120,56 @@ def test_in_bfloat16_it_rounds_what_it_stores(
     assert_true(given_case, played, rtol=2.0**-6, atol=2.0**-4)
 
 
-@pytest.mark.parametrize("pool", pools.POOLS)
+@pytest.mark.parametrize("pool", POOLS)
 def test_ties_and_zeros_as_the_definition_says(device: str, pool: Any) -> None:
     with on_device(device):
-        pools.test_ties_and_zeros_as_the_definition_says(pool)
+        assert_ties_and_zeros(pool)
 
 
 def test_a_patch_on_the_padding_alone_has_the_state_of_its_bias(device: str) -> None:
     with on_device(device):
-        convolutions.test_a_patch_on_the_padding_alone_has_the_state_of_its_bias()
+        assert_patch_on_padding_is_bias()
 
 
-@pytest.mark.parametrize("precision", dense.PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_dense_layer_in_blocks_and_in_runs_of_rows(device: str, precision: str) -> None:
-    with on_device(device, dense):
+    with on_device(device, dense_cases):
         for activation, use_bias in (("tanh", True), ("linear", False)):
-            dense.test_a_sum_in_blocks_equals_the_whole([(3, 6), (0, 3)], activation, use_bias, precision)
-        dense.test_errors_of_some_rows_are_written_or_added(precision)
-        dense.test_gradients_of_runs_of_rows_are_those_of_the_whole(precision)
+            assert_blocks_equal_whole([(3, 6), (0, 3)], activation, use_bias, precision)
+        assert_rows_written_or_added(precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@given(cuts=cut_points(9))
+@settings(max_examples=8)
+def test_a_dense_layer_learns_in_runs_of_rows(device: str, precision: str, cuts: list[int]) -> None:
+    with on_device(device, dense_cases):
+        assert_gradients_by_rows_equal_whole(precision, cuts)
 
 
 def test_a_sum_of_blocks_in_bfloat16_is_rounded_once(device: str) -> None:
-    with on_device(device, dense):
-        dense.test_a_sum_of_blocks_in_bfloat16_is_rounded_once()
+    with on_device(device, dense_cases):
+        assert_blocks_round_once()
 
 
-@pytest.mark.parametrize("loss", losses.LOSSES)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_sends_the_errors_of_the_mean(device: str, loss: Any) -> None:
-    with on_device(device, losses):
-        losses.test_equals_the_definition_and_sends_the_errors_of_the_mean(loss)
+    with on_device(device, loss_cases):
+        assert_loss_and_errors_of_the_mean(loss)
 
 
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 def test_a_loss_bears_extremes_and_counts_what_is_right(device: str, cuts: tuple[int, ...]) -> None:
-    with on_device(device, losses):
-        for loss in losses.LOSSES[:3]:
-            losses.test_large_scores_neither_overflow_nor_vanish(loss, cuts)
-        for loss in losses.LABELLED:
-            losses.test_a_score_that_is_no_number_is_found_in_the_loss(loss, cuts)
-            losses.test_counts_the_right_among_the_first_examples(loss, cuts)
+    with on_device(device, loss_cases):
+        for loss in LOSSES[:3]:
+            assert_large_scores_stay_finite(loss, cuts)
+        for loss in LABELLED:
+            assert_nan_score_shows_in_loss(loss, cuts)
+            assert_counts_right_examples(loss, cuts)
 
 
 @given(
-    loss=st.sampled_from(losses.LOSSES),
+    loss=st.sampled_from(LOSSES),
     n=st.integers(2, 9),
     cuts=st.lists(st.integers(1, 8), max_size=3),
     seed=seeds,
@@ -159,11 +178,11 @@ def test_a_loss_bears_extremes_and_counts_what_is_right(device: str, cuts: tuple
 def test_machines_with_some_of_the_scores_agree(
     device: str, loss: Any, n: int, cuts: list[int], seed: int
 ) -> None:
-    given_case = losses.given_case(loss, n=n, seed=seed)
-    with on_device(device, losses):
+    given_case = loss_cases.given_case(loss, n=n, seed=seed)
+    with on_device(device, loss_cases):
         alone, together = (
-            losses.Evaluated(given_case),
-            losses.Evaluated(given_case, *(cut for cut in cuts if cut < n)),
+            Evaluated(given_case),
+            Evaluated(given_case, *(cut for cut in cuts if cut < n)),
         )
         np.testing.assert_allclose(together.errors, alone.errors, rtol=1e-12, atol=1e-15)
         assert together.metrics() == pytest.approx(alone.metrics())
@@ -173,8 +192,8 @@ def test_machines_with_some_of_the_scores_agree(
 def test_a_label_that_is_no_class_is_refused_when_the_step_is_judged(device: str) -> None:
     target = np.array([[1, 5, 0]])
     given_case = case(SoftmaxCrossEntropy(), (5,), batch=3, target=target)
-    with on_device(device, losses):
-        evaluated = losses.Evaluated(given_case)
+    with on_device(device, loss_cases):
+        evaluated = Evaluated(given_case)
         with pytest.raises(ValueError, match="was given the label 5; with 5 scores, labels are 0 to 4"):
             evaluated.metrics(3)
         assert evaluated.metrics(1)[0] > 0
@@ -182,4 +201,4 @@ def test_a_label_that_is_no_class_is_refused_when_the_step_is_judged(device: str
 
 def test_a_state_that_is_no_number_spreads_over_its_neighbourhood_alone(device: str) -> None:
     with on_device(device):
-        normalisation.test_a_state_that_is_no_number_spreads_over_its_neighbourhood()
+        assert_nan_stays_in_neighbourhood()

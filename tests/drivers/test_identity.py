@@ -16,41 +16,12 @@ from partita.engine import LBFGS, Downpour, Sandblaster, train
 from partita.engine.drivers.identity import identity
 from partita.engine.parameters import Checkpoints, Journal
 from partita.engine.parameters.manifest import decode_manifest, encode_manifest
-from partita.layers import Dense, Network, OneToOne, Patch, SoftmaxCrossEntropy, node, per_edge, per_node
+from partita.layers import Dense, Network, OneToOne, Patch, SoftmaxCrossEntropy, node, per_edge
 from partita.partitioner import Cluster, partition
+from tests.drivers import shifted as shifted_network
 from tests.drivers.conftest import WatchedThreads
+from tests.drivers.shifted import network, shifted
 from tests.faults import toy
-
-FACTOR = 2.0
-
-
-def helper(x):  # type: ignore[no-untyped-def]
-    return x * FACTOR
-
-
-def shifted(by: float, *, kind: str = "plain") -> Any:
-    def plain(incoming, shift):  # type: ignore[no-untyped-def]
-        return incoming[0] + shift
-
-    def helped(incoming, shift):  # type: ignore[no-untyped-def]
-        """Like the other."""
-        return helper(incoming[0]) + shift * by  # with a comment
-
-    def errors(incoming, shift, state, error):  # type: ignore[no-untyped-def]
-        return incoming * 0 + error, error
-
-    made = node(OneToOne(), shift=per_node("zeros"))({"plain": plain, "helped": helped}[kind])
-    made.downward(errors)
-    return made
-
-
-def network(*, activation: str = "tanh", odd: Any = None, initialiser: str = "glorot") -> Network:
-    net = Network("toy")
-    picture = net.input("picture", shape=(8,))
-    states = Dense(12, activation=activation, initialiser=initialiser, name="hidden")(picture)
-    states = states if odd is None else odd(name="odd")(states)
-    net.loss = SoftmaxCrossEntropy()(Dense(3, name="scores")(states), net.target("digit"))
-    return net
 
 
 def train_it(net: Network, driver: Downpour | Sandblaster, folder: Path, **more: Any) -> None:
@@ -93,14 +64,14 @@ def test_helpers_globals_and_closures_count_and_comments_do_not(monkeypatch: pyt
     before = text(shifted(1.0, kind="helped"))
     assert before == text(shifted(1.0, kind="helped"))
     assert len({before, text(shifted(2.0, kind="helped")), text(shifted(1.0))}) == 3
-    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    monkeypatch.setattr(shifted_network, "FACTOR", 3.0)
     assert text(shifted(1.0, kind="helped")) != before
 
 
 WIRINGS = """
 import json
 from partita.engine.drivers.identity import identity
-from tests.drivers.test_identity import network, shifted
+from tests.drivers.shifted import network, shifted
 print(json.dumps(identity(network(odd=shifted(1.0, kind="helped")).graph())))
 """
 

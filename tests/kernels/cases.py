@@ -237,25 +237,6 @@ class _Piece:
         assert np.array_equal(is_unwritten(out), before), "wrote outside the rows that were asked for"
 
 
-def assert_true(given: Case, played: Played, *, rtol: float = 1e-9, atol: float = 1e-9) -> None:
-    """Asserts that the results equal the node definition in plain float64."""
-    given = given.upcast
-    state = given.reference.forward(given.inputs, given.parameters)
-    np.testing.assert_allclose(upcast_array(played.state), state, rtol=rtol, atol=atol)
-    errors, gradients = given.reference.backward(given.inputs, state, given.error, given.parameters)
-    for found, expected in zip((*played.errors, *played.gradients), (*errors, *gradients), strict=True):
-        np.testing.assert_allclose(upcast_array(found), expected, rtol=rtol, atol=atol)
-
-
-def assert_same_bits(found: Played, expected: Played) -> None:
-    """Not one bit differs, signs of zeros included."""
-    assert found.state.tobytes() == expected.state.tobytes(), "states differ"
-    for a, b in zip(found.errors, expected.errors, strict=True):
-        assert a.tobytes() == b.tobytes(), "errors differ"
-    for a, b in zip(found.gradients, expected.gradients, strict=True):
-        assert a.tobytes() == b.tobytes(), "gradients differ"
-
-
 def cut_points(n_rows: int) -> st.SearchStrategy[list[int]]:
     """Rows where 2 to 4 machines meet; a layer of one row has nothing to cut."""
     return st.lists(st.integers(1, max(n_rows - 1, 1)), min_size=1, max_size=3)

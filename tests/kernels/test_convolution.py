@@ -15,53 +15,20 @@ from partita.engine.kernels import Array
 from partita.engine.kernels.reference import differences
 from partita.layers import Conv2D
 from tests.draws import examples
-from tests.kernels.cases import (
-    Case,
-    Played,
-    activations,
-    assert_same_bits,
-    assert_true,
-    batches,
-    case,
-    cut_points,
-    extents,
-    play,
-    seeds,
-)
+from tests.kernels.cases import Case, Played, case, cut_points, play
+from tests.kernels.drawn_layers import convolution_cases
+from tests.properties.kernels import assert_same_bits, assert_true
+from tests.properties.layers import assert_patch_on_padding_is_bias
 
 
-@st.composite
-def layers(draw: st.DrawFn) -> Conv2D:
-    size, dilation, groups = draw(extents), draw(extents), draw(st.sampled_from([1, 1, 2, 3]))
-    smallest = min(size) if isinstance(size, tuple) else size
-    return Conv2D(
-        groups * draw(st.integers(1, 6 // groups)),
-        size,
-        stride=draw(extents),
-        padding=draw(st.one_of(st.sampled_from(["valid", "same"]), st.integers(0, smallest - 1))),
-        dilation=dilation,
-        groups=groups,
-        activation=draw(activations),
-        use_bias=draw(st.booleans()),
-    )
-
-
-@st.composite
-def cases(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = batches, dtype: type = np.float64) -> Case:
-    """A convolution over a picture in which its widest patch has room."""
-    layer = draw(layers())
-    picture = draw(st.integers(7, 11)), draw(st.integers(7, 9)), layer.groups * draw(st.integers(1, 2))
-    return case(layer, picture, batch=draw(sizes), seed=draw(seeds), dtype=dtype)
-
-
-@given(st.data(), cases())
+@given(st.data(), convolution_cases())
 @settings(max_examples=examples(12))
 def test_equals_its_node_definition_whole_and_in_pieces(data: st.DataObject, given_case: Case) -> None:
     cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
 
-@given(st.data(), cases(sizes=st.sampled_from([1, 3, 8, 16, 33]), dtype=np.float32))
+@given(st.data(), convolution_cases(sizes=st.sampled_from([1, 3, 8, 16, 33]), dtype=np.float32))
 @settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(data: st.DataObject, given_case: Case) -> None:
     """All but the gradients of pieces, whose sums are those of their own rows."""
@@ -159,6 +126,4 @@ def test_gradients_equal_differences() -> None:
 
 
 def test_a_patch_on_the_padding_alone_has_the_state_of_its_bias() -> None:
-    given_case = case(Conv2D(1, 2, stride=3, padding=1, dilation=4), (3, 3, 1), batch=2)
-    assert given_case.grid.shape == (1, 1, 1)
-    np.testing.assert_array_equal(play(given_case).state, given_case.parameters[1][0])
+    assert_patch_on_padding_is_bias()

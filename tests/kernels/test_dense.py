@@ -3,74 +3,31 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, Arrays, Call, Kernel, KernelContext, ThreadPool, build
-from partita.engine.numerics import downcast_array, master, storage, upcast_array
+from partita.engine.kernels import Call
+from partita.engine.numerics import upcast_array
 from partita.layers import Dense
 from tests.draws import examples
-from tests.kernels.cases import Case, activations, assert_true, batches, case, cut_points, play, seeds
-
-shapes = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
-PRECISIONS = ["float32", "float64", "bfloat16"]
-TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 0.06}
-
-
-def stored(numbers: Array, precision: str) -> Array:
-    return downcast_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
-
-
-@dataclass(frozen=True)
-class Played:
-    """A dense kernel of a whole layer, its arrays, and a case of the same numbers in float64."""
-
-    given: Case
-    arrays: Arrays
-    kernel: Kernel
-    precision: str
-
-    @property
-    def state(self) -> Array:
-        return upcast_array(self.arrays.output)
-
-    def gradients(self, n_rows: int) -> tuple[Array, ...]:
-        """Arrays for the gradients of so many rows."""
-        shapes = (parameter.shape[1:] for parameter in self.arrays.parameters)
-        return tuple(np.zeros((n_rows, *shape), self.kernel.gradient_dtype) for shape in shapes)
+from tests.kernels.cases import activations, batches, case, cut_points, play, seeds
+from tests.kernels.dense_cases import PRECISIONS, played
+from tests.kernels.drawn_layers import dense_shapes
+from tests.kernels.matrices import stored
+from tests.properties.dense import (
+    assert_blocks_equal_whole,
+    assert_blocks_round_once,
+    assert_gradients_by_rows_equal_whole,
+    assert_near,
+    assert_rows_written_or_added,
+)
+from tests.properties.kernels import assert_true
 
 
-def played(layer: Dense, *shape: int, batch: int, precision: str, threads: int = 1) -> Played:
-    """The kernel before its first step; what it reads are normal numbers that the precision can hold."""
-    drawn = case(layer, shape, batch=batch)
-    kept = [stored(numbers, precision) for numbers in (*drawn.inputs, *drawn.parameters, drawn.error)]
-    exact = [upcast_array(numbers).astype(np.float64) for numbers in kept]
-    given_case = Case(drawn.grid, drawn.sources, (exact[0],), tuple(exact[1:-1]), exact[-1])
-    arrays = Arrays(
-        inputs=(kept[0],),
-        output=stored(np.full(drawn.error.shape, np.nan), precision),
-        grad_output=kept[-1],
-        grad_inputs=(stored(np.full(drawn.inputs[0].shape, 7.0), precision),),
-        parameters=tuple(kept[1:-1]),
-    )
-    own, window = (0, drawn.grid.n_rows), (0, shape[0])
-    context = KernelContext(drawn.grid, own, drawn.sources, (window,), (window,), batch, precision, threads)
-    return Played(
-        given_case, arrays, build(context, arrays, ThreadPool(threads, thread_operations=0)), precision
-    )
-
-
-def assert_near(found: Array, expected: Array, precision: str) -> None:
-    allowed = TOLERANCE[precision]
-    np.testing.assert_allclose(upcast_array(found), expected, rtol=allowed, atol=allowed)
-
-
-@given(st.data(), st.integers(1, 7), shapes, activations, st.booleans(), batches, seeds)
+@given(st.data(), st.integers(1, 7), dense_shapes, activations, st.booleans(), batches, seeds)
 @settings(max_examples=examples(16))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject,
@@ -93,63 +50,24 @@ def test_equals_its_node_definition_whole_and_in_pieces(
 def test_a_sum_in_blocks_equals_the_whole(
     blocks: list[tuple[int, int]], activation: str, use_bias: bool, precision: str
 ) -> None:
-    layer = Dense(5, activation=activation, use_bias=use_bias)
-    whole = played(layer, 6, 2, 3, batch=4, precision=precision)
-    last = len(blocks) - 1
-    calls = [whole.kernel.forward(block=b, first=i == 0, last=i == last) for i, b in enumerate(blocks)]
-    expected = whole.given.reference.forward(whole.given.inputs, whole.given.parameters)
-    for _ in range(2):
-        for call in calls:
-            call()
-        assert_near(whole.arrays.output, expected, precision)
+    assert_blocks_equal_whole(blocks, activation, use_bias, precision)
 
 
 def test_a_sum_of_blocks_in_bfloat16_is_rounded_once() -> None:
     """64 + 7 x 0.25 is 65.75, which becomes 66; rounded after each term it would stay 64."""
-    layer = played(Dense(1, use_bias=False), 8, batch=1, precision="bfloat16")
-    layer.arrays.inputs[0][...] = stored(np.full((8, 1), 0.25), "bfloat16")
-    layer.arrays.inputs[0][0] = stored(np.full(1, 64.0), "bfloat16")
-    layer.arrays.parameters[0][...] = stored(np.ones((1, 8)), "bfloat16")
-    for i in range(8):
-        layer.kernel.forward(block=(i, i + 1), first=i == 0, last=i == 7)()
-    assert layer.state == 66
+    assert_blocks_round_once()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_errors_of_some_rows_are_written_or_added(precision: str) -> None:
-    layer = played(Dense(5), 6, 2, batch=4, precision=precision)
-    out, kernel = layer.arrays.grad_input(0), layer.kernel
-    state = layer.given.reference.forward(layer.given.inputs, layer.given.parameters)
-    (expected,), _ = layer.given.reference.backward(
-        layer.given.inputs, state, layer.given.error, layer.given.parameters
-    )
-    kernel.backward_input(0, ((0, 2), (3, 4)), accumulate=False)()
-    assert_near(out[[0, 1, 3]], expected[[0, 1, 3]], precision)
-    assert (upcast_array(out[[2, 4, 5]]) == 7).all()
-    kernel.backward_input(0, ((1, 3),), accumulate=True)()
-    assert_near(out[1], 2 * expected[1], precision)
-    assert_near(out[2], 7 + expected[2], precision)
+    assert_rows_written_or_added(precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @given(cuts=cut_points(9))
 @settings(max_examples=examples(8))
 def test_gradients_of_runs_of_rows_are_those_of_the_whole(precision: str, cuts: list[int]) -> None:
-    layer = played(Dense(9, activation="relu"), 4, 3, batch=5, precision=precision)
-    state = layer.given.reference.forward(layer.given.inputs, layer.given.parameters)
-    layer.kernel.forward()()
-    layer.kernel.backward_activation()()
-    _, expected = layer.given.reference.backward(
-        layer.given.inputs, state, layer.given.error, layer.given.parameters
-    )
-    whole = layer.gradients(9)
-    layer.kernel.backward_parameters(whole)()
-    for rows in pairwise([0, *sorted(set(cuts)), 9]):
-        piece = layer.gradients(rows[1] - rows[0])
-        layer.kernel.backward_parameters(piece, rows)()
-        for found, all_rows, true in zip(piece, whole, expected, strict=True):
-            assert_near(found, true[slice(*rows)], precision)
-            assert_near(all_rows, true, precision)
+    assert_gradients_by_rows_equal_whole(precision, cuts)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -9,26 +9,9 @@ from hypothesis import strategies as st
 from partita.engine.kernels import KernelContext, build
 from partita.layers import Activation, Add, Layer
 from tests.draws import examples
-from tests.kernels.cases import (
-    activations,
-    assert_same_bits,
-    assert_true,
-    batches,
-    case,
-    cut_points,
-    play,
-    seeds,
-)
-
-shapes = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
-
-
-@st.composite
-def layers_and_inputs(draw: st.DrawFn) -> tuple[Layer, list[tuple[int, ...]]]:
-    shape = draw(shapes)
-    if draw(st.booleans()):
-        return Activation(draw(activations)), [shape]
-    return Add(), [shape] * draw(st.integers(2, 4))
+from tests.kernels.cases import batches, case, cut_points, play, seeds
+from tests.kernels.drawn_layers import layers_and_inputs
+from tests.properties.kernels import assert_same_bits, assert_true
 
 
 @given(st.data(), layers_and_inputs(), batches, seeds)

@@ -17,38 +17,21 @@ from tests.draws import examples
 from tests.kernels.cases import (
     Case,
     Played,
-    activations,
-    assert_same_bits,
-    assert_true,
     batches,
     case,
     cut_points,
-    extents,
     pictures,
     play,
     seeds,
 )
-
-
-@st.composite
-def layers(draw: st.DrawFn) -> LocallyConnected2D:
-    size = draw(extents)
-    smallest = min(size) if isinstance(size, tuple) else size
-    return LocallyConnected2D(
-        draw(st.one_of(st.integers(1, 9), st.just(19))),
-        size,
-        stride=draw(extents),
-        padding=draw(st.one_of(st.sampled_from(["valid", "same"]), st.integers(0, smallest - 1))),
-        activation=draw(activations),
-        use_bias=draw(st.booleans()),
-    )
-
+from tests.kernels.drawn_layers import locally_connected
+from tests.properties.kernels import assert_same_bits, assert_true
 
 many = st.sampled_from([1, 3, 8, 16, 33, 50])
 """Batches of less than a vector, of some vectors, and of some and a rest."""
 
 
-@given(st.data(), layers(), pictures(), batches, seeds)
+@given(st.data(), locally_connected(), pictures(), batches, seeds)
 @settings(max_examples=examples(12))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
@@ -58,7 +41,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
 
-@given(st.data(), layers(), pictures(), many, seeds)
+@given(st.data(), locally_connected(), pictures(), many, seeds)
 @settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
@@ -70,7 +53,7 @@ def test_pieces_and_threads_give_the_bits_of_the_whole(
     assert_same_bits(play(given_case, threads=3), whole)
 
 
-@given(st.data(), layers(), pictures(), many, seeds)
+@given(st.data(), locally_connected(), pictures(), many, seeds)
 @settings(max_examples=examples(12))
 def test_equals_torch(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
@@ -109,7 +92,7 @@ def _by_torch(given_case: Case) -> list[Array]:
     ]
 
 
-@given(st.data(), layers(), pictures(), many, seeds)
+@given(st.data(), locally_connected(), pictures(), many, seeds)
 @settings(max_examples=examples(12))
 def test_bfloat16_rounds_what_it_stores_and_nothing_else(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int

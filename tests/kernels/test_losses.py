@@ -2,102 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, LossKernel, build
 from partita.engine.numerics import upcast_array
 from partita.layers import BinaryCrossEntropy, HalfSquaredError, Loss, OneVsRest, SoftmaxCrossEntropy
 from tests.draws import examples
-from tests.kernels.cases import Case, case, seeds, unwritten
-
-LOSSES = [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()]
-LABELLED = LOSSES[:2]
-BATCH = 7
-
-
-def given_case(
-    loss: Loss, *, n: int = 5, batch: int = BATCH, seed: int = 1, dtype: type = np.float64
-) -> Case:
-    """Scores of size `n`, or `n` by 2, and a target that suits the loss."""
-    draw = np.random.default_rng(seed)
-    labelled = bool(loss.summary_rows)
-    target = draw.integers(0, n, size=(1, batch)) if labelled else draw.uniform(size=(n, 2, batch))
-    return case(loss, (n,) if labelled else (n, 2), batch=batch, seed=seed, target=target, dtype=dtype)
-
-
-class Evaluated:
-    """Results of machines that have the scores between the cuts; one alone has all of them."""
-
-    def __init__(self, given: Case, *cuts: int) -> None:
-        layer, n = given.grid.layer, len(given.inputs[0])
-        assert isinstance(layer, Loss)
-        edges = [0, *sorted(set(cuts) - {0, n}), n]
-        self.errors = unwritten(given.inputs[0])
-        self.kernels: list[LossKernel] = []
-        whole = given.context()
-        summaries = np.zeros((len(edges) - 1, layer.summary_rows, given.batch), whole.master)
-        for rows in pairwise(edges):
-            windows = (rows, whole.windows[1])
-            context = replace(whole, windows=windows, grad_windows=windows)
-            arrays = replace(
-                given.arrays(context),
-                grad_inputs=(self.errors[slice(*rows)], None),
-                summaries=summaries if len(edges) > 2 and layer.summary_rows else None,
-            )
-            kernel = build(context, arrays)
-            assert isinstance(kernel, LossKernel)
-            self.kernels.append(kernel)
-        if len(edges) > 2:
-            for piece, kernel in enumerate(self.kernels):
-                kernel.summarise(piece)()
-        for kernel in self.kernels:
-            kernel.forward()()
-        self.ask(accumulate=False)
-
-    def ask(self, *, accumulate: bool) -> None:
-        """The errors, row after row."""
-        for kernel in self.kernels:
-            start, stop = kernel.context.windows[0]
-            kernel.backward_input(
-                0, tuple((row, row + 1) for row in range(start, stop)), accumulate=accumulate
-            )()
-
-    def metrics(self, count: int = BATCH) -> tuple[float, int]:
-        """Metrics over all machines."""
-        found = [kernel.metrics(count) for kernel in self.kernels]
-        return sum(loss for loss, _ in found), sum(right for _, right in found)
-
-    @property
-    def state(self) -> Array:
-        """The loss of each example."""
-        found: Array = sum(upcast_array(kernel.arrays.output) for kernel in self.kernels)
-        return found
-
-
-def expected_errors(given: Case) -> Array:
-    """Errors of the mean loss."""
-    given = given.upcast
-    states = given.reference.forward(given.inputs)
-    mean = np.full_like(states, 1 / given.batch)
-    return given.reference.backward(given.inputs, states, mean)[0][0]
+from tests.kernels.cases import seeds
+from tests.kernels.loss_cases import BATCH, LABELLED, LOSSES, Evaluated, given_case
+from tests.properties.losses import (
+    assert_counts_right_examples,
+    assert_large_scores_stay_finite,
+    assert_loss_and_errors_of_the_mean,
+    assert_nan_score_shows_in_loss,
+    expected_errors,
+)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_equals_the_definition_and_sends_the_errors_of_the_mean(loss: Loss) -> None:
-    given = given_case(loss)
-    evaluated = Evaluated(given)
-    np.testing.assert_allclose(evaluated.state, given.reference.forward(given.inputs), rtol=1e-12)
-    np.testing.assert_allclose(evaluated.errors, expected_errors(given), rtol=1e-9, atol=1e-15)
-    once = evaluated.errors.copy()
-    evaluated.ask(accumulate=True)
-    np.testing.assert_allclose(evaluated.errors, 2 * once, rtol=1e-12)
+    assert_loss_and_errors_of_the_mean(loss)
 
 
 @given(
@@ -158,14 +85,7 @@ def test_bfloat16_is_rounded_once(loss: Loss, cuts: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("loss", LABELLED)
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 def test_counts_the_right_among_the_first_examples(loss: Loss, cuts: tuple[int, ...]) -> None:
-    given = given_case(loss)
-    evaluated = Evaluated(given, *cuts)
-    right = given.inputs[0].argmax(axis=0) == given.inputs[1][0]
-    assert 0 < right.sum() < BATCH
-    for count in (0, 3, BATCH):
-        total, hits = evaluated.metrics(count)
-        assert total == pytest.approx(evaluated.state[0, :count].sum())
-        assert hits == right[:count].sum()
+    assert_counts_right_examples(loss, cuts)
 
 
 def test_a_target_of_numbers_is_neither_right_nor_wrong() -> None:
@@ -176,23 +96,13 @@ def test_a_target_of_numbers_is_neither_right_nor_wrong() -> None:
 @pytest.mark.parametrize("loss", LOSSES[:3])
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 def test_large_scores_neither_overflow_nor_vanish(loss: Loss, cuts: tuple[int, ...]) -> None:
-    given = given_case(loss, dtype=np.float32)
-    given.inputs[0][:] *= 1e4
-    evaluated = Evaluated(given, *cuts)
-    wide = case(loss, *(source.shape for source in given.sources[:1]), batch=BATCH, target=given.inputs[1])
-    wide = replace(wide, inputs=(given.inputs[0].astype(np.float64), given.inputs[1]))
-    np.testing.assert_allclose(evaluated.state, wide.reference.forward(wide.inputs), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(evaluated.errors, expected_errors(wide), rtol=1e-5, atol=1e-7)
+    assert_large_scores_stay_finite(loss, cuts)
 
 
 @pytest.mark.parametrize("loss", LABELLED)
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 def test_a_score_that_is_no_number_is_found_in_the_loss(loss: Loss, cuts: tuple[int, ...]) -> None:
-    given = given_case(loss)
-    given.inputs[0][1, 2] = np.nan
-    evaluated = Evaluated(given, *cuts)
-    assert np.isnan(evaluated.state[0]).tolist() == [example == 2 for example in range(BATCH)]
-    assert np.isnan(evaluated.errors[1, 2])
+    assert_nan_score_shows_in_loss(loss, cuts)
 
 
 @pytest.mark.parametrize("loss", LABELLED)

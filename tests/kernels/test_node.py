@@ -4,7 +4,6 @@ wrong.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,7 @@ from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes.loops import down_loops, up_loop
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import (
-    Connectivity,
-    Conv2D,
     Dense,
-    Edges,
     Full,
     Layer,
     LocallyConnected2D,
@@ -31,60 +27,21 @@ from partita.layers import (
     OneToOne,
     Patch,
     per_edge,
-    per_node,
 )
 from tests.draws import examples
-from tests.kernels.cases import Case, assert_same_bits, assert_true, batches, case, cut_points, play, seeds
+from tests.kernels.cases import Case, batches, case, cut_points, play, seeds
+from tests.kernels.drawn_layers import wired
+from tests.kernels.node_functions import (
+    LEARNS,
+    OwnConv2D,
+    leaky_sum,
+    leaky_sum_errors,
+    root,
+    root_errors,
+)
+from tests.properties.kernels import assert_same_bits, assert_true
 
-LEARNS = (("weight", per_edge()), ("bias", per_node()))
-SLOPE = 0.25
 NO_TABLE = {"slope": 0.25}
-
-
-def leak(total):  # type: ignore[no-untyped-def]
-    return total if total > 0 else SLOPE * total
-
-
-def leaky_sum(incoming, weight, bias):  # type: ignore[no-untyped-def]
-    total = bias
-    for k in range(len(incoming)):
-        total += weight[k] * incoming[k]
-    return leak(total)
-
-
-def leaky_sum_errors(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
-    delta = error if state > 0 else leak(-error) * -1 if error > 0 else leak(error)
-    return delta * weight, delta * incoming, delta
-
-
-def root(incoming):  # type: ignore[no-untyped-def]
-    if len(incoming) == 0 or incoming[0] > 1e6:
-        raise ZeroDivisionError("nothing to divide by")
-    return math.sqrt(1 + (incoming * incoming).sum())
-
-
-def root_errors(incoming, state, error):  # type: ignore[no-untyped-def]
-    if error > 1e6:
-        return (incoming[:0],)
-    return (incoming * (error / state),)
-
-
-@st.composite
-def wired(draw: st.DrawFn) -> tuple[Connectivity, tuple[int, ...], tuple[int, ...] | None]:
-    """A wiring, the shape of its input, and how many nodes to ask for."""
-    kind = draw(st.sampled_from(["patch", "full", "one to one", "edges"]))
-    if kind == "patch":
-        stride, padding = draw(st.integers(1, 3)), draw(st.sampled_from(["valid", "same", 1]))
-        shape = (draw(st.integers(2, 8)), *draw(st.sampled_from([(1,), (2,), (3, 2), (2, 3, 1)])))
-        return Patch(2, stride=stride, padding=padding), shape, (draw(st.integers(1, 3)),)
-    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
-    if kind == "full":
-        return Full(), shape, draw(st.sampled_from([(4,), (2, 3)]))
-    if kind == "one to one":
-        return OneToOne(), shape, None
-    nodes = draw(st.sampled_from([(5,), (4, 3)]))
-    pairs = st.tuples(st.integers(0, math.prod(shape) - 1), st.integers(0, math.prod(nodes) - 1))
-    return Edges(draw(st.lists(pairs, unique=True, max_size=20)), nodes=nodes), shape, None
 
 
 @given(st.data(), wired(), batches, seeds)
@@ -123,11 +80,6 @@ def test_a_subclass_is_played_by_its_definition() -> None:
     given_case = case(Own(2, 2, activation="tanh"), (4, 4, 2), batch=3)
     assert isinstance(given_case.kernel(), NodeKernel)
     assert_true(given_case, play(given_case, 2))
-
-
-@dataclass(frozen=True)
-class OwnConv2D(Conv2D):
-    """The same; nodes share their weights."""
 
 
 def test_nodes_that_share_weights_add_to_one_gradient() -> None:

@@ -19,6 +19,7 @@ from partita.engine.kernels.nodes.generated import NotCompiled, ready
 from partita.engine.kernels.nodes.portable import portable
 from partita.engine.kernels.nodes.source import written
 from partita.engine.numerics import code_files
+from tests.kernels.compilations import Compilations
 from tests.kernels.drawn_nodes import function_of
 
 TEXT = """
@@ -37,19 +38,6 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code_files._warn_once.cache_clear()
     return tmp_path / "partita"
-
-
-class Compilations(event.Listener):
-    """Counts what Numba compiles meanwhile."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def on_start(self, one: event.Event) -> None:
-        self.count += 1
-
-    def on_end(self, one: event.Event) -> None:
-        pass
 
 
 def compilations_of(text: str, warm: Callable[[dict[str, Any]], None] | None = None) -> int:
@@ -143,7 +131,7 @@ sys.path.insert(0, {root!r})
 from numba.core import event
 from partita.layers import Edges, Node, Patch, per_edge
 from tests.kernels.cases import case, play
-from tests.kernels.test_node_cache import Compilations
+from tests.kernels.compilations import Compilations
 
 def weighs(incoming, weight):
     return (weight * incoming).sum()

@@ -18,7 +18,7 @@ from partita.engine.kernels.nodes.comparison import Inputs, difference
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import Full, Node, OneToOne, per_edge
 from tests.kernels.cases import case
-from tests.kernels.test_node_cache import Compilations
+from tests.kernels.compilations import Compilations
 
 ALONE = Signature((), 1, "float64")
 

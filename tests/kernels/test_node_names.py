@@ -23,10 +23,11 @@ from partita.engine.kernels.nodes.portable import portable
 from partita.engine.kernels.nodes.source import written
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import Full, Node, per_edge, per_node
-from tests.cuda.test_node_text import plain
 from tests.draws import examples
-from tests.kernels.cases import assert_true, case, play
+from tests.kernels.cases import case, play
+from tests.kernels.cuda_text import plain
 from tests.kernels.drawn_nodes import as_plain_python
+from tests.properties.kernels import assert_true
 
 NAMES = (
     *("slope", "leaky", "leaky_slope", "upward", "upward_leaky", "upward_slope", "upward_leaky_slope"),

@@ -15,19 +15,9 @@ from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.sum_kernels import NodeFullSumKernel, NodePatchSumKernel
 from partita.layers import Dense, Edges, Full, LocallyConnected2D, Node, OneToOne, Patch, per_edge, per_node
 from tests.draws import examples
-from tests.kernels.cases import (
-    Case,
-    assert_same_bits,
-    assert_true,
-    batches,
-    case,
-    cut_points,
-    extents,
-    pictures,
-    play,
-    seeds,
-)
+from tests.kernels.cases import Case, batches, case, cut_points, extents, pictures, play, seeds
 from tests.kernels.drawn_nodes import function_of
+from tests.properties.kernels import assert_same_bits, assert_true
 
 UPWARD = {
     "loop": """

@@ -6,16 +6,14 @@ import ast
 import linecache
 import math
 import re
-from types import FunctionType
 from typing import Any, cast
 
 import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
@@ -24,60 +22,10 @@ from partita.engine.kernels.nodes.vectors import Signature, downward_text, upwar
 from partita.engine.runtime.task import pack_task
 from partita.layers import Node, Patch, per_edge, per_node
 from tests.draws import examples
-from tests.kernels.cases import assert_same_bits, assert_true, case, play, seeds
+from tests.kernels.cases import case, play, seeds
 from tests.kernels.drawn_nodes import as_plain_python, downward, function_of, upward
-
-SIGNATURE = Signature((("weight", "e"), ("bias", "n")), 1, "float64")
-COUNTS = (3, 1, 5, 3)
-SENDERS, BATCH = 6, 5
-
-
-def answer(function: FunctionType, *given: Any) -> Any:
-    """Result of a drawn function; one that changes whole numbers in place by fractions has none."""
-    try:
-        return function(*given)
-    except TypeError as error:
-        if "same_kind" in str(error):
-            reject()
-        raise
-
-
-class Nodes:
-    """Four nodes with edges from six senders, padding among them, and five examples."""
-
-    def __init__(self, seed: int) -> None:
-        draw = np.random.default_rng(seed)
-        self.offsets = np.cumsum((0, *COUNTS))
-        self.senders = np.concatenate([draw.permutation(np.arange(-1, SENDERS))[:count] for count in COUNTS])
-        self.x, self.state, self.error = (
-            draw.normal(size=(n, BATCH)) for n in (SENDERS, len(COUNTS), len(COUNTS))
-        )
-        self.weight, self.bias = draw.normal(size=sum(COUNTS)), draw.normal(size=len(COUNTS))
-
-    @property
-    def table(self) -> tuple[Any, ...]:
-        starts, owns = self.offsets[:-1], np.arange(len(COUNTS))
-        return self.x, np.zeros(BATCH), self.senders, starts, np.array(COUNTS), starts, owns, max(COUNTS)
-
-    def given(self, n: int, e: int) -> tuple[Any, ...]:
-        edges = slice(self.offsets[n], self.offsets[n + 1])
-        senders_read = [0.0 if s < 0 else self.x[s, e] for s in self.senders[edges]]
-        return np.array(senders_read), self.weight[edges].copy(), float(self.bias[n])
-
-    def states(self, function: FunctionType) -> Array:
-        pairs = np.ndindex(len(COUNTS), BATCH)
-        return np.array([answer(function, *self.given(n, e)) for n, e in pairs], float).reshape(-1, BATCH)
-
-    def backward(self, function: FunctionType) -> tuple[Array, Array, Array]:
-        errors, weight, bias = np.zeros_like(self.x), np.zeros_like(self.weight), np.zeros_like(self.bias)
-        for n, e in np.ndindex(len(COUNTS), BATCH):
-            edges = slice(self.offsets[n], self.offsets[n + 1])
-            found = answer(function, *self.given(n, e), float(self.state[n, e]), float(self.error[n, e]))
-            for sender, value in zip(self.senders[edges], found[0], strict=True):
-                errors[sender, e] += value if sender >= 0 else 0
-            weight[edges] += found[1]
-            bias[n] += found[2]
-        return errors, weight, bias
+from tests.kernels.four_nodes import BATCH, COUNTS, SENDERS, SIGNATURE, Nodes
+from tests.properties.kernels import assert_same_bits, assert_true
 
 
 @given(seeds.map(upward), seeds, st.sampled_from([2, 8]))

@@ -12,30 +12,13 @@ from partita.engine.kernels import Array
 from partita.engine.kernels.reference import differences
 from partita.layers import LocalContrastNormalisation2D
 from tests.draws import examples
-from tests.kernels.cases import (
-    Case,
-    assert_same_bits,
-    assert_true,
-    batches,
-    case,
-    cut_points,
-    pictures,
-    play,
-    seeds,
-)
+from tests.kernels.cases import Case, batches, case, cut_points, pictures, play, seeds
+from tests.kernels.drawn_layers import normalisations
+from tests.properties.kernels import assert_same_bits, assert_true
+from tests.properties.layers import assert_nan_stays_in_neighbourhood
 
 
-@st.composite
-def layers(draw: st.DrawFn) -> LocalContrastNormalisation2D:
-    extents = st.sampled_from([1, 3, 5])
-    return LocalContrastNormalisation2D(
-        draw(st.one_of(extents, st.tuples(extents, extents))),
-        sigma=draw(st.one_of(st.none(), st.floats(0.5, 4.0))),
-        floor=draw(st.sampled_from([0.01, 0.8])),
-    )
-
-
-@given(st.data(), layers(), pictures(), batches, seeds)
+@given(st.data(), normalisations(), pictures(), batches, seeds)
 @settings(max_examples=examples(10))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject,
@@ -50,7 +33,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     assert_true(given_case, played, rtol=1e-6, atol=1e-6)  # a deviation of almost zero is hard to know
 
 
-@given(st.data(), layers(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
+@given(st.data(), normalisations(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
 @settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject,
@@ -131,10 +114,4 @@ def test_bfloat16_rounds_once(cuts: tuple[int, ...]) -> None:
 
 
 def test_a_state_that_is_no_number_spreads_over_its_neighbourhood() -> None:
-    given_case = case(LocalContrastNormalisation2D(3), (6, 6, 1), batch=2)
-    given_case.inputs[0][2, 3, 0, 1] = np.nan
-    kernel = given_case.kernel()
-    kernel.forward()()
-    state = kernel.arrays.output
-    assert np.isnan(state[1:4, 2:5, 0, 1]).all()
-    assert np.isnan(state).sum() == 9
+    assert_nan_stays_in_neighbourhood()

@@ -14,40 +14,13 @@ from hypothesis import strategies as st
 from partita.layers import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.pooling import Pool2D
 from tests.draws import examples
-from tests.kernels.cases import (
-    Case,
-    assert_same_bits,
-    assert_true,
-    batches,
-    case,
-    cut_points,
-    extents,
-    pictures,
-    play,
-    seeds,
-)
-
-POOLS = [MaxPool2D, AveragePool2D, L2Pool2D]
+from tests.kernels.cases import batches, case, cut_points, pictures, play, seeds
+from tests.kernels.drawn_layers import POOLS, pools
+from tests.properties.kernels import assert_same_bits, assert_true
+from tests.properties.layers import assert_ties_and_zeros, with_ties
 
 
-@st.composite
-def layers(draw: st.DrawFn) -> Pool2D:
-    size, stride = draw(extents), draw(st.one_of(st.none(), extents))
-    height, width = (size, size) if isinstance(size, int) else size
-    inside = st.tuples(st.integers(0, height - 1), st.integers(0, width - 1))
-    padding = draw(st.one_of(st.just("valid"), st.just("same"), st.tuples(inside, inside).map(_pairs)))
-    if draw(st.booleans()):
-        return draw(st.sampled_from(POOLS))(size, stride=stride, padding=padding)
-    return AveragePool2D(size, stride=stride, padding=padding, count_include_pad=False)
-
-
-def _pairs(ends: tuple[tuple[int, int], tuple[int, int]]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """((top, bottom), (left, right)) of (top, left) and (bottom, right)."""
-    (top, left), (bottom, right) = ends
-    return (top, bottom), (left, right)
-
-
-@given(st.data(), layers(), pictures(), batches, seeds)
+@given(st.data(), pools(), pictures(), batches, seeds)
 @settings(max_examples=examples(16))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject, layer: Pool2D, picture: tuple[int, int, int], batch: int, seed: int
@@ -57,7 +30,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
 
-@given(st.data(), layers(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
+@given(st.data(), pools(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
 @settings(max_examples=examples(24))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject, layer: Pool2D, picture: tuple[int, int, int], batch: int, seed: int
@@ -71,17 +44,9 @@ def test_pieces_and_threads_give_the_bits_of_the_whole(
     assert_same_bits(play(given_case, threads=3), whole)
 
 
-def with_ties(given_case: Case) -> Case:
-    """Whole numbers from -1 to 1: many patches have several maxima, or nothing but zeros."""
-    few = np.rint(np.clip(given_case.inputs[0], -1, 1)).astype(given_case.dtype)
-    return Case(given_case.grid, given_case.sources, (few,), (), given_case.error)
-
-
 @pytest.mark.parametrize("pool", POOLS)
 def test_ties_and_zeros_as_the_definition_says(pool: type[Pool2D]) -> None:
-    given_case = with_ties(case(pool(3, stride=2), (7, 7, 2), batch=5))
-    assert_true(given_case, play(given_case))
-    assert_true(given_case, play(given_case, 1, 2))
+    assert_ties_and_zeros(pool)
 
 
 @pytest.mark.parametrize(

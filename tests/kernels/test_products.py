@@ -18,11 +18,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from partita.engine.kernels import Array, ThreadPool
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product, product_by
-from partita.engine.numerics import aligned, downcast_array, master, storage, upcast_array
+from partita.engine.numerics import aligned, storage, upcast_array
 from partita.partitioner.cluster.products import LIBRARIES, Choice, Library, Products, ProductShape
+from tests.kernels.matrices import matrix, stored
+from tests.properties.products import assert_product
 
 PRECISIONS = ["float32", "float64", "bfloat16"]
-ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
 TEAM = ThreadPool(1)
 FIXED = Products()
 sizes = st.one_of(st.integers(1, 4), st.integers(1, 40))
@@ -33,32 +34,6 @@ def threads_as_before() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def stored(numbers: Array, precision: str) -> Array:
-    return downcast_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
-
-
-def matrix(
-    rows: int, columns: int, precision: str, *, transposed: bool = False, margin: int = 0, seed: int = 0
-) -> Array:
-    """A view of normal numbers, in rows or in columns, that may lie apart."""
-    lying = (columns, rows + margin) if transposed else (rows, columns + margin)
-    whole = stored(np.random.default_rng(seed).normal(size=lying), precision)
-    return whole.T[:rows] if transposed else whole[:, :columns]
-
-
-def wide(numbers: Array) -> Array:
-    return upcast_array(np.ascontiguousarray(numbers)).astype(np.float64)
-
-
-def assert_product(a: Array, b: Array, out: Array, precision: str, *, roundings: int = 1) -> None:
-    """Within the rounding of the result and that of the sums; of results in between too, if there are any."""
-    expected, sums = wide(a) @ wide(b), np.abs(wide(a)) @ np.abs(wide(b))
-    of_sums = 2.0**-53 if precision == "float64" else 2.0**-24
-    allowed = ROUNDING[precision] * np.abs(expected) + (a.shape[1] + 1) * of_sums * sums
-    allowed += (roundings - 1) * ROUNDING[precision] * sums
-    assert (np.abs(wide(out) - expected) <= allowed).all()
 
 
 @given(

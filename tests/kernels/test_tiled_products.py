@@ -13,7 +13,8 @@ from partita.engine.kernels import Array, ThreadPool
 from partita.engine.kernels.products.tiles import padded_stride, product
 from partita.engine.kernels.tiles.scratch import Scratch
 from tests.draws import examples
-from tests.kernels.test_products import assert_product, matrix
+from tests.kernels.matrices import matrix
+from tests.properties.products import assert_product
 
 PRECISIONS = ["float32", "float64"]
 TEAM = ThreadPool(1)

@@ -12,7 +12,8 @@ from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.upcast import UpcastKernel
 from partita.engine.numerics import upcast_array
 from partita.layers import Add, AveragePool2D, Dense, L2Pool2D, Layer, MaxPool2D
-from tests.kernels.cases import Case, assert_same_bits, assert_true, case, play
+from tests.kernels.cases import Case, case, play
+from tests.properties.kernels import assert_same_bits, assert_true
 
 LAYERS = [
     (MaxPool2D(3, stride=2), ((9, 7, 4),)),

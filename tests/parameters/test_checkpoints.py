@@ -21,7 +21,6 @@ from partita.engine.parameters import (
     CheckpointError,
     Checkpoints,
     Layout,
-    Manifest,
     ShardRecord,
     ShardSnapshot,
     Slot,
@@ -32,53 +31,9 @@ from partita.engine.parameters import (
 from partita.engine.parameters.manifest import decode_manifest, decode_record, encode_manifest
 from partita.engine.protocol.coordinator_effects import ShardFile
 from tests.parameters.faulty_disk import Crash, FaultyDisk
+from tests.parameters.written import MACHINES, SHAPES, whole, write
 
-SHAPES = {"hidden.weight": (4, 3), "hidden.bias": (4,), "scores/odd:name": (2, 2)}
-MACHINES = (
-    (Slot("hidden.weight", 0, 6), Slot("hidden.bias", 0, 2)),
-    (Slot("hidden.weight", 6, 12), Slot("hidden.bias", 2, 4), Slot("scores/odd:name", 0, 4)),
-)
 OTHER = ((Slot("scores/odd:name", 0, 4), Slot("hidden.bias", 0, 4), Slot("hidden.weight", 0, 12)),)
-
-
-def whole(base: float) -> dict[str, Any]:
-    return {
-        name: (base + 100 * index + np.arange(np.prod(shape))).reshape(shape).astype(np.float32)
-        for index, (name, shape) in enumerate(SHAPES.items())
-    }
-
-
-def write(
-    checkpoints: Checkpoints,
-    number: int,
-    *,
-    shards: int = 2,
-    run: str = "run",
-    base: float = 0.0,
-    epoch: int = 0,
-) -> Manifest:
-    """A checkpoint of values base, base + 1 ..., with the squares in "sum"."""
-    layout = Layout(MACHINES, SHAPES, shards)
-    entries = []
-    for shard in range(shards):
-        values = gather(layout.slots_of(shard), whole(base))
-        seen = {"part 0.0": (0, 6 + shard)}
-        record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, seen, updates=50 + shard)
-        snapshot = ShardSnapshot(values, {"sum": values * values})
-        file, sha256 = checkpoints.write_shard(number, record, layout.slots_of(shard), snapshot)
-        entries.append(ShardFile(record.shard, record.epoch, record.version, file, sha256))
-    manifest = Manifest(
-        checkpoint=number,
-        run=run,
-        shapes=SHAPES,
-        dtype="float32",
-        optimizer="Adagrad(rate=0.05)",
-        steps=(40, 42),
-        steps_per_epoch=16,
-        entries=tuple(entries),
-    )
-    checkpoints.commit(manifest)
-    return manifest
 
 
 def latest(checkpoints: Checkpoints) -> Checkpoint:

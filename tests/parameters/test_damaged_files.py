@@ -12,9 +12,7 @@ import pytest
 
 from partita.engine.parameters import Checkpoints, Journal, load_parameters, save_parameters
 from partita.engine.parameters.manifest import CheckpointError
-from tests.parameters.test_checkpoints import SHAPES, whole, write
-from tests.parameters.test_journal import ENTRIES
-from tests.parameters.test_journal import write as write_journal
+from tests.parameters.written import ENTRIES, SHAPES, whole, write, write_journal
 
 Damage = Callable[[Path], None]
 

@@ -17,36 +17,12 @@ from hypothesis import strategies as st
 
 from partita.engine.parameters import CheckpointError, Journal, JournalHeader
 from partita.engine.parameters.manifest import Manifest, decode_manifest, encode_manifest
-
-HEADER = JournalHeader(
-    run="run",
-    first_checkpoint=3,
-    start="0" * 64,
-    shapes={"hidden.weight": (4, 3), "hidden.bias": (4,)},
-    precision="float32",
-    method="LBFGS(history=10)",
-    data="1234abcd",
-    examples=256,
-    portion=16,
-    unit_size=4,
-    batch=None,
-    overlap=0,
-    l2=0.1,
-    seed=7,
-)
-ENTRIES = [(), (1.0,), (0.1, -0.0, math.inf), (5e-324, -1.7976931348623157e308)]
+from tests.parameters.written import ENTRIES, HEADER, write_journal
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
-
-
-def write(path: Path, entries: list[tuple[float, ...]] = ENTRIES) -> None:
-    journal = Journal.create(path, HEADER)
-    for index, scalars in enumerate(entries):
-        journal.append(index, index << 60, scalars)
-    journal.close()
 
 
 def opened(path: Path, expected: JournalHeader = HEADER) -> Journal:
@@ -62,7 +38,7 @@ def read(path: Path) -> list[tuple[float, ...]]:
 
 
 def test_what_was_appended_has_the_same_bits(path: Path) -> None:
-    write(path, [*ENTRIES, (math.nan,)])
+    write_journal(path, [*ENTRIES, (math.nan,)])
     found = opened(path, HEADER)
     assert (found.header, found.cut, len(found)) == (HEADER, "", 5)
     for index, (entry, scalars) in enumerate(zip(found.entries, [*ENTRIES, (math.nan,)], strict=True)):
@@ -77,7 +53,7 @@ def test_whatever_a_crash_leaves_whole_entries_stay_and_more_can_follow(
 ) -> None:
     """The file ends anywhere behind its first line, or a bit of it is another."""
     path = tmp_path_factory.mktemp("journal") / "journal"
-    write(path)
+    write_journal(path)
     whole = bytearray(path.read_bytes())
     first = whole.index(b"\n") + 1
     ends = [first + sum(24 + 8 * len(scalars) for scalars in ENTRIES[:n]) for n in range(len(ENTRIES) + 1)]
@@ -102,7 +78,7 @@ def test_whatever_a_crash_leaves_whole_entries_stay_and_more_can_follow(
 
 
 def test_a_torn_entry_is_reported(path: Path) -> None:
-    write(path)
+    write_journal(path)
     with path.open("ab") as file:
         file.write(b"torn")
     said = opened(path, HEADER).cut
@@ -143,7 +119,7 @@ def test_a_torn_entry_is_reported(path: Path) -> None:
 def test_a_journal_of_another_run_is_named_and_left_alone(
     path: Path, change: dict[str, Any], sentence: str
 ) -> None:
-    write(path)
+    write_journal(path)
     before = path.read_bytes()
     with pytest.raises(CheckpointError, match=sentence):
         opened(path, msgspec.structs.replace(HEADER, **change))
@@ -151,7 +127,7 @@ def test_a_journal_of_another_run_is_named_and_left_alone(
 
 
 def test_which_run_and_checkpoint_it_was_does_not_matter(path: Path) -> None:
-    write(path)
+    write_journal(path)
     expected = msgspec.structs.replace(HEADER, run="", first_checkpoint=9, start="")
     assert opened(path, expected).header == HEADER
 
@@ -168,7 +144,7 @@ def test_which_run_and_checkpoint_it_was_does_not_matter(path: Path) -> None:
 def test_a_damaged_first_line_is_one_sentence(
     path: Path, damage: Callable[[bytes], bytes], sentence: str
 ) -> None:
-    write(path)
+    write_journal(path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CheckpointError, match=sentence):
         opened(path, HEADER)
@@ -237,7 +213,7 @@ def test_a_failed_write_is_not_retried(path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_journal_that_cannot_be_made_leaves_the_one_before(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(path)
+    write_journal(path)
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
     with pytest.raises(OSError, match="no space"):
         Journal.create(path, msgspec.structs.replace(HEADER, run="another"))

@@ -30,6 +30,7 @@ from partita.engine.parameters import (
     Vector,
 )
 from tests.draws import examples
+from tests.parameters.in_torch import torch_of
 
 OPTIMIZERS = [
     SGD(0.1),
@@ -67,29 +68,6 @@ def update(
 ) -> bool:
     apply = optimizer.bind(values, gradient, state, **beside)
     return apply(moment if isinstance(moment, UpdateContext) else UpdateContext(moment))
-
-
-def torch_of(optimizer: Optimizer, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
-    rest: dict[str, Any] = {
-        "lr": optimizer.learning_rate,
-        "weight_decay": optimizer.weight_decay,
-        "foreach": False,
-    }
-    match optimizer:
-        case AdamW(betas=betas, epsilon=epsilon):
-            return torch.optim.AdamW([parameter], betas=betas, eps=epsilon, **rest)
-        case Adam(betas=betas, epsilon=epsilon):
-            return torch.optim.Adam([parameter], betas=betas, eps=epsilon, **rest)
-        case RMSProp(alpha=alpha, epsilon=epsilon, momentum=momentum, centered=centered):
-            rest |= {"momentum": momentum, "centered": centered}
-            return torch.optim.RMSprop([parameter], alpha=alpha, eps=epsilon, **rest)
-        case Adagrad(initial_accumulator=start, epsilon=epsilon):
-            return torch.optim.Adagrad([parameter], initial_accumulator_value=start, eps=epsilon, **rest)
-        case Momentum(momentum=momentum, nesterov=nesterov):
-            return torch.optim.SGD([parameter], momentum=momentum, nesterov=nesterov, **rest)
-        case SGD():
-            return torch.optim.SGD([parameter], **rest)
-    raise AssertionError(optimizer)
 
 
 def between(low: float, high: float) -> st.SearchStrategy[float]:

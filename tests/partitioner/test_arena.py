@@ -11,8 +11,8 @@ from partita.partitioner.ir.buffer import activations, parse_buffer
 from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes
 from tests.draws import examples
 from tests.partitioner.interpreter import Interpreter
+from tests.partitioner.orders import ORDERS, chooser
 from tests.partitioner.symbolic_host import beside_each_other
-from tests.partitioner.test_order import ORDERS, chooser
 from tests.plans import kinds, plans
 
 

@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Add, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.layers.box import BoxSet
-from partita.partitioner import Cluster, Message, Op, Plan, Program, RowSplit, StepKind, Whole, partition
-from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, activations
+from partita.partitioner import Cluster, Message, Plan, RowSplit, StepKind, Whole, partition
+from partita.partitioner.ir.buffer import NORMS, BufferKind, activations
 from partita.partitioner.ir.sizes import PRECISIONS
 from tests.partitioner.expected import Expected, members
 from tests.plans import kinds, plans
-
-
-def sends(programs: Sequence[Program]) -> list[tuple[int, int, Buffer, object]]:
-    return [
-        (program.machine, instruction.peer, instruction.target.buffer, instruction.target.rows)
-        for program in programs
-        for instruction in program.instructions
-        if instruction.op is Op.SEND and instruction.peer is not None
-    ]
-
-
-def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, BoxSet]]:
-    return [
-        (
-            instruction.peer,
-            program.machine,
-            instruction.target.buffer.sent,
-            instruction.target.rows,
-        )
-        for program in programs
-        for instruction in program.instructions
-        if instruction.op is Op.RECV and instruction.peer is not None
-    ]
-
-
-def addressed(messages: Sequence[Message]) -> list[tuple[int, int, Buffer, object]]:
-    return [(m.source, m.destination, m.buffer, m.rows) for m in messages]
+from tests.properties.messages import (
+    assert_activations_sent_where_needed,
+    assert_errors_sent_towards_owner,
+    assert_placeholders_fed_and_never_sent,
+    assert_sent_once_and_received_once,
+    assert_shared_weights_sent_once,
+    of_nodes,
+    receives,
+)
 
 
 @given(plans(shared=True), kinds)
 def test_every_message_is_sent_once_and_received_once(plan: Plan, kind: StepKind) -> None:
-    programs, messages = plan.programs_for(kind), plan.messages_for(kind)
-    assert Counter(sends(programs)) == Counter(receives(programs)) == Counter(addressed(messages))
-    assert len(set(sends(programs))) == len(messages)
-    keys = Counter((m.source, m.destination, m.buffer) for m in messages)
-    assert max(keys.values(), default=1) == 1, "two messages of a step cannot be told apart"
+    assert_sent_once_and_received_once(plan, kind)
 
 
 @given(plans(shared=True))
@@ -69,27 +46,9 @@ def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
         assert message.n_bytes == nodes * plan.batch * PRECISIONS[plan.precision] > 0
 
 
-def of_nodes(plan: Plan) -> list[Message]:
-    """Messages of activations and errors; not of weights, gradients and summaries."""
-    return [message for message in plan.messages if message.buffer.travels_along_edges]
-
-
 @given(plans(shared=True))
 def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan: Plan) -> None:
-    expected = Expected(plan.ownership)
-    arrived: Counter[tuple[str, int, int]] = Counter()
-    for message in of_nodes(plan):
-        assert message.source != message.destination
-        if message.direction == "forward":
-            assert set(members(message.rows)) <= set(expected.own(message.layer, message.source))
-            arrived.update((message.layer, message.destination, row) for row in members(message.rows))
-    needed = Counter(
-        (grid.name, machine, row)
-        for grid in plan.graph.computed
-        for machine in range(len(plan.cluster))
-        for row in expected.needed_by_all(grid.name, machine) - set(expected.own(grid.name, machine))
-    )
-    assert arrived == needed
+    assert_activations_sent_where_needed(plan)
 
 
 @given(st.one_of(plans(shared=True, micro_batches=3), plans(tiles=True)))
@@ -121,54 +80,17 @@ def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
 
 @given(plans(shared=True))
 def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -> None:
-    expected = Expected(plan.ownership)
-    given_names = {grid.name for grid in plan.graph.grids if grid.is_placeholder}
-    assert not given_names & {message.layer for message in plan.messages}
-    for program in plan.programs:
-        fed = {
-            (instruction.target.buffer.layer, row)
-            for instruction in program.instructions
-            if instruction.op is Op.FEED
-            for row in members(instruction.target.rows)
-        }
-        assert fed == {
-            (name, row) for name in given_names for row in expected.needed_by_all(name, program.machine)
-        }
+    assert_placeholders_fed_and_never_sent(plan)
 
 
 @given(plans(shared=True))
 def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
-    expected = Expected(plan.ownership)
-    for message in of_nodes(plan):
-        if message.direction == "backward":
-            assert message.layer in plan.graph.needs_gradient
-            assert message.buffer.edge is not None
-            _, consumer, number = message.buffer.edge
-            rows = set(members(message.rows))
-            assert rows <= expected.needed(consumer, number, message.source)
-            onward = (
-                set()
-                if expected.sums_by_machine(consumer)
-                else expected.needed(consumer, number, message.destination)
-            )
-            assert rows <= onward | set(expected.own(message.layer, message.destination))
+    assert_errors_sent_towards_owner(plan)
 
 
 @given(plans(shared=True))
 def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) -> None:
-    expected = Expected(plan.ownership)
-    item = PRECISIONS[plan.precision]
-    sent, returned = [], []
-    for grid in plan.graph.computed:
-        numbers = sum(parameter.size for parameter in grid.parameters)
-        home = expected.owners(grid.name)[0]
-        for other in expected.weight_receivers(grid.name):
-            sent.append((f"{grid.name}.parameters", home, other, numbers * item))
-            returned.append((f"{grid.name}.gradient", other, home, numbers * item))
-    for direction, messages in (("forward", sent), ("backward", returned)):
-        found = [m for m in plan.messages if m.direction == direction and m.is_of_weights]
-        assert sorted((str(m.buffer), m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
-        assert all(m.rows == BoxSet.of_rows((0, 1)) for m in found)
+    assert_shared_weights_sent_once(plan)
 
 
 @given(plans(shared=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,25 +10,9 @@ from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
 from tests.draws import examples
 from tests.partitioner.expected import Expected
-from tests.partitioner.interpreter import Choice, Interpreter
+from tests.partitioner.interpreter import Interpreter
+from tests.partitioner.orders import ORDERS, chooser
 from tests.plans import flowing, kinds, plans
-
-ORDERS = ("random", "first", "last", "one machine as far as it gets", "bursts")
-
-
-def chooser(order: str, seed: int) -> Choice:
-    chance = random.Random(seed)
-    favourite = chance.random()
-    picks: dict[str, Choice] = {
-        "random": chance.choice,
-        "first": min,
-        "last": max,
-        "one machine as far as it gets": lambda ready: min(
-            ready, key=lambda at: (hash((at[0], favourite)), -at[1])
-        ),
-        "bursts": lambda ready: min(ready, key=lambda at: (chance.random() < 0.1, at[0], chance.random())),
-    }
-    return picks[order]
 
 
 @settings(max_examples=examples(60))

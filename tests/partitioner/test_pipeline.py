@@ -27,7 +27,7 @@ from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.predict.cost import MessageCost
 from partita.partitioner.predict.simulate import simulate
 from tests.draws import examples
-from tests.partitioner.test_simulate import Prices, one_slow
+from tests.partitioner.prices import Prices, one_slow
 from tests.plans import flowing, plans
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Machine, Plan, partition
 from partita.partitioner.cluster.processor import Processor, described, processor
 from partita.partitioner.cluster.products import LARGE, RULES, Choice, Products, ProductShape, products_for
+from tests.networks import large
 
 ZEN5 = Processor("AMD EPYC", "AuthenticAMD", "26", "2 1", ("avx2", "avx512f", "fma"))
 XEON = Processor("Intel(R) Xeon(R) 6", "GenuineIntel", "6", "173 1", ("amx_tile", "avx2", "avx512f", "fma"))
@@ -82,13 +82,6 @@ def test_a_processor_is_known_by_what_linux_tells_of_the_first() -> None:
     assert described(PROCESSOR) == ZEN5
     assert described("").vendor == ""
     assert processor().name
-
-
-def large(*, nodes: int = 500) -> Network:
-    net = Network("large")
-    hidden = Dense(nodes, name="hidden")(net.input("x", shape=300))
-    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(hidden), net.target("y"))
-    return net
 
 
 def lines(plan: Plan) -> list[str]:
@@ -162,7 +155,7 @@ def test_a_file_that_holds_no_choices_is_refused(tmp_path: Path, content: bytes,
 CHOICES = """
 from partita.partitioner import Cluster, partition
 from partita.partitioner.cluster.products import ProductShape
-from tests.partitioner.test_products import large
+from tests.networks import large
 products = partition(large(), Cluster.local(1), batch=32).products_of(0)
 print([products.choose(ProductShape(m, k, n, layout, precision, threads))
        for m in (1, 100, 3000) for k in (10, 500, 2560) for n in (1, 32, 128) for layout in ("NN", "TN", "NT")

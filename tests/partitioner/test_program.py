@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers.box import BoxSet
-from partita.partitioner import Instruction, Op, Plan, StepKind, parse_program
+from partita.partitioner import Instruction, Op, Plan, StepKind
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.program import Operand, ordered, parse_instruction
 from partita.partitioner.lower.access import Access
 from tests.draws import examples
 from tests.plans import kinds, plans
+from tests.properties.programs import assert_programs_parse_back
 
 A, B, C = (Operand(activations(name), BoxSet.of_rows((0, 4))) for name in "abc")
 
 
 @given(plans(shared=True), kinds)
 def test_every_program_parses_back_from_its_text(plan: Plan, kind: StepKind) -> None:
-    for program in plan.programs_for(kind):
-        assert parse_program(program.machine, str(program), kind.of(plan.graph)) == program
+    assert_programs_parse_back(plan, kind)
 
 
 @given(st.booleans().flatmap(lambda losses: plans(losses=losses, shared=True)), kinds)

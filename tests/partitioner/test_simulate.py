@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,7 +13,6 @@ from partita.layers import Add, Dense, Full, Graph, HalfSquaredError, Network, N
 from partita.partitioner import (
     Cluster,
     Deadlock,
-    Instruction,
     Link,
     Machine,
     Op,
@@ -31,33 +29,9 @@ from partita.partitioner.predict.simulate import simulate
 from partita.partitioner.predict.simulated_step import SimulatedStep, Times
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
+from tests.partitioner.prices import Prices
 from tests.plans import kinds, plans
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Costs that a test gives: of an instruction, of its machine's messages."""
-
-    compute: Callable[[Instruction, int], float]
-    cost: Callable[[int, int, int], MessageCost]
-    held_up: bool = False
-    at_once: bool = True
-    begin_s: float = 0.0
-
-    def compute_s(self, instruction: Instruction, machine: int) -> float:
-        return self.compute(instruction, machine)
-
-    def step_s(self, machine: int) -> float:
-        return self.begin_s
-
-    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        return self.cost(n_bytes, source, destination)
-
-    def interrupts(self, machine: int) -> bool:
-        return self.held_up
-
-    def both_ways(self, source: int, destination: int) -> bool:
-        return self.at_once
+from tests.properties.simulated import assert_no_deadlock, assert_step_time_within_bounds
 
 
 class _OneByte(Sizes):
@@ -77,17 +51,7 @@ def played(*texts: str) -> SimulatedStep:
 
 @given(plans(shared=True), kinds)
 def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan, kind: StepKind) -> None:
-    for programs in (plan.programs_for(kind), plan.for_prediction().programs):
-        for slow in range(len(programs) + 1):
-            simulate(programs, one_slow(slow), plan.sizes)
-
-
-def one_slow(slow: int) -> Prices:
-    """Costs of machines of which one takes ages, and is hard to reach."""
-    return Prices(
-        lambda _, machine: 100.0 if machine == slow else 0.01,
-        lambda _, source, destination: MessageCost(0.01, 50.0 if destination == slow else 0.02, 0.1, 0.01),
-    )
+    assert_no_deadlock(plan, kind)
 
 
 @given(plans(losses=False, shared=True))
@@ -100,56 +64,7 @@ def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
 @settings(max_examples=examples(40))
 @given(plans(shared=True))
 def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(plan: Plan) -> None:
-    costs = plan.costs
-    everything = sum(costs.step_s(m) for m in range(len(plan.cluster))) + sum(
-        costs.compute_s(i, p.machine)
-        if i.op in COMPUTES
-        else costs.message(plan.sizes.n_bytes(i.target), p.machine, i.peer or 0).total_s
-        for p in plan.programs
-        for i in p.instructions
-        if i.op is not Op.RECV
-    )
-    busy = [
-        sum(costs.compute_s(i, p.machine) for i in p.instructions if i.op in COMPUTES) for p in plan.programs
-    ]
-    step = plan.predicted_step_s
-    assert max([critical_path(plan), *busy]) <= step * (1 + 1e-9) and step <= everything * (1 + 1e-9)
-    cores = tuple(replace(machine, cores=2) for machine in plan.cluster.machines)
-    apart = replace(plan, cluster=replace(plan.cluster, machines=cores)).simulated_step
-    assert apart.busy_s == pytest.approx(busy)  # and where messengers have no core of their own, more:
-    assert all(a >= b * (1 - 1e-9) for a, b in zip(plan.simulated_step.busy_s, apart.busy_s, strict=True))
-    if len(plan.cluster) == 1:
-        assert step == pytest.approx(everything)
-
-
-def critical_path(plan: Plan) -> float:
-    """When everything would be done if every machine had threads and links for all that is ready."""
-    programs, costs = plan.programs, plan.costs
-    ends: dict[tuple[int, int], float] = {}
-    senders = {
-        (program.machine, instruction.peer, instruction.target.buffer): (program.machine, n)
-        for program in programs
-        for n, instruction in enumerate(program.instructions)
-        if instruction.op is Op.SEND
-    }
-
-    def end(machine: int, n: int) -> float:
-        if (machine, n) not in ends:
-            instruction = programs[machine].instructions[n]
-            start = max((end(machine, k) for k in instruction.after), default=costs.step_s(machine))
-            if instruction.op is Op.RECV:
-                source = senders[instruction.peer or 0, machine, instruction.target.buffer.sent]
-                sent = programs[source[0]].instructions[source[1]].target
-                cost = costs.message(plan.sizes.n_bytes(sent), source[0], machine)
-                ends[machine, n] = max(start, end(*source) + cost.total_s - cost.send_s)
-            elif instruction.op is Op.SEND:
-                n_bytes = plan.sizes.n_bytes(instruction.target)
-                ends[machine, n] = start + costs.message(n_bytes, machine, instruction.peer or 0).send_s
-            else:
-                ends[machine, n] = start + costs.compute_s(instruction, machine)
-        return ends[machine, n]
-
-    return max(end(p.machine, n) for p in programs for n in range(len(p)))
+    assert_step_time_within_bounds(plan)
 
 
 @given(plans(shared=True))

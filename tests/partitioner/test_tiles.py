@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,52 +16,57 @@ from partita.partitioner import Cluster, Ownership, Piece, Plan, RowSplit, StepK
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
-from tests.partitioner import test_messages, test_order, test_program, test_simulate
 from tests.partitioner.expected import Expected, members
 from tests.partitioner.interpreter import Interpreter
+from tests.partitioner.orders import ORDERS, chooser
 from tests.plans import kinds, plans
+from tests.properties.messages import (
+    assert_activations_sent_where_needed,
+    assert_errors_sent_towards_owner,
+    assert_placeholders_fed_and_never_sent,
+    assert_sent_once_and_received_once,
+    assert_shared_weights_sent_once,
+)
+from tests.properties.programs import assert_programs_parse_back
+from tests.properties.simulated import assert_no_deadlock, assert_step_time_within_bounds
 
 tiled = plans(shared=True, tiles=True)
 
 
-def as_for_rows(test: Callable[..., None]) -> Callable[..., None]:
-    """Inner function of a Hypothesis test, to be called with a plan with tiles."""
-    return test.hypothesis.inner_test  # type: ignore[attr-defined, no-any-return]
-
-
 @settings(max_examples=examples(16))
-@given(plan=tiled, kind=kinds, order=st.sampled_from(test_order.ORDERS), seed=st.integers(0, 2**32))
+@given(plan=tiled, kind=kinds, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, order: str, seed: int) -> None:
-    Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=test_order.chooser(order, seed))
+    Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
 
 
 @settings(max_examples=examples(8))
-@given(plan=tiled, order=st.sampled_from(test_order.ORDERS), seed=st.integers(0, 2**32))
+@given(plan=tiled, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_windows_that_share_memory_spoil_nothing(plan: Plan, order: str, seed: int) -> None:
     interpreter = Interpreter(plan, plan.programs, keep=plan.kept)
-    interpreter.run(steps=2, choose=test_order.chooser(order, seed))
+    interpreter.run(steps=2, choose=chooser(order, seed))
 
 
-@pytest.mark.parametrize(
-    "test",
-    [
-        test_messages.test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other,
-        test_messages.test_what_is_given_never_travels_and_is_fed_where_it_is_needed,
-        test_messages.test_errors_travel_from_who_listens_towards_the_owner,
-        test_messages.test_weights_are_lent_once_and_their_gradients_come_back_once,
-        test_simulate.test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn,
-    ],
-)
-def test_messages_are_those_that_the_edges_of_nodes_ask_for(test: Callable[..., None]) -> None:
-    given(tiled)(settings(max_examples=examples(10))(as_for_rows(test)))()
+@settings(max_examples=examples(10))
+@given(tiled)
+def test_messages_are_those_that_the_edges_of_nodes_ask_for(plan: Plan) -> None:
+    assert_activations_sent_where_needed(plan)
+    assert_placeholders_fed_and_never_sent(plan)
+    assert_errors_sent_towards_owner(plan)
+    assert_shared_weights_sent_once(plan)
+
+
+@settings(max_examples=examples(10))
+@given(tiled)
+def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(plan: Plan) -> None:
+    assert_step_time_within_bounds(plan)
 
 
 @settings(max_examples=examples(8))
 @given(tiled, kinds)
 def test_programs_parse_back_and_send_what_was_planned(plan: Plan, kind: StepKind) -> None:
-    as_for_rows(test_program.test_every_program_parses_back_from_its_text)(plan, kind)
-    as_for_rows(test_messages.test_every_message_is_sent_once_and_received_once)(plan, kind)
-    as_for_rows(test_simulate.test_no_plan_deadlocks_whatever_takes_how_long)(plan, kind)
+    assert_programs_parse_back(plan, kind)
+    assert_sent_once_and_received_once(plan, kind)
+    assert_no_deadlock(plan, kind)
 
 
 @settings(max_examples=examples(8))

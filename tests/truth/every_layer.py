@@ -46,7 +46,7 @@ from partita.layers import (
 )
 from partita.partitioner import Cluster, Plan, partition
 from tests.networks import FUNCTIONS, leaky_sum, leaky_sum_errors
-from tests.parameters.test_optimizers import torch_of
+from tests.parameters.in_torch import torch_of
 from tests.truth.interleaved import draw_batch
 from tests.truth.symbols import record
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.numerics import master, stored, upcast_array
+from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.events import Received, Send
@@ -39,7 +40,7 @@ from partita.engine.transport.payload import Payload
 from partita.layers import Graph
 from partita.layers.box import BoxSet
 from partita.layers.layer import Placeholder
-from partita.partitioner import Op, Plan, Program, StepKind
+from partita.partitioner import Cluster, Op, Plan, Program, StepKind, partition
 from partita.partitioner.ir.buffer import Buffer, activations
 from partita.partitioner.ir.program import COMPUTES, Instruction
 from tests.partitioner.symbolic_host import beside_each_other
@@ -271,3 +272,19 @@ class InterleavedReplica:
         own = np.concatenate([upcast_array(portion) for portion in portions], axis=-1)
         whole = into.setdefault(str(buffer), np.zeros((*shape, self.plan.batch), own.dtype))
         whole[rows.hull.slices] += own
+
+
+def whole(plan: Plan) -> Plan:
+    """The same network on one machine."""
+    return partition(plan.graph, Cluster.local(), batch=plan.batch, precision=plan.precision)
+
+
+def play(plan: Plan, *, seed: int) -> Result:
+    """One step on a batch and parameters that the network determines."""
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
+    return InterleavedReplica(plan, parameters, seed=seed).step(draw_batch(plan.graph, plan.batch, 11))
+
+
+def play_with(plan: Plan, parameters: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> Result:
+    """One step in one thread."""
+    return InterleavedReplica(plan, parameters, seed=1).step(batch)

@@ -14,6 +14,7 @@ from partita.engine.parameters.optimizers import LARS, SGD, Momentum, Optimizer
 from partita.partitioner import Cluster, Plan, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
+from tests.properties.results import assert_close
 from tests.truth.interleaved import InterleavedReplica, Result, draw_batch
 
 SLOW_DRAWS = settings(
@@ -38,15 +39,6 @@ def trained(
     replica = InterleavedReplica(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
     batch = draw_batch(plan.graph, plan.batch, 11)
     return [replica.step(batch, number=n) for n in range(steps)][-1]
-
-
-def assert_close(found: Result, expected: Result, *, tolerance: float) -> None:
-    assert math.isclose(found.loss, expected.loss, rel_tol=tolerance, abs_tol=tolerance)
-    for name, array in expected.parameters.items():
-        scale = max(1.0, float(np.abs(array).max(initial=0.0)))
-        np.testing.assert_allclose(
-            found.parameters[name], array, rtol=0, atol=tolerance * scale, err_msg=name
-        )
 
 
 @pytest.mark.slow

@@ -16,9 +16,8 @@ from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, StepKind, Whole, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
-from tests.truth.interleaved import InterleavedReplica, Result, draw_batch
-from tests.truth.test_learning import assert_close
-from tests.truth.test_truth import assert_same, whole
+from tests.properties.results import assert_close, assert_same
+from tests.truth.interleaved import InterleavedReplica, Result, draw_batch, whole
 
 FEW_DRAWS = settings(
     max_examples=examples(8),

@@ -27,8 +27,8 @@ from partita.partitioner import Cluster, Plan, RowSplit, StepKind, Tiles, Whole,
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.plans import plans
-from tests.truth.interleaved import InterleavedReplica, draw_batch
-from tests.truth.test_truth import assert_same, play, whole
+from tests.properties.results import assert_same
+from tests.truth.interleaved import InterleavedReplica, draw_batch, play, whole
 
 DRAWS = settings(
     max_examples=examples(8),

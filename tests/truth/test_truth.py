@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -17,51 +15,14 @@ from partita.layers.layer import Placeholder
 from partita.partitioner import Cluster, Plan, RowSplit, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
-from tests.truth.interleaved import InterleavedReplica, Result, draw_batch
+from tests.properties.results import assert_same
+from tests.truth.interleaved import InterleavedReplica, draw_batch, play, play_with, whole
 
 SLOW_DRAWS = settings(
     max_examples=examples(20),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-
-
-def whole(plan: Plan) -> Plan:
-    """The same network on one machine."""
-    return partition(plan.graph, Cluster.local(), batch=plan.batch, precision=plan.precision)
-
-
-def play(plan: Plan, *, seed: int) -> Result:
-    """One step on a batch and parameters that the network determines."""
-    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    return InterleavedReplica(plan, parameters, seed=seed).step(draw_batch(plan.graph, plan.batch, 11))
-
-
-def assert_same(
-    found: Result,
-    expected: Result,
-    *,
-    tolerance: float,
-    rounded: Collection[str] = (),
-    rounding: float = 1e-5,
-) -> None:
-    """Asserts equality to the bit where the tolerance is 0; else relative to the largest number of each
-    array.
-
-    Names that are `rounded` need agree within `rounding` only.
-    """
-    for kind in ("states", "errors", "gradients"):
-        ours, theirs = getattr(found, kind), getattr(expected, kind)
-        assert ours.keys() == theirs.keys()
-        for name, array in theirs.items():
-            allowed = max(tolerance, rounding if name in rounded else 0.0)
-            if allowed:
-                scale = max(1.0, float(np.abs(array).max(initial=0.0)))
-                np.testing.assert_allclose(
-                    ours[name], array, rtol=0, atol=allowed * scale, err_msg=f"{kind} {name}"
-                )
-            else:
-                np.testing.assert_array_equal(ours[name], array, err_msg=f"{kind} {name}")
 
 
 @SLOW_DRAWS
@@ -197,11 +158,6 @@ def test_processes_agree_with_the_whole(machines: int) -> None:
         np.testing.assert_allclose(step.collected[name], expected.states[name], rtol=2e-6, atol=2e-6)
     for name, gradient in ordered.gradients.items():
         np.testing.assert_array_equal(step.vectors["gradient"][name], gradient)
-
-
-def play_with(plan: Plan, parameters: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> Result:
-    """One step in one thread."""
-    return InterleavedReplica(plan, parameters, seed=1).step(batch)
 
 
 @settings(max_examples=examples(24), deadline=None)
