@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.drivers.phases import OnPhase, compiling, silent
 from partita.engine.drivers.step import HostError, Sent
@@ -113,11 +114,12 @@ class InlineBackend(Backend):
         self._calls = [(n, call) for n, call in enumerate(computations.calls) if call is not None]
         self._recorder = Recorder(task.program, partial(part_name, 0))
 
+    @override
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
-        """See `Backend`."""
         vector(0, self._part.parameters)
         self._part.changed()
 
+    @override
     def play(
         self,
         step: int,
@@ -127,7 +129,6 @@ class InlineBackend(Backend):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        """See `Backend`."""
         if inputs is not None:
             for target, given in zip(self._part.inputs, inputs[0], strict=True):
                 np.copyto(target, given)
@@ -159,8 +160,8 @@ class InlineBackend(Backend):
             recorder.played(position, started, time.perf_counter())
         recorder.end(time.perf_counter())
 
+    @override
     def clocks(self) -> list[Offset]:
-        """See `Backend`."""
         return [Offset(0.0, 0.0)]
 
     def _collected(self, collect: tuple[str, ...], *, trace: bool) -> Payload:
@@ -182,7 +183,7 @@ class InlineBackend(Backend):
         except BaseException as error:
             raise self._failure(error) from error
 
+    @override
     def close(self, *, orderly: bool = True) -> None:
-        """See `Backend`."""
         self._part.computations.close()
         self._limits.close()

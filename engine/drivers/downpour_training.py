@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.progress import Meter
@@ -63,12 +65,12 @@ class DownpourTraining(Training):
     def _learner(self) -> Optimizer:
         return self.driver.optimizer
 
+    @override
     def check(self) -> None:
-        """See `Training`."""
         self.job.check_sizes(shards=self.driver.shards)
 
+    @override
     def find(self) -> bool:
-        """See `Training`."""
         found = self.store.latest(self.job.shapes, network=self.job.network)
         if found is None:
             return False

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
+from typing_extensions import override
+
 from partita.engine.drivers.backends import Backend, PartStep
 from partita.engine.drivers.phases import OnPhase, compiling, silent, starting
 from partita.engine.drivers.step import HostError, Sent
@@ -80,12 +82,13 @@ class HostedBackend(Backend):
             self.close(orderly=False)
             raise
 
+    @override
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
-        """See `Backend`."""
         for machine, name in enumerate(self._names):
             self._say(name, Load(), vector(machine, None))
         self._answers(Ready, "taking in its parameters")
 
+    @override
     def play(
         self,
         step: int,
@@ -95,7 +98,6 @@ class HostedBackend(Backend):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        """See `Backend`."""
         for n, name in enumerate(self._names):
             self._say(name, Play(step, real, collect, trace), None if inputs is None else list(inputs[n]))
         return [
@@ -119,8 +121,8 @@ class HostedBackend(Backend):
         [(pong, _)] = self._answers(Pong, "sending its clock", names=[name])
         return RoundTrip(pong.sent_s, pong.received_s, pong.replied_s, time.perf_counter())
 
+    @override
     def close(self, *, orderly: bool = True) -> None:
-        """See `Backend`."""
         if not orderly:
             self.launcher.close(patience_s=0.0)
             return

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
 from partita.engine.drivers.iterations import Iterations
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.run import Run
@@ -87,12 +89,12 @@ class SandblasterTraining(Training):
     def _run_of_files(self) -> str:
         return self._journal.header.run
 
+    @override
     def check(self) -> None:
-        """See `Training`."""
         self.job.check_sizes(shards=self.driver.shards)
 
+    @override
     def find(self) -> bool:
-        """See `Training`."""
         found = self._journal.find(others=self.driver.warm_start is not None)
         if not found:
             return False
@@ -189,8 +191,8 @@ class SandblasterTraining(Training):
             case _:
                 raise AssertionError(effect)
 
+    @override
     def record(self, record: AppendJournal) -> None:
-        """See `Work`."""
         if self.job.keep:  # a run that cannot be resumed needs no journal
             self._journal.append(record.index, record.digest, record.scalars, start=self.job.initial)
 

@@ -153,7 +153,7 @@ class Training(ABC):
             display.print_line(text)
 
     def commit(self, commit: Commit) -> str | None:
-        """See `Work`."""
+        """See the protocol `Work`."""
         self._before_commit()
         job = self.job
         manifest = Manifest(
@@ -185,7 +185,7 @@ class Training(ABC):
         raise AssertionError(record)
 
     def note(self, effect: CoordinatorEffect) -> None:
-        """See `Work`."""
+        """See the protocol `Work`."""
         if isinstance(effect, Starting):
             hosts = counted(effect.hosts, "process", "processes")
             self._display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
@@ -208,7 +208,7 @@ class Training(ABC):
         return Interrupted(f"{how_far}; {kept}" if kept else how_far, run)
 
     def task_of(self, name: str, checkpoint: int | None) -> HostTask:
-        """See `Work`."""
+        """See the protocol `Work`."""
         checkpoint = self.resumed if checkpoint is None else checkpoint
         part, shard = part_indices(name), shard_index(name)
         if part is not None:

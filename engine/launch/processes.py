@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
+from typing_extensions import override
 
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.descriptors import reserve
@@ -109,8 +110,8 @@ class ProcessLauncher(Launcher):
             self._forks = Forks()
         return self._forks.start(bootstrap)
 
+    @override
     def began(self) -> list[tuple[str, int]]:
-        """See `Launcher`."""
         for host in self._unborn.values():
             host.poll()
         found = [name for name, host in self._unborn.items() if host.pid is not None]
@@ -144,8 +145,8 @@ class ProcessLauncher(Launcher):
             for process in ending:
                 process.wait()
 
+    @override
     def close(self, *, patience_s: float = 0.5) -> None:
-        """See `Launcher`."""
         try:
             super().close(patience_s=patience_s)
         finally:

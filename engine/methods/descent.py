@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from partita.engine.methods.line_search_method import LineSearchMethod
 from partita.engine.methods.method import Direction, DirectionGenerator
 from partita.engine.methods.objective import GRADIENT
@@ -18,8 +20,8 @@ from partita.engine.protocol.commands import Dots, dot
 class GradientDescent(LineSearchMethod):
     """Searches along the negative gradient."""
 
+    @override
     def directions(self) -> DirectionGenerator:
-        """See `LineSearchMethod.directions`."""
         then = (dot(GRADIENT, GRADIENT),)
         direction = Direction(((-1.0, GRADIENT),), then=then)
         while True:
@@ -33,8 +35,8 @@ class NonlinearCG(LineSearchMethod):
 
     c2: float = 0.1
 
+    @override
     def directions(self) -> DirectionGenerator:
-        """See `LineSearchMethod.directions`."""
         then = Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT))
         direction = Direction(((-1.0, GRADIENT),), then=then)
         while True:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Final
 
+from typing_extensions import override
+
 from partita.engine.methods.line_search_method import LineSearchMethod
 from partita.engine.methods.method import Direction, DirectionGenerator
 from partita.engine.methods.objective import GRADIENT
@@ -42,8 +44,8 @@ class LBFGS(LineSearchMethod):
         if self.history < 1:
             raise ValueError(f"history is {self.history}; keep at least 1 pair")
 
+    @override
     def directions(self) -> DirectionGenerator:
-        """See `LineSearchMethod.directions`."""
         pairs, note = Pairs(self.history), ""
         while True:
             s, y = pairs.free

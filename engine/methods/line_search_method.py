@@ -22,6 +22,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from typing_extensions import override
+
 from partita.engine.methods.line_search import LineSearch, Verdict
 from partita.engine.methods.method import Direction, DirectionGenerator, Method
 from partita.engine.methods.objective import GRADIENT, Objective, Value
@@ -103,8 +105,8 @@ class LineSearchMethod(Method):
         Restarted when no point along a direction is lower; so the first one should be `-g`.
         """
 
+    @override
     def steps(self, objective: Objective) -> Steps:
-        """See `Method.steps`."""
         return (yield from _Descent(self, objective).steps())
 
 

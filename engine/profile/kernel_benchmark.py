@@ -158,7 +158,7 @@ class KernelBenchmarkTask:
     rank: ClassVar = (0, 1)  # parts that are timed side by side need no cores of their own: none communicates
 
     def role(self, link: HostContext) -> Role:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return _KernelBenchmarkRole(self, link)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 import psutil
+from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array, Call
 from partita.engine.kernels.products.blas import blas_on_one_thread
@@ -175,8 +176,8 @@ class _Asked(Products):
 
     shapes: set[ProductShape]
 
+    @override
     def choose(self, shape: ProductShape) -> Choice:
-        """See `Products`."""
         self.shapes.add(shape)
         return Choice("numpy", 1)
 
@@ -184,8 +185,8 @@ class _Asked(Products):
 class _Nothing(Feed):
     """Feeds a part that is prepared and never played."""
 
+    @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        """See `Feed`."""
         raise AssertionError(f"{name} is wanted, but nothing is played")
 
 

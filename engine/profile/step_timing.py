@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Heartbeat, Load, Message, Played, Ready
@@ -42,7 +43,7 @@ class StepTimingTask:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return self.machine, len(self.plans[0].cluster)
 
     def session(self, number: int) -> SessionTask:
@@ -50,7 +51,7 @@ class StepTimingTask:
         return SessionTask(self.plans[number], self.machine, train=False)
 
     def role(self, link: HostContext) -> Role:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return _StepTimingRole(self, link)
 
 
@@ -84,8 +85,8 @@ class _StepTimingRole(Role):
             case _ if self._role is not None:
                 self._role.receive(event, now)
 
+    @override
     def poll(self, now: float) -> None:
-        """See `Role`."""
         if self._role is not None:
             self._role.poll(now)
 

@@ -80,7 +80,7 @@ class DownpourPartTask(PartTask):
     overlap: int = 1
 
     def role(self, host: HostContext) -> DownpourPartRole:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return DownpourPartRole(self, host)
 
     def client(self, host: HostContext, *, item_bytes: int) -> DownpourClient:

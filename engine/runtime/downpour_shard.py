@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
@@ -38,8 +39,8 @@ class DownpourShardTask(ShardTask):
     optimizer: Optimizer
     acknowledged: Path
 
+    @override
     def role(self, host: HostContext) -> DownpourShardRole:
-        """See `HostTask`."""
         return DownpourShardRole(self, host)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
@@ -150,8 +151,8 @@ class DatasetFeed(Feed):
         if self.count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)
 
+    @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        """See `Feed`."""
         self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
 
 

@@ -49,12 +49,12 @@ class PartTask:
 
     @property
     def threads(self) -> int:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return self.plan.cluster.machines[self.machine].threads
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
 
     @cached_property

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.commands import Portions
@@ -102,8 +103,8 @@ class PortionFeed(Feed):
             if memory is not None:
                 self._thread.submit(self._fetch, portion, memory, future)
 
+    @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        """See `Feed`."""
         key, found = (name, box, first), None
         if key not in self._like:  # from now on it is fetched with the rest
             self._like[key] = (out.shape, out.dtype)

@@ -50,7 +50,7 @@ class SandblasterPartTask(PartTask):
         return self.plan.programs_for(StepKind())[self.machine]
 
     def role(self, host: HostContext) -> SandblasterPartRole:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return SandblasterPartRole(self, host)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.parameters.layout import gather
 from partita.engine.parameters.storage import ShardSnapshot
@@ -57,8 +58,8 @@ class SandblasterShardTask(ShardTask):
 
     unit_size: int
 
+    @override
     def role(self, host: HostContext) -> SandblasterShardRole:
-        """See `HostTask`."""
         return SandblasterShardRole(self, host)
 
 

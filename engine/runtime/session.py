@@ -53,17 +53,17 @@ class SessionTask:
     overlap: int = 1
 
     def role(self, host: HostContext) -> SessionRole:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return SessionRole(self, host)
 
     @property
     def threads(self) -> int:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return self.plan.cluster.machines[self.machine].threads
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return self.machine, len(self.plan.cluster)
 
     @property

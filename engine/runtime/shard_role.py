@@ -56,17 +56,17 @@ class ShardTask(ABC):
 
     @property
     def threads(self) -> int:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return 1
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
         return 0, 1
 
     @abstractmethod
     def role(self, host: HostContext) -> Role:
-        """See `HostTask`."""
+        """See the protocol `HostTask`."""
 
 
 class ShardRole(Role):

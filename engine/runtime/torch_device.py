@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
@@ -74,41 +75,41 @@ class TorchDevice(Device):
         self.device = device
         self._nonfinite: torch.Tensor | None = None
 
+    @override
     def memory(self, n_bytes: int) -> Array:
-        """See `Device`."""
         return array_of(torch.zeros(n_bytes, dtype=torch.uint8, device=self.device))
 
+    @override
     def placed(self, memory: Array, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """See `Device`."""
         size = int(np.prod(shape)) * dtype.itemsize
         return array_of(tensor_of(memory)[offset : offset + size].view(TYPES[dtype]).reshape(tuple(shape)))
 
+    @override
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """See `Device`."""
         return array_of(torch.zeros(tuple(shape), dtype=TYPES[dtype], device=self.device))
 
+    @override
     def window(self, start: int, array: Array, left: int = 0) -> Window:
-        """See `Device`."""
         return StagedWindow(start, array, left)
 
+    @override
     def taken(self, array: Array) -> Array:
-        """See `Device`."""
         return array_of(on_host(array).to(self.device, copy=True))
 
+    @override
     def given(self, array: Array) -> Array:
-        """See `Device`."""
         return numbers_of(tensor_of(array).to("cpu", copy=True))
 
+    @override
     def copy(self, target: Array, source: Array) -> None:
-        """See `Device`."""
         tensor_of(target).copy_(tensor_of(source))
 
+    @override
     def add(self, target: Array, other: Array) -> None:
-        """See `Device`."""
         tensor_of(target).add_(tensor_of(other))
 
+    @override
     def sum_of_squares(self, vector: Vector) -> Any:
-        """See `Device`."""
         return torch.linalg.vector_norm(tensor_of(vector), dtype=torch.float64) ** 2
 
     def bind(
@@ -135,16 +136,16 @@ class TorchDevice(Device):
             device=self.device.index,
         )
 
+    @override
     def updates_were_finite(self) -> bool:
-        """See `Device`."""
         if self._nonfinite is None:
             return True
         found = bool(self._nonfinite.item())
         self._nonfinite.zero_()
         return not found
 
+    @override
     def finish(self) -> None:
-        """See `Device`."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
@@ -159,18 +160,18 @@ class StagedWindow(Window):
         self._copied: torch.cuda.Event | None = None
         self._lock = threading.Lock()  # kernel threads feed while messages come and go
 
+    @override
     def arriving(self, rows: BoxSet) -> list[Array]:
-        """See `Window`."""
         self.wait()
         return [numbers_of(run) for run in self._runs(self._host, rows)]
 
+    @override
     def wait(self) -> None:
-        """See `Window`."""
         if self._copied is not None:
             self._copied.synchronize()
 
+    @override
     def upload(self, rows: BoxSet) -> None:
-        """See `Window`."""
         for run, source in zip(self._runs(self._tensor, rows), self._runs(self._host, rows), strict=True):
             run.copy_(source, non_blocking=True)
         self._begun()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
 from partita.layers.box import Box, BoxSet
@@ -80,17 +81,17 @@ class PackedWindow(Window):
             for run, view in zip(rows, self._window.arriving(rows), strict=True)
         ]
 
+    @override
     def wait(self) -> None:
-        """See `Window`."""
         self._window.wait()
 
+    @override
     def upload(self, rows: BoxSet) -> None:
-        """See `Window`."""
         for run, view in zip(rows, self._window.arriving(rows), strict=True):
             if not view.flags.c_contiguous:
                 np.copyto(view, self._packed[run])
         self._window.upload(rows)
 
+    @override
     def download(self, rows: BoxSet) -> list[Array]:
-        """See `Window`."""
         return [np.ascontiguousarray(view) for view in self._window.download(rows)]

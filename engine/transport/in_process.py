@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from typing_extensions import override
+
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.inbound import InboundConnections
@@ -140,22 +142,22 @@ class InProcessMailbox(Mailbox):
         arrivals = self._network.arrivals(peer.endpoint)
         return _Queue(self.public_key, peer, self._streams - 1, arrivals)
 
+    @override
     def disconnect(self, name: str) -> None:
-        """See `Mailbox.disconnect`."""
         outbound = self._outbound.pop(name, None)
         if outbound is not None:
             outbound.take()
 
+    @override
     def allow(self, peers: Iterable[Peer]) -> None:
-        """See `Mailbox.allow`."""
         self._check_open()
         self._inbound.replace(peers)
         waiting, self._unauthorised = self._unauthorised, {}
         for stranger in waiting:
             self._arrivals.put(stranger)
 
+    @override
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
-        """See `Mailbox.send`."""
         self._check_open()
         outbound = self._outbound.get(to)
         if outbound is None:
@@ -166,8 +168,8 @@ class InProcessMailbox(Mailbox):
             self.counters.count_sent(to, message, n_bytes)
         outbound.arrivals.put(outbound)
 
+    @override
     def receive(self, timeout_s: float) -> list[Received]:
-        """See `Mailbox.receive`."""
         self._check_open()
         deadline = time.monotonic() + timeout_s
         arrived: list[Received] = []
@@ -184,12 +186,12 @@ class InProcessMailbox(Mailbox):
             if arrived or None in found:
                 return arrived
 
+    @override
     def wake(self) -> None:
-        """See `Mailbox.wake`."""
         self._arrivals.put(None)
 
+    @override
     def close(self) -> None:
-        """See `Mailbox.close`."""
         if self._closed:
             return
         self._closed = True

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 
 import zmq
+from typing_extensions import override
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
@@ -116,22 +117,22 @@ class ZmqMailbox(Mailbox):
             peer, socket, max_backlog=self._max_backlog, stream=self._streams - 1, link=link
         )
 
+    @override
     def disconnect(self, name: str) -> None:
-        """See `Mailbox.disconnect`."""
         with self._outbound_lock:
             outbound = self._outbound.pop(name, None)
             if outbound is not None:
                 self._forget_backlog(outbound)
                 outbound.close()
 
+    @override
     def allow(self, peers: Iterable[Peer]) -> None:
-        """See `Mailbox.allow`."""
         self._check_open()
         self._inbound.replace(peers)
         self._authenticator.admit_held()
 
+    @override
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
-        """See `Mailbox.send`."""
         buffers, n_bytes = views(payload, max_payload=self._max_payload)
         with self._outbound_lock:
             self._check_open()
@@ -150,8 +151,8 @@ class ZmqMailbox(Mailbox):
         if is_new_backlog and not is_owner:
             self.wake()  # so that the owner serves it
 
+    @override
     def receive(self, timeout_s: float) -> list[Received]:
-        """See `Mailbox.receive`."""
         self._check_open()
         self._owner = threading.get_ident()
         deadline = time.monotonic() + timeout_s
@@ -166,14 +167,14 @@ class ZmqMailbox(Mailbox):
             if left_s <= 0:
                 return arrived
 
+    @override
     def wake(self) -> None:
-        """See `Mailbox.wake`."""
         with self._wake_lock:
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
+    @override
     def close(self) -> None:
-        """See `Mailbox.close`."""
         with self._wake_lock:
             if self._closed:
                 return

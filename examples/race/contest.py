@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from math import inf, log
 from typing import Final
 
+from typing_extensions import override
+
 from examples.race.downpour import Downpour
 from examples.race.machines import SIZES, Fleet, Times, shards_of
 from examples.race.sandblaster import Sandblaster
@@ -74,12 +76,12 @@ class Method(ABC):
 class PlainSGD(Method):
     """One replica of the fastest size, without shards."""
 
+    @override
     def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
-        """See `Method`."""
         return [Fleet(times.best_size(machines), 1, 0)]
 
+    @override
     def run(self, setting: Setting, choice: Choice, start: Start) -> Downpour:
-        """See `Method`."""
         return Downpour(setting, choice.fleet, SGD(choice.rate), start.point, start.now, start.seed)
 
 
@@ -95,16 +97,16 @@ class DownpourSGD(Method):
     optimizer: type[Optimizer] = SGD
     most: int = 144
 
+    @override
     def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
-        """See `Method`."""
         shards = shards_of(machines)
         if shards == machines:
             return []
         size = times.best_size(machines - shards)
         return [Fleet(size, min(self.most, (machines - shards) // size), shards)]
 
+    @override
     def run(self, setting: Setting, choice: Choice, start: Start) -> Downpour:
-        """See `Method`."""
         return Downpour(
             setting, choice.fleet, self.optimizer(choice.rate), start.point, start.now, start.seed
         )
@@ -120,14 +122,14 @@ class SandblasterLBFGS(Method):
 
     most: int = 48
 
+    @override
     def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
-        """See `Method`."""
         shards = shards_of(machines)
         sizes = [size for size in SIZES if size <= machines - shards]
         return [Fleet(size, min(self.most, (machines - shards) // size), shards) for size in sizes]
 
+    @override
     def run(self, setting: Setting, choice: Choice, start: Start) -> Sandblaster:
-        """See `Method`."""
         return Sandblaster(setting, choice.fleet, LBFGS(history=10), start.point, start.now, start.seed)
 
     def trial_s(self, contest: Contest, choice: Choice, start: Start, *, until_s: float) -> float:

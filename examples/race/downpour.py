@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from examples.race.clock import Clock, Host, Numbers
 from examples.race.digits import EXAMPLES
@@ -187,7 +188,7 @@ class Downpour(Run):
         pushes = sum(part.client.pushes for part in self.parts)
         return sum(part.client.staleness for part in self.parts) / max(pushes, 1)
 
+    @override
     def begin(self) -> None:
-        """See `Run`."""
         for part in self.parts:
             part.begin()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+from typing_extensions import override
 
 from examples.race.clock import Clock, Host, Numbers, Ways
 from examples.race.digits import EXAMPLES
@@ -286,12 +287,12 @@ class Sandblaster(Run):
         return self.director.advances
 
     @property
+    @override
     def over(self) -> bool:
-        """See `Run`."""
         return self.director.machine.outcome is not None
 
+    @override
     def begin(self) -> None:
-        """See `Run`."""
         for worker in self.workers:
             worker.begin()
         self.director.begin()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from partita.engine.parameters.optimizers.optimizer import Optimizer, Squares, UpdateContext
 
 
@@ -79,16 +81,16 @@ class LARS(Velocity):
             )
 
     @property
+    @override
     def needs_norms(self) -> bool:
-        """See `Optimizer`."""
         return True
 
+    @override
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """See `Optimizer`."""
         return {name: self._local(math.sqrt(w), math.sqrt(g)) for name, (w, g) in squares.items()}
 
+    @override
     def on_shard(self) -> Optimizer:
-        """See `Optimizer`."""
         return Velocity(self.learning_rate, self.momentum)
 
     def _local(self, values: float, gradient: float) -> float:

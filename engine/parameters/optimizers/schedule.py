@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from typing_extensions import override
+
 from partita.engine.parameters.optimizers.settings import Settings
 
 
@@ -61,8 +63,8 @@ class StepDecay(Schedule):
     every: int
     factor: float = 0.1
 
+    @override
     def at(self, count: int) -> float:
-        """See `Schedule`."""
         return self.learning_rate * math.pow(self.factor, count // self.every)
 
 
@@ -83,8 +85,8 @@ class ExponentialDecay(Schedule):
     factor: float
     steps: int = 1
 
+    @override
     def at(self, count: int) -> float:
-        """See `Schedule`."""
         return self.learning_rate * math.pow(self.factor, count / self.steps)
 
 
@@ -107,8 +109,8 @@ class InverseTime(Schedule):
     steps: int
     power: float = 1.0
 
+    @override
     def at(self, count: int) -> float:
-        """See `Schedule`."""
         return self.learning_rate / math.pow(1.0 + count / self.steps, self.power)
 
 
@@ -131,8 +133,8 @@ class Cosine(Schedule):
     steps: int
     end: float = 0.0
 
+    @override
     def at(self, count: int) -> float:
-        """See `Schedule`."""
         done = min(count, self.steps) / self.steps
         return self.end + (self.learning_rate - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0
 
@@ -154,8 +156,8 @@ class LinearWarmup(Schedule):
     steps: int
     then: LearningRate
 
+    @override
     def at(self, count: int) -> float:
-        """See `Schedule`."""
         if count >= self.steps:
             return rate_at(self.then, count - self.steps)
         return rate_at(self.then, 0) * (count + 1) / (self.steps + 1)
