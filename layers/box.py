@@ -126,7 +126,7 @@ class BoxSet(tuple[Box, ...]):
 
     @property
     def size(self) -> int:
-        """Number of places."""
+        """Number of places inside."""
         total = 0
         for box in self:
             n = 1
@@ -192,7 +192,7 @@ class BoxSet(tuple[Box, ...]):
 
 
 NOTHING: Final = BoxSet()
-"""The empty set."""
+"""The set without any place."""
 
 BLOCK: Final = BoxSet.of_rows((0, 1))
 """The one row `[0, 1)`: of weights that all nodes share."""

@@ -118,7 +118,7 @@ class Full(Connectivity):
         return nodes
 
     def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
-        """The whole input."""
+        """The whole input, for any box."""
         return (Box.whole(source),) if region.size else ()
 
     def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
@@ -156,7 +156,7 @@ class OneToOne(Connectivity):
         return source
 
     def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
-        """The same region."""
+        """The same box of the input."""
         return (region,) if region.size else ()
 
     def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
@@ -165,7 +165,7 @@ class OneToOne(Connectivity):
         return np.arange((rows[1] - rows[0]) * stride + 1), np.arange(rows[0] * stride, rows[1] * stride)
 
     def fan_in(self, source: Shape) -> int:
-        """One."""
+        """One, for every node."""
         return 1
 
 

@@ -44,5 +44,5 @@ for _command in (plan.plan, train.train, profile.profile, calibrate.calibrate, k
 
 
 def main() -> None:
-    """Runs the command."""
+    """Runs the command `partita`."""
     app()

@@ -1,4 +1,4 @@
-"""`partita calibrate`."""
+"""The command `partita calibrate`."""
 
 from __future__ import annotations
 

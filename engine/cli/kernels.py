@@ -1,4 +1,4 @@
-"""`partita kernels`."""
+"""The command `partita kernels`."""
 
 from __future__ import annotations
 

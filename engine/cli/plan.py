@@ -1,4 +1,4 @@
-"""`partita plan`."""
+"""The command `partita plan`."""
 
 from __future__ import annotations
 

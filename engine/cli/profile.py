@@ -1,4 +1,4 @@
-"""`partita profile`."""
+"""The command `partita profile`."""
 
 from __future__ import annotations
 

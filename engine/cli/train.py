@@ -1,4 +1,4 @@
-"""`partita train`."""
+"""The command `partita train`."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Iterations:
         return time.monotonic() - self._began
 
     def add(self, effect: CoordinatorEffect) -> None:
-        """Adds an iteration."""
+        """Adds an iteration to the history."""
         assert isinstance(effect, IterationDone), effect
         now = effect.iterated
         self.history.append(

@@ -53,7 +53,7 @@ class Job:
 
     @cached_property
     def examples(self) -> int:
-        """Number of examples."""
+        """Number of examples in the data."""
         return len(next(iter(self.arrays.values())))
 
     @cached_property

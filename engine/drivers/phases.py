@@ -77,7 +77,7 @@ class Phases:
 
 
 def silent(text: str) -> None:
-    """Shows nothing."""
+    """Receives phases and shows nothing."""
 
 
 def starting(hosts: str, *, ready: int, compiled: int) -> str:

@@ -167,7 +167,7 @@ class RunJournal:
         self._made(start).sync()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the journal's file."""
         if self._journal is not None:
             self._journal.close()
 

@@ -270,7 +270,7 @@ class Session(Arguments):
         return self._backend.clocks()
 
     def close(self) -> None:
-        """Stops every host."""
+        """Stops every host of the session."""
         self._backend.close()
 
     def __enter__(self) -> Self:

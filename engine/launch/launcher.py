@@ -30,7 +30,7 @@ class Launcher(ABC):
     """Starts and ends the hosts of one run. Belongs to one thread, which should be the main one."""
 
     mailbox: Mailbox
-    """The coordinator's mailbox."""
+    """The mailbox of the coordinator."""
 
     kind: ClassVar[tuple[str, str]]
     """Words for one of its hosts, and for several."""

@@ -140,7 +140,7 @@ class Journal:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the journal's file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -30,12 +30,12 @@ class Slot(NamedTuple):
 
     @property
     def n_runs(self) -> int:
-        """Number of runs."""
+        """Number of contiguous runs."""
         return (self.stop - self.start - self.run) // self.stride + 1 if self.stride else 1
 
     @property
     def size(self) -> int:
-        """Number of numbers."""
+        """Number of values in the slot."""
         return self.n_runs * self.run if self.stride else self.stop - self.start
 
     @property

@@ -125,7 +125,7 @@ class KernelBenchmark:
         return found
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Ends the threads of the kernels."""
         self._computations.close()
 
 

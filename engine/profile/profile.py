@@ -38,7 +38,7 @@ class Point:
 
     @property
     def machines(self) -> int:
-        """Number of machines."""
+        """Number of machines of the row."""
         return len(self.plan.cluster)
 
 
@@ -76,7 +76,7 @@ class Profile:
         return _written(path, view("speed_up").draw_speed_up(self.report()).encode())
 
     def write_json(self, path: str | Path) -> Path:
-        """Writes the report."""
+        """Writes the report as JSON."""
         return _written(path, self.report().to_json().encode())
 
     def write_trace(self, path: str | Path) -> Path:

@@ -423,7 +423,7 @@ class Refused(_Message, frozen=True, tag=True):
 
 
 class Stop(_Message, frozen=True, tag=True):
-    """Ends the host."""
+    """Orders a host to end."""
 
 
 _ExchangeMessage: TypeAlias = Tensor | Credit | Fetch | Parameters | Push | PushAck

@@ -41,7 +41,7 @@ class WorkQueue:
             self._orphans.extend(range(units))
 
     def clear(self) -> None:
-        """Empties the queue."""
+        """Removes all entries of the queue."""
         self._ranges.clear()
         self._orphans.clear()
         self._longest.clear()

@@ -50,7 +50,7 @@ class GradientPool:
         self._reuse(machine, numbers)
 
     def drop(self) -> None:
-        """Frees all gradients."""
+        """Frees the memory of all gradients."""
         for (machine, _), numbers in self._used.items():
             self._reuse(machine, numbers)
         self._used.clear()

@@ -51,7 +51,7 @@ class NonfiniteWatch:
         self.suspect: NonfiniteArray | None = None
 
     def begin(self) -> None:
-        """Begins a step."""
+        """Resets the record for a step."""
         self._done, self.suspect = [], None
 
     def done(self, position: int) -> None:

@@ -120,7 +120,7 @@ class PortionFeed(Feed):
             np.copyto(out, found)
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread of the feed."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     @property

@@ -25,7 +25,7 @@ class Window:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """`(start, stop)`."""
+        """First row and end of the rows."""
         return self.start, self.start + len(self.array)
 
     @property

@@ -19,7 +19,7 @@ class Count:
     payload_bytes: int = 0
 
     def add(self, n_bytes: int) -> None:
-        """Counts one message."""
+        """Counts one message and its bytes."""
         self.messages += 1
         self.payload_bytes += n_bytes
 

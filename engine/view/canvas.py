@@ -26,7 +26,7 @@ STYLE: Final = Path(__file__).with_name("charts.mplstyle")
 POINTS: Final = 72.0
 """Pixels of an inch: a point of matplotlib is a pixel of the picture."""
 MARGIN: Final = 28.0
-"""Pixels around everything."""
+"""Pixels around the whole chart."""
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a")
 """Colours of Okabe and Ito for curves, in the order in which they are given out."""
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -48,7 +48,7 @@ class Canvas:
         self._inserted: dict[str, str] = {}
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Adds a plot."""
+        """Adds a plot to the chart."""
         box = left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height
         return self.figure.add_axes(box)
 

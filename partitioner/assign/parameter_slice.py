@@ -36,7 +36,7 @@ class ParameterSlice:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements in the slice."""
         return math.prod(self.shape)
 
     def part(self, rows: Span) -> ParameterSlice:

@@ -56,7 +56,7 @@ class ProductShape:
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         return 2.0 * self.m * self.k * self.n
 
     def __str__(self) -> str:

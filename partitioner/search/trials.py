@@ -95,7 +95,7 @@ class Trials:
         """Programs of the best plan."""
         self.score = to_beat
         self.plans: list[Mapping[str, Cut]] = []
-        """All plans simulated."""
+        """The evaluated plans of one search."""
         self._scores: list[Score] = []
         self._known: dict[tuple[Piece, ...], Score | None] = {}
         self.mistake: ValueError | None = None

@@ -22,7 +22,7 @@ class _ScoresKernel(TensorKernel, LossKernel):
         self.scores = columns(self.inputs[0])
         self.first = context.windows[0][0] * context.sources[0].nodes_per_row
         self.evaluated = self.zeros(3, context.batch, dtype=torch.float64)
-        """Of each example the loss, whether the scores are right, and whether its label names no score."""
+        """For each example the loss, whether the scores are right, and whether its label names no score."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes the gradient of the scores in these rows."""

@@ -88,7 +88,7 @@ NUMBERS: dict[Any, Make] = {
     **{getattr(math, name): _call(f"math.{name}") for name in _REAL},
     **{getattr(math, name): _call(f"math.{name}", "int") for name in ("ceil", "floor", "trunc")},
 }
-"""Functions of numbers."""
+"""Functions of numbers that nodes may call."""
 
 EVERYWHERE: dict[Any, Make] = {
     np.exp: _call("exponential"),

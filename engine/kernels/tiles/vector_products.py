@@ -75,7 +75,7 @@ class Following(NamedTuple):
 
 
 NOWHERE: Final = Following(-1, 0)
-"""Nothing to prefetch."""
+"""Marks that nothing is prefetched."""
 
 
 class _Tiles:

@@ -10,7 +10,7 @@ from partita.layers.arguments import Arguments
 from partita.layers.checks import check_fields, check_number, check_whole
 
 Range = Mapping[str, Any]
-"""Arguments of `check_number`."""
+"""Arguments of `check_number` for one setting."""
 
 NON_NEGATIVE: Final[Range] = {"zero": True}
 FRACTION: Final[Range] = {"zero": True, "below": 1.0}

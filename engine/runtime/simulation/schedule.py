@@ -264,7 +264,7 @@ class Schedule(ABC):
         return True
 
     def end(self, order: EndRun | AbortRun) -> None:
-        """Ends the schedule."""
+        """Ends the schedule with this outcome."""
         self.world.note(self.coordinator, type(order).__name__, order)
         self.ending, self.world.over = order, True
 
