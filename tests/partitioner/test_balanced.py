@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from partita.layers import (
@@ -113,16 +113,16 @@ def test_a_cut_under_patches_lies_where_the_patches_begin(
     axis = patch.axes(plan.graph["below"].shape)[0]
     axis_rows = plan.graph["below"].n_rows
     lower, upper = plan.ownership.of("below"), plan.ownership.of("above")
-    if len(lower) == len(upper) == machines:
-        starts = [piece.start * axis.stride - axis.before for piece in upper[1:]]
-        fair = [b - a for a, b in pairwise(boundaries(dict.fromkeys(range(machines), 1.0), axis_rows))]
-        wanted = [b - a for a, b in pairwise([0, *starts, axis_rows])]
-        if all(0 < size <= max(share + 1, 1.1 * share) for size, share in zip(wanted, fair, strict=True)):
-            assert [piece.start for piece in lower[1:]] == starts
-            halo = [m for m in plan.messages if m.layer == "below" and m.direction == "forward"]
-            assert all(m.source > m.destination for m in halo), "states of a halo travel one way"
-            errors = [m for m in plan.messages if m.layer == "below" and m.direction == "backward"]
-            assert all(m.source < m.destination for m in errors), "and its errors the other"
+    assume(len(lower) == len(upper) == machines)
+    starts = [piece.start * axis.stride - axis.before for piece in upper[1:]]
+    fair = [b - a for a, b in pairwise(boundaries(dict.fromkeys(range(machines), 1.0), axis_rows))]
+    wanted = [b - a for a, b in pairwise([0, *starts, axis_rows])]
+    assume(all(0 < size <= max(share + 1, 1.1 * share) for size, share in zip(wanted, fair, strict=True)))
+    assert [piece.start for piece in lower[1:]] == starts
+    halo = [m for m in plan.messages if m.layer == "below" and m.direction == "forward"]
+    assert all(m.source > m.destination for m in halo), "activations of a halo are sent one way"
+    errors = [m for m in plan.messages if m.layer == "below" and m.direction == "backward"]
+    assert all(m.source < m.destination for m in errors), "and its errors the other"
 
 
 def test_states_of_a_halo_travel_one_way_and_their_errors_the_other() -> None:

@@ -52,13 +52,16 @@ def vectors_of(plan: Plan, program: Program) -> Vectors:
 
 @given(drawn, kinds)
 def test_a_window_holds_all_rows_that_its_program_names(plan: Plan, kind: StepKind) -> None:
-    for program in plan.programs_for(kind):
-        planned = plan.windows(program)
-        for instruction in program.instructions:
-            for operand in (instruction.target, *instruction.sources):
-                if operand.buffer in planned:
-                    window = BoxSet((planned[operand.buffer].box,))
-                    assert not operand.rows - window
+    named = [
+        (operand, planned[operand.buffer])
+        for program in plan.programs_for(kind)
+        for planned in (plan.windows(program),)
+        for instruction in program.instructions
+        for operand in (instruction.target, *instruction.sources)
+        if operand.buffer in planned
+    ]
+    assert named
+    assert not any(operand.rows - BoxSet((window.box,)) for operand, window in named)
 
 
 @given(drawn, kinds)

@@ -200,12 +200,12 @@ def test_a_plan_is_measured_and_the_next_time_it_is_known(store: Store) -> None:
     calibrated = partition(network(), found.cluster(2), batch=8, cuts={"dense": RowSplit(2, (5, 11))})
     assert calibrated.costs.calibrated and "uncalibrated" not in str(calibrated)
     assert "(uncalibrated)" in str(plan)
-    for program in calibrated.programs:
-        for instruction in program.instructions:
-            if instruction.op in COMPUTES:
-                work = calibrated.costs.work(instruction, program.machine)
-                expected = 3.0 * work.reference_s + RUNTIME.instruction_s  # side by side
-                assert calibrated.costs.compute_s(instruction, program.machine) == pytest.approx(expected)
+    computed = [(i, p.machine) for p in calibrated.programs for i in p.instructions if i.op in COMPUTES]
+    assert {machine for _, machine in computed} == {0, 1}
+    for instruction, machine in computed:
+        work = calibrated.costs.work(instruction, machine)
+        expected = 3.0 * work.reference_s + RUNTIME.instruction_s  # side by side
+        assert calibrated.costs.compute_s(instruction, machine) == pytest.approx(expected)
 
 
 def test_the_cluster_is_this_machine(store: Store) -> None:

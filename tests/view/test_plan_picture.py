@@ -80,11 +80,13 @@ def test_names_that_mean_something_in_xml_are_escaped() -> None:
 
 
 def test_states_are_drawn_in_one_stroke_and_errors_dashed() -> None:
-    root = drawn(digits(2))
-    for path in root.iter(f"{SVG}path"):
-        tip = path.find(f"{SVG}title")
-        if tip is not None and tip.text:
-            assert tip.text.startswith(("errors", "gradient")) == ("stroke-dasharray" in path.attrib)
+    tips = [(path.find(f"{SVG}title"), path) for path in drawn(digits(2)).iter(f"{SVG}path")]
+    dashed = {
+        (tip.text.startswith(("errors", "gradient")), "stroke-dasharray" in path.attrib)
+        for tip, path in tips
+        if tip is not None and tip.text
+    }
+    assert dashed == {(True, True), (False, False)}
 
 
 def test_a_larger_message_is_a_wider_line() -> None:
