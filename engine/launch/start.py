@@ -13,10 +13,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["host", "template"]
+
+WORKER: Final = "partita.engine.launch.worker"
+"""The module that a process runs once it is bound to its parent; found by its name, since it imports this one."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -48,10 +52,10 @@ def main() -> None:
     if kind == "template":
         gc.disable()  # nearly all that imports make stays; the template collects again when it serves
         with _without_threads():
-            from partita.engine.launch.worker import template as live
+            worker = import_module(WORKER)
+        worker.template()
     else:
-        from partita.engine.launch.worker import main as live
-    live()
+        import_module(WORKER).main()
 
 
 @contextmanager
