@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeAlias
 Kind: TypeAlias = Literal["host", "template"]
 
 WORKER: Final = "partita.engine.launch.worker"
-"""The module that a process runs once it is bound to its parent. It is found by its name: it imports this one."""
+"""The module that a process runs once it is bound to its parent, by name: it imports this module."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
