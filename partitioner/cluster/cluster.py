@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -74,9 +75,10 @@ class Cluster:
             ValueError: the file has a mistake; the message is one sentence.
             OSError: it cannot be read.
         """
-        parts = read_parts(Path(path))
         try:
-            return cls(**parts)
+            return cls(**read_parts(Path(path)))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not TOML: {error}; correct it") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -7,19 +7,16 @@ of all kernels.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from partita.layers.text import counted
 from partita.partitioner.cluster.work import Work, family_of, kind_of
 
-VERSION: Final = 2
 Origin: TypeAlias = Literal["measured", "interpolated", "scaled"]
 
 
@@ -108,43 +105,3 @@ def _interpolated(points: list[tuple[float, float]], size: float) -> float:
     (low, first), (high, last) = points[above - 1], points[above]
     share = math.log(size / low) / math.log(high / low)
     return math.exp(first + share * (last - first))
-
-
-def write_times(times: KernelTimes, path: Path) -> None:
-    """Writes a table as JSON."""
-    table = {signature: [timed.seconds, timed.reference_s] for signature, timed in times.table.items()}
-    path.write_text(json.dumps({"version": VERSION, "seconds": table}, indent=1) + "\n", encoding="utf-8")
-
-
-def read_times(path: Path) -> KernelTimes:
-    """Reads what `write_times` wrote.
-
-    Raises:
-        ValueError: the file is of another kind or version.
-        OSError: it cannot be read.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(_broken(path, str(error))) from error
-    version = found.get("version") if isinstance(found, dict) else None
-    if version != VERSION:
-        raise ValueError(
-            f"{path} holds times of kernels in version {version}, and this Partita reads version {VERSION}; "
-            "calibrate again"
-        )
-    return KernelTimes(dict(_entries(found.get("seconds"), path)))
-
-
-def _entries(table: Any, path: Path) -> Iterable[tuple[str, Timed]]:
-    if not isinstance(table, dict):
-        raise ValueError(_broken(path, "it has no table 'seconds'"))
-    for signature, pair in table.items():
-        numbers = pair if isinstance(pair, list) and len(pair) == 2 else ()
-        if not numbers or not all(isinstance(x, float | int) and 0 <= x < math.inf for x in numbers):
-            raise ValueError(_broken(path, f"'{signature}' takes {pair!r} seconds"))
-        yield signature, Timed(float(numbers[0]), float(numbers[1]))
-
-
-def _broken(path: Path, why: str) -> str:
-    return f"{path} holds no times of kernels ({why}); calibrate again"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, Network
 from partita.partitioner import Between, Cluster, KernelTimes, Link, Machine, RowSplit, partition
-from partita.partitioner.cluster.kernel_times import VERSION, Timed
+from partita.partitioner.cluster.kernel_times import Timed
+from partita.partitioner.cluster.measured_files import TIMES_VERSION as VERSION
 from partita.partitioner.text import BYTES, BYTES_PER_S, SECONDS, parse_quantity, quantity
 
 positive = st.floats(1e-12, 1e15)
