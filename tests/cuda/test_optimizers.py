@@ -78,7 +78,7 @@ def test_equals_the_loop_of_a_cpu(name: str, optimizer: Optimizer, precision: st
 
 
 @pytest.mark.parametrize("name", WITH_NUMBA)
-def test_a_gradient_that_is_not_finite_is_said_when_asked_once(name: str) -> None:
+def test_a_gradient_that_is_not_finite_is_reported_once(name: str) -> None:
     device = device_of(name)
     numbers = Numbers(SGD(0.1), device, "float32")
     numbers.step(0, np.ones(N))

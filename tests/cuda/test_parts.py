@@ -184,7 +184,7 @@ def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:
 
 
 def test_work_units_are_summed_there(where: str, tmp_path: Path) -> None:
-    """Also where the last portion is filled up, in micro-batches, and a CPU has the other half."""
+    """The last portion is filled up, in micro-batches, and a CPU has the other half."""
     plan = partition(
         toy.network(),
         MIXED,

@@ -189,7 +189,7 @@ def test_machines_with_some_of_the_scores_agree(
         np.testing.assert_allclose(together.state, alone.state, rtol=1e-12)
 
 
-def test_a_label_that_is_no_class_is_refused_when_the_step_is_judged(device: str) -> None:
+def test_a_label_that_is_no_class_is_refused_when_the_loss_is_evaluated(device: str) -> None:
     target = np.array([[1, 5, 0]])
     given_case = case(SoftmaxCrossEntropy(), (5,), batch=3, target=target)
     with on_device(device, loss_cases):

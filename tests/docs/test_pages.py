@@ -76,7 +76,7 @@ def test_a_row_of_a_table_has_a_cell_for_each_head(name: str) -> None:
 
 
 def test_a_machine_that_is_slow_prints_what_a_page_shows() -> None:
-    """However many lines of progress there are, whatever is waited for, and whoever is silent for a while."""
+    """The output is the same for any number of progress lines and any pause of a host."""
     shown = ("toy: 2 replicas", "step 440/440  loss 0.25  staleness 2.6", "done in 4.6 s")
     page = PAGES[0]
     code = Block(page, ("python",), 0, 1, ())

@@ -116,7 +116,7 @@ def test_a_manifest_that_cannot_be_written_is_tried_again(
     assert len(tried) == 2 and Checkpoints(tmp_path).complete() == tried[1:]
 
 
-def test_an_older_checkpoint_that_cannot_be_removed_is_said_and_the_run_goes_on(
+def test_an_older_checkpoint_that_cannot_be_removed_is_reported_and_the_run_goes_on(
     on_threads: list[WatchedThreads],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -35,7 +35,7 @@ DRIVERS = [Downpour(), Sandblaster(LBFGS(max_iterations=2))]
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=["downpour", "sandblaster"])
-def test_a_network_of_equal_shapes_is_refused_and_what_differs_is_said(
+def test_a_network_of_equal_shapes_is_refused_with_what_differs(
     on_threads: list[WatchedThreads], tmp_path: Path, driver: Downpour | Sandblaster
 ) -> None:
     train_it(network(), driver, tmp_path)
@@ -136,7 +136,7 @@ def test_older_files_are_read_with_a_warning(
 
 
 def test_every_function_has_a_digest() -> None:
-    """Also one without source."""
+    """A function without source has one too."""
     scope: dict[str, Callable[..., float]] = {}
     for text in ("incoming[0] + 1.0", "incoming[0] + 2.0"):
         exec(f"def made(incoming): return {text}", scope)

@@ -15,7 +15,7 @@ from tests.faults.helpers import sigint
 
 @pytest.fixture(autouse=True)
 def as_in_a_terminal() -> Iterator[None]:
-    """Whoever runs the tests may have ignored SIGINT, as a job in the background does."""
+    """Restores SIGINT, which a caller in the background may have ignored."""
     with sigint(signal.default_int_handler):
         yield
 

@@ -100,7 +100,7 @@ def test_an_argument_that_is_not_there_is_answered(
         kind(**given)
 
 
-def test_what_is_missing_is_still_said_by_python() -> None:
+def test_what_is_missing_is_still_reported_by_python() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'learning_rate'"):
         SGD()  # type: ignore[call-arg]
 

@@ -159,7 +159,7 @@ def with_checkpoints_of_downpour(folder: Path) -> None:
         ),
     ],
 )
-def test_what_no_run_can_go_on_from_is_said(
+def test_what_no_run_can_go_on_from_is_reported(
     on_threads: list[WatchedThreads], folder: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:
     damage(folder)

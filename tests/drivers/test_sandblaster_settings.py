@@ -108,10 +108,10 @@ def test_what_a_batch_is() -> None:
     share=st.integers(1, 100),
     replicas=st.integers(1, 64),
 )
-def test_the_stretch_follows_from_the_cut_alone(
+def test_the_work_unit_follows_from_the_cut_alone(
     examples: int, portion: int, share: int, replicas: int
 ) -> None:
-    """And there are at least 16 work units, where there are as many portions."""
+    """There are at least 16 work units, where there are as many portions."""
     driver = Sandblaster(portion=portion, batch=min(portion * share, examples), replicas=replicas)
     try:
         objective = driver.objective(plan_batch=1, examples=examples)

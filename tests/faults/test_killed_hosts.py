@@ -121,7 +121,7 @@ def test_a_stopped_shard_is_taken_for_dead_and_replaced(witness: Witness, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_stopped_part_that_wakes_in_time_is_heard_again(witness: Witness) -> None:
+def test_a_stopped_part_that_wakes_in_time_continues(witness: Witness) -> None:
     """A part is suspected after two seconds of silence, and restarted after four."""
     stopped: list[psutil.Process] = []
 

@@ -62,7 +62,7 @@ def block(here: Placement, there: Placement, change: str) -> None:
 @pytest.mark.netns
 @pytest.mark.slow
 @pytest.mark.parametrize("one_way", [False, True], ids=["both ways", "one way"])
-def test_a_split_between_two_parts_is_said_and_heals(witness: Witness, one_way: bool) -> None:
+def test_a_split_between_two_parts_is_reported_and_heals(witness: Witness, one_way: bool) -> None:
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)

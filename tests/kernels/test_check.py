@@ -68,7 +68,7 @@ def squared_errors(incoming: Any, weight: Any, bias: Any, state: Any, error: Any
     return delta * weight, delta * incoming, error  # the bias's is wrong
 
 
-def test_tells_what_is_wrong_and_what_differences_give() -> None:
+def test_reports_what_is_wrong_and_what_differences_give() -> None:
     report = check_gradients(squared(2), (3, 3, 1), nodes=4)
     assert not report
     assert len(report.mismatches) == 4
@@ -80,7 +80,7 @@ def test_tells_what_is_wrong_and_what_differences_give() -> None:
     assert lines[1] == f"  gradient of bias of node 0: {said}"
 
 
-def test_ragged_edges_and_nodes_that_hear_nobody() -> None:
+def test_ragged_edges_and_nodes_without_inputs() -> None:
     def upward(incoming: Any, weight: Any) -> Any:
         return (weight * incoming).sum()
 

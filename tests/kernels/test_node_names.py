@@ -1,4 +1,4 @@
-"""Whatever a user calls things, a function means the same when it is written as text.
+"""A function means the same when it is written as text, for any names in it.
 
 Names and numbers are drawn so that they collide with one another and with those of generated text.
 """

@@ -172,7 +172,7 @@ def test_a_sum_whose_errors_pass_as_they_are_needs_no_copy_of_them() -> None:
         assert_true(given_case, play(given_case))
 
 
-def test_without_a_way_down() -> None:
+def test_without_a_backward_function() -> None:
     given_case = case(node(UPWARD["dot"], None, Patch(2)), (3, 3, 2), batch=3)
     assert isinstance(played(given_case), NodePatchSumKernel)
 

@@ -209,7 +209,7 @@ def test_numbers_are_of_one_type() -> None:
     assert "R(u" in loops
 
 
-def test_a_file_that_changed_is_not_believed() -> None:
+def test_the_source_of_a_changed_file_is_not_used() -> None:
     function = function_of("def function(incoming):\n    return 2 * incoming[0]\n")
     assert written(function) is not None
     filename = function.__code__.co_filename
@@ -238,7 +238,7 @@ def test_a_function_carries_its_source_to_where_its_file_is_not() -> None:
     assert written(arrived) is None
 
 
-def test_a_carried_source_that_is_another_functions_is_not_believed() -> None:
+def test_the_carried_source_of_another_function_is_not_used() -> None:
     function = function_of("def function(incoming):\n    return incoming[0]\n")
     carry_source(function)
     (name,) = vars(function)

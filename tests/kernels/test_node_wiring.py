@@ -30,7 +30,7 @@ def first_of(incoming: Any) -> Any:
         (Edges([(0, 1), (3, 1), (2, 4)], nodes=5), None, (4,), None),
     ],
 )
-def test_each_node_hears_its_edges(
+def test_each_node_reads_its_edges(
     monkeypatch: pytest.MonkeyPatch, at_once: int, wiring: Any, nodes: Any, shape: Any, n_lists: int | None
 ) -> None:
     monkeypatch.setattr(module, "_EDGES_AT_ONCE", at_once)

@@ -173,7 +173,7 @@ def blas_threads() -> set[int]:
     return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
 
 
-def test_torch_is_told_its_threads_even_where_it_has_them() -> None:
+def test_the_threads_of_torch_are_set_even_where_it_has_them() -> None:
     """Else MKL, which counts apart, may have another number in a process that used torch before."""
     a, b, out = (aligned((8, 8), np.dtype("f")) for _ in range(3))
     torch.set_num_threads(2)

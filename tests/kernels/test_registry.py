@@ -94,7 +94,7 @@ def nothing_of(value: object) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_no_step_waits_for_the_compiler(precision: str) -> None:
-    """Whatever is compiled is compiled when a call is prepared."""
+    """All compilation happens when a call is prepared."""
     drawn = [
         case(layer, *[(6, 6, 1)] * n_inputs, batch=2, dtype=np.float32, target=target)
         for layer, n_inputs in LAYERS

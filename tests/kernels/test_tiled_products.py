@@ -110,7 +110,7 @@ def test_a_sum_of_nothing_is_zero() -> None:
 
 
 @pytest.mark.parametrize("item_bytes", [4, 8])
-def test_turned_rows_lie_an_odd_number_of_lines_apart(item_bytes: int) -> None:
+def test_transposed_rows_lie_an_odd_number_of_lines_apart(item_bytes: int) -> None:
     for lanes in (1, 16, 17, 32, 2560):
         found = padded_stride(lanes, item_bytes)
         assert found >= lanes

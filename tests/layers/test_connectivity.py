@@ -165,7 +165,7 @@ def test_a_box_leaves_nothing_out() -> None:
         assert not holed.is_box
 
 
-def test_a_filter_listens_to_the_channels_of_its_group() -> None:
+def test_a_filter_reads_the_channels_of_its_group() -> None:
     _, indices = Patch(1, groups=2).edges((0, 1), (1, 1, 4), (1, 1, 6))
     assert indices.reshape(4, 3).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]
 

@@ -83,7 +83,7 @@ def test_the_whole_network_is_a_directed_graph() -> None:
     assert networkx.has_path(digraph, "image", "how_much")
 
 
-def test_a_layer_that_listens_twice_has_two_edges() -> None:
+def test_a_layer_that_reads_an_input_twice_has_two_edges() -> None:
     net = Network("twice")
     x = Dense(2, name="x")(net.input("in", shape=2))
     Add(name="sum")(x, x)

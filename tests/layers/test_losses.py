@@ -33,7 +33,7 @@ def test_others_take_a_number_for_each_score(loss: Loss) -> None:
     ("loss", "rows"),
     [(SoftmaxCrossEntropy(), 2), (OneVsRest(), 1), (BinaryCrossEntropy(), 0), (HalfSquaredError(), 0)],
 )
-def test_all_may_be_judged_where_the_scores_are(loss: Loss, rows: int) -> None:
+def test_all_scores_may_be_evaluated_where_they_are(loss: Loss, rows: int) -> None:
     assert loss.splits_scores
     assert loss.summary_rows == rows
 

@@ -15,7 +15,7 @@ from partita.layers.box import Box
 lcn: Any = LocalContrastNormalisation2D
 
 
-def test_a_node_listens_to_itself_and_to_all_channels_around_it() -> None:
+def test_a_node_reads_itself_and_all_channels_around_it() -> None:
     layer = LocalContrastNormalisation2D(3)
     picture = Network("declared").input("picture", shape=(4, 5, 2))
     assert layer(picture).shape == (4, 5, 2)

@@ -52,7 +52,7 @@ def wavy(draw: st.DrawFn) -> Function:
 def test_an_accepted_step_satisfies_the_strong_wolfe_conditions(
     function: Function, step: float, c2: float
 ) -> None:
-    """Or the search has ended in an interval that is not looked into any more: 1e-3 of its end."""
+    """A search may also end in an interval that is not searched any more: 1e-3 of its end."""
     loss, slope = function(0.0)
     assume(slope < -1e-3)
     verdict, tried, search = searched(function, step, c2=c2, max_trials=60)

@@ -86,7 +86,7 @@ def between_iterations(wishes: Sequence[Request | Iterated]) -> list[list[Reques
 
 @pytest.mark.parametrize("method", [LBFGS(), NonlinearCG(), GradientDescent()])
 def test_one_request_for_an_iteration_whose_first_trial_is_accepted(method: Method) -> None:
-    """And one for each further trial."""
+    """Each further trial takes one more request."""
     function, start, _ = quadratic(20, 1e2)
     iterations = between_iterations(played(method, function, start).wishes)[1:]
     trials = [sum(evaluation_in(request) is not None for request in requests) for requests in iterations]

@@ -58,7 +58,7 @@ def test_logistic_regression(name: str, most: int | None) -> None:
 
 
 def test_a_network_of_two_layers() -> None:
-    """Not convex: the same minimum is the one that is reached by almost the same steps."""
+    """The loss is not convex: only almost the same steps reach the same minimum."""
     theirs, ours = both(*network("wine", 8, 1e-3), gtol=1e-5, ftol=2.2e-9)
     assert ours == pytest.approx(theirs, rel=1e-3)
 

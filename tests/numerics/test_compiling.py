@@ -85,7 +85,7 @@ def test_a_broken_file_counts_as_missing(tmp_path: Path) -> None:
         assert code_files.read(path) is None
 
 
-def test_a_disk_that_fails_is_said_once(tmp_path: Path) -> None:
+def test_a_disk_that_fails_is_reported_once(tmp_path: Path) -> None:
     code_files._warn_once.cache_clear()
     with pytest.warns(RuntimeWarning, match="compiled again in every process.*No such file"):
         code_files.write(tmp_path / "missing" / "function.nbc", b"code")

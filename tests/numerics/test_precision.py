@@ -46,7 +46,7 @@ def torch_narrowed(numbers: Array) -> Array:
     return bits
 
 
-def test_every_bfloat16_is_widened_exactly_and_comes_back() -> None:
+def test_every_bfloat16_is_upcast_exactly_and_comes_back() -> None:
     bits = np.arange(2**16, dtype=np.uint16)
     wide = upcast_array(bits)
     assert wide.dtype == np.float32
@@ -57,7 +57,7 @@ def test_every_bfloat16_is_widened_exactly_and_comes_back() -> None:
 
 
 @given(arrays.arrays(np.uint32, st.integers(1, 70)))
-def test_any_float32_is_narrowed_as_torch_does(bits: Array) -> None:
+def test_any_float32_is_downcast_as_torch_does(bits: Array) -> None:
     numbers = bits.view(np.float32)
     found, real = narrowed(numbers), ~np.isnan(numbers)
     np.testing.assert_array_equal(found[real], torch_narrowed(numbers)[real])

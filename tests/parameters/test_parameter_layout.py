@@ -71,7 +71,7 @@ def test_machines_and_shards_both_hold_every_number_once(layout: Layout) -> None
 
 @given(matrices(), matrices())
 def test_what_two_layouts_have_in_common_is_found_run_by_run(one: Layout, other: Layout) -> None:
-    """Whatever columns two layouts cut: numbers of the one come where they belong in the other."""
+    """Numbers of one layout come where they belong in another, for any columns that these cut."""
     size = math.prod(one.shapes["m"])
     if one.shapes != other.shapes:
         return
@@ -161,7 +161,7 @@ def test_invalid_columns_are_refused(slot: Slot, says: str) -> None:
 
 
 def test_columns_are_few_slots_on_any_shard() -> None:
-    """However many runs they have."""
+    """The number of slots does not grow with the number of runs."""
     columns = [Slot("m", 0, 2559 * 2560 + 1280, 1280, 2560), Slot("m", 1280, 2560 * 2560, 1280, 2560)]
     layout = Layout(((columns[0],), (columns[1],)), {"m": (2560, 2560)}, shards=5)
     assert max(len(layout.slots_of(shard)) for shard in range(5)) <= 6

@@ -75,7 +75,7 @@ operations = st.one_of(
 
 @given(st.lists(operations, max_size=12), st.sampled_from(["float32", "float64"]), st.integers(1, 40))
 def test_operations_in_a_row_are_what_they_are_in_float64(drawn: list[Operation], dtype: str, n: int) -> None:
-    """Whatever is among what: targets among the terms, vectors named twice, no terms at all."""
+    """Covers targets among the terms, vectors named twice, and no terms at all."""
     held = store(n, dtype=dtype)
     numbers = {name: held.vector(name).copy() for name in held.names()}
     for operation in drawn:

@@ -163,7 +163,7 @@ def test_uneven_machines_get_uneven_pieces() -> None:
     )
 
 
-def test_a_small_network_stays_on_the_fastest_machine_and_the_others_are_told_to_be_empty() -> None:
+def test_a_small_network_stays_on_the_fastest_machine_and_the_others_are_reported_empty() -> None:
     net = Network("small")
     net.loss = HalfSquaredError(name="loss")(
         Dense(4, name="scores")(net.input("x", shape=4)), net.target("y")
@@ -204,7 +204,7 @@ def test_every_part_fits_where_parts_can(sizes: tuple[float, ...]) -> None:
         (limited(0.01), 32, "neither 64 machines nor batch 1 nor another precision would do"),
     ],
 )
-def test_what_cannot_fit_is_told_what_would(cluster: Cluster, batch: int, sentence: str) -> None:
+def test_a_plan_that_cannot_fit_names_what_would(cluster: Cluster, batch: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as caught:
         partition(speech_like(), cluster, batch=batch)
     assert re.match(r"the part of machine 'm\d' takes ", str(caught.value))

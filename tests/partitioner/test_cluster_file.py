@@ -169,14 +169,14 @@ def test_a_mistake_gets_one_sentence(tmp_path: Path, before: str, after: str, se
     assert str(caught.value).startswith(f"{tmp_path / 'cluster.toml'}") and "\n" not in str(caught.value)
 
 
-def test_a_link_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_link_that_is_missing_is_reported(tmp_path: Path) -> None:
     machines = "".join(f'[[machine]]\nname = "{name}"\nmemory = "1 GiB"\n' for name in "abc")
     between = '[[between]]\nhosts = ["a", "b"]\nlatency = "1 ms"\nbandwidth = "1 Gbit/s"\n'
     with pytest.raises(ValueError, match="there is no link between 'a' and 'c'; give one between these two"):
         read(tmp_path, machines + between)
 
 
-def test_times_of_another_version_are_told(tmp_path: Path) -> None:
+def test_times_of_another_version_are_reported(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"version": 99, "seconds": {}}')
     machine = '[[machine]]\nname = "a"\nmemory = "1 GiB"\ntimes = "t.json"\n'
     told = f"t.json holds times of kernels in version 99, and this Partita reads version {VERSION}; calibrate"
@@ -187,7 +187,7 @@ def test_times_of_another_version_are_told(tmp_path: Path) -> None:
         read(tmp_path, machine)
 
 
-def test_more_machines_than_nodes_are_told(tmp_path: Path) -> None:
+def test_more_machines_than_nodes_are_reported(tmp_path: Path) -> None:
     net = Network("two_nodes")
     Dense(2, name="small")(net.input("x", shape=3))
     with pytest.raises(

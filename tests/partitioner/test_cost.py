@@ -62,7 +62,7 @@ def test_pieces_cost_what_the_whole_costs() -> None:
     assert cut["FORWARD loss"] == cut["SUMMARISE loss.summary"] == pytest.approx(whole["FORWARD loss"])
 
 
-def test_one_that_judges_all_scores_pays_for_all() -> None:
+def test_a_machine_that_evaluates_all_scores_pays_for_all() -> None:
     assert seconds(plan(3, loss=Whole(1)))["FORWARD loss"] == pytest.approx(seconds(plan(1))["FORWARD loss"])
 
 
@@ -72,7 +72,7 @@ def test_learning_in_blocks_saves_a_pass_over_the_gradient() -> None:
     assert whole["GRADIENT scores.gradient"] < blocks["FUSED_UPDATE scores.parameters"] < apart
 
 
-def test_weights_are_read_for_each_portion_of_a_minibatch() -> None:
+def test_weights_are_read_for_each_micro_batch() -> None:
     whole, machine = plan(1), Cluster.local(1).machines[0]
     read_s = 120 * (12 * 10 * 8 + 1) * 4 / machine.bytes_per_s
     for portions in (1, 4, 16):
@@ -134,7 +134,7 @@ def test_messages_cost_what_they_carry() -> None:
             assert cost.total_s == pytest.approx(1.3e-4 + n_bytes * 1.75e-9)
 
 
-def test_gradients_of_lent_weights_cost_by_the_rows_of_each_machine() -> None:
+def test_gradients_of_shared_weights_cost_by_the_rows_of_each_machine() -> None:
     found = plan(3)
     costs = [
         kernel_s(found, i) for program in found.programs for i in program.instructions if i.op is Op.GRADIENT

@@ -64,7 +64,7 @@ def test_two_dense_layers_in_a_row_need_one_exchange_up_and_one_down() -> None:
     assert len(by_rows.messages) == 2 * (4 + 4 + 1)
 
 
-def test_who_has_no_copy_hears_the_first() -> None:
+def test_a_machine_without_a_copy_receives_the_first() -> None:
     plan = planned({"h1": RowSplit(2), "h2": InputSplit(2, replicated=True), "h3": Whole(2)}, machines=3)
     sent = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.layer == "h2"]
     assert ("h2", 0, 2) in sent and ("h2", 1, 2) not in sent
@@ -204,7 +204,7 @@ def test_inputs_that_are_no_partition_are_refused(pieces: list[Piece]) -> None:
 
 
 def test_a_step_of_every_kind_ends() -> None:
-    """And the table prints, with what each machine has."""
+    """The table of the plan prints what each machine has."""
     plan = planned(
         {"h1": RowSplit(2), "h2": InputSplit(2, replicated=True), "h3": RowSplit(2), "h4": InputSplit(2)}
     )

@@ -31,7 +31,7 @@ def test_every_message_is_sent_once_and_received_once(plan: Plan, kind: StepKind
 
 
 @given(plans(shared=True))
-def test_the_way_up_needs_what_a_step_of_training_sends_up(plan: Plan) -> None:
+def test_a_forward_pass_sends_what_a_step_of_training_sends_forward(plan: Plan) -> None:
     up = tuple(message for message in plan.messages if message.direction == "forward")
     assert plan.messages_for(StepKind(train=False)) == up
 
@@ -47,12 +47,12 @@ def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
 
 
 @given(plans(shared=True))
-def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan: Plan) -> None:
+def test_an_activation_is_sent_once_to_each_machine_that_needs_it_and_to_no_other(plan: Plan) -> None:
     assert_activations_sent_where_needed(plan)
 
 
 @given(st.one_of(plans(shared=True, micro_batches=3), plans(tiles=True)))
-def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
+def test_the_connectivity_is_what_is_received_in_the_forward_pass(plan: Plan) -> None:
     """Counts nodes, once for each machine that receives an activation, or a machine's sum over its inputs."""
     expected, machines = Expected(plan.ownership), range(len(plan.cluster))
     nodes = {
@@ -79,23 +79,23 @@ def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
 
 
 @given(plans(shared=True))
-def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -> None:
+def test_placeholders_are_fed_where_they_are_needed_and_never_sent(plan: Plan) -> None:
     assert_placeholders_fed_and_never_sent(plan)
 
 
 @given(plans(shared=True))
-def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
+def test_errors_are_sent_towards_the_owner(plan: Plan) -> None:
     assume(any(message.direction == "backward" for message in of_nodes(plan)))
     assert_errors_sent_towards_owner(plan)
 
 
 @given(plans(shared=True))
-def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) -> None:
+def test_shared_weights_are_sent_once_and_their_gradients_come_back_once(plan: Plan) -> None:
     assert_shared_weights_sent_once(plan)
 
 
 @given(plans(shared=True))
-def test_judges_tell_one_another_a_few_numbers_for_each_example(plan: Plan) -> None:
+def test_loss_shards_exchange_a_few_numbers_for_each_example(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     told = {
         (f"{loss}.summary", BoxSet.of_rows((n, n + 1)), machine, other)
@@ -113,7 +113,7 @@ def test_judges_tell_one_another_a_few_numbers_for_each_example(plan: Plan) -> N
 
 
 @given(plans(shared=True))
-def test_machines_that_learn_tell_one_another_their_norms(plan: Plan) -> None:
+def test_parameter_owners_exchange_their_norms(plan: Plan) -> None:
     learners = Expected(plan.ownership).parameter_owners()
     found = [m for m in plan.messages_for(StepKind(norms=True)) if m.buffer == NORMS]
     assert {(m.rows, m.source, m.destination) for m in found} == {
@@ -125,7 +125,7 @@ def test_machines_that_learn_tell_one_another_their_norms(plan: Plan) -> None:
     assert all(m.n_bytes == 2 * len(plan.graph.parameters) * 8 for m in found)
 
 
-def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
+def test_a_layer_read_by_two_others_of_a_machine_is_sent_there_once() -> None:
     net = Network("fan")
     hidden = Dense(4, name="hidden")(net.input("x", shape=3))
     both = Add(name="both")(Dense(2, name="left")(hidden), Dense(2, name="right")(hidden))

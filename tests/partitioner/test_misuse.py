@@ -112,7 +112,7 @@ def with_a_node(*, judged: bool) -> Network:
     return net
 
 
-def test_a_node_without_a_way_down_is_refused_under_a_loss() -> None:
+def test_a_node_without_a_backward_function_is_refused_under_a_loss() -> None:
     with pytest.raises(
         ValueError, match="Node weigh 'mine' has no downward function, so it cannot be trained"
     ):

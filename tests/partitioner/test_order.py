@@ -1,4 +1,4 @@
-"""In whatever order instructions run, every error is summed once, completely, and in one order."""
+"""Every error is summed once, completely, and in one order, for any order of instructions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, ord
     seed=st.integers(0, 2**32),
     shares=st.booleans(),
 )
-def test_any_order_of_several_portions_gives_the_same_sums(
+def test_any_order_of_several_micro_batches_gives_the_same_sums(
     plan: Plan, kind: StepKind, order: str, seed: int, shares: bool
 ) -> None:
-    """Also where windows share memory."""
+    """The sums are the same where windows share memory."""
     keep = plan.kept if shares else None
     Interpreter(plan, plan.programs_for(kind), keep=keep).run(steps=2, choose=chooser(order, seed))
 
@@ -67,7 +67,7 @@ def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
             assert not [i for i in program.instructions if i.op is Op.FUSED_UPDATE]
 
 
-def test_a_kind_is_said_in_one_way(plan_of_two: Plan) -> None:
+def test_a_kind_is_written_in_one_way(plan_of_two: Plan) -> None:
     judged, alone = plan_of_two.graph, plan_of_two.for_prediction().graph
     assert StepKind(norms=True).of(judged) == StepKind(gradients="whole", norms=True)
     assert StepKind(norms=True).of(alone) == StepKind(train=False)

@@ -72,7 +72,7 @@ def test_one_forward_one_backward(pipeline: Pipeline, order: str, slots: int, de
 
 
 @given(micro_batches=st.integers(1, 4), overlap=st.integers(1, 6), stage=st.integers(0, 5))
-def test_a_place_is_free_before_another_portion_takes_it(
+def test_a_slot_is_free_before_another_micro_batch_takes_it(
     micro_batches: int, overlap: int, stage: int
 ) -> None:
     pipeline = Pipeline(micro_batches, overlap, stage)
@@ -109,7 +109,7 @@ def test_machines_of_a_vertical_cut_stand_side_by_side() -> None:
     assert found_depths(partition(net, Cluster.local(3), batch=2, cuts=back)) == (0, 1, 0)
 
 
-def test_who_lends_and_who_borrows_keep_step() -> None:
+def test_machines_that_share_weights_have_one_pipeline_stage() -> None:
     net = Network("lent")
     states = Conv2D(2, kernel_size=1, name="conv")(net.input("x", shape=(4, 1, 1)))
     net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
@@ -134,7 +134,7 @@ def test_text_that_is_no_buffer_is_refused(text: str) -> None:
 
 @given(plan=plans(shared=True, micro_batches=3, max_layers=4), kind=flowing)
 @settings(max_examples=examples(8))
-def test_programs_of_portions_parse_back(plan: Plan, kind: StepKind) -> None:
+def test_programs_of_micro_batches_parse_back(plan: Plan, kind: StepKind) -> None:
     for program in plan.programs_for(kind):
         text = str(program)
         assert parse_program(program.machine, text, program.kind, program.pipeline) == program
@@ -142,7 +142,7 @@ def test_programs_of_portions_parse_back(plan: Plan, kind: StepKind) -> None:
 
 @given(plan=plans(shared=True, micro_batches=3, max_layers=5), kind=flowing, data=st.data())
 @settings(max_examples=examples(8))
-def test_no_order_of_portions_deadlocks(plan: Plan, kind: StepKind, data: st.DataObject) -> None:
+def test_no_order_of_micro_batches_deadlocks(plan: Plan, kind: StepKind, data: st.DataObject) -> None:
     machines = len(plan.cluster)
     slow = data.draw(st.integers(0, machines))
     for programs in (plan.programs_for(kind), plan.forward_programs):
@@ -165,7 +165,7 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 12])
 def test_the_bubble_is_as_long_as_the_formula_says(stages: int, micro_batches: int) -> None:
-    """With equal stages, m micro-batches take m + stages - 1 forward and backward passes."""
+    """Equal stages take m + stages - 1 forward and backward passes for m micro-batches."""
     plan = stages_of(stages, micro_batches=micro_batches)
     assert played(plan) == 2.0 * (micro_batches + stages - 1)
 
@@ -227,7 +227,7 @@ def test_micro_batches_divide_the_batch() -> None:
     assert "batch 12 as 4 micro-batches of 3" in str(plan.with_micro_batches(4))
 
 
-def test_messages_name_their_portion() -> None:
+def test_messages_name_their_micro_batch() -> None:
     plan = stages_of(2, micro_batches=2)
     found = [(str(m.buffer), m.source, m.destination, m.n_bytes) for m in plan.messages]
     assert found == [("h0/0", 0, 1, 24), ("h0<h1/0", 1, 0, 24), ("h0/1", 0, 1, 24), ("h0<h1/1", 1, 0, 24)]

@@ -78,7 +78,7 @@ vendor_id	: SomebodyElse
 """
 
 
-def test_a_processor_is_known_by_what_linux_tells_of_the_first() -> None:
+def test_a_processor_is_known_by_what_linux_reports_of_the_first() -> None:
     assert described(PROCESSOR) == ZEN5
     assert described("").vendor == ""
     assert processor().name

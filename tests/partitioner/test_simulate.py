@@ -50,12 +50,12 @@ def played(*texts: str) -> SimulatedStep:
 
 
 @given(plans(shared=True), kinds)
-def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan, kind: StepKind) -> None:
+def test_no_plan_deadlocks_however_slow_a_machine_is(plan: Plan, kind: StepKind) -> None:
     assert_no_deadlock(plan, kind)
 
 
 @given(plans(losses=False, shared=True))
-def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
+def test_a_network_without_a_loss_has_a_forward_pass_alone(plan: Plan) -> None:
     assert plan.programs == plan.forward_programs
     assert {m.direction for m in plan.messages} <= {"forward"}
     assert plan.predicted_step_s > 0
@@ -140,7 +140,7 @@ def test_what_is_ready_runs_in_the_order_of_the_list_and_sending_overlaps() -> N
     assert simulated_step.step_s == 3.5  # sent at 2, there at 2.5, computed at 3.5
 
 
-def test_a_messenger_without_a_core_holds_the_kernels_up() -> None:
+def test_a_communication_thread_without_a_core_delays_the_kernels() -> None:
     """The first sends for 1 s while it computes; the second takes it in, 1 s, while it computes."""
     programs = [
         parse_program(

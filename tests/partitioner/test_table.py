@@ -99,7 +99,7 @@ def test_a_plan_by_inputs_explains_its_own_cells_and_counts_its_sums() -> None:
         (2.16e-3, "no plan is below 1.00 ms: 2.2x faster is not ruled out"),
     ],
 )
-def test_the_gap_is_told_as_a_factor(step_s: float, words: str) -> None:
+def test_the_gap_is_reported_as_a_factor(step_s: float, words: str) -> None:
     assert gap(step_s, 1e-3) == words
 
 

@@ -295,7 +295,7 @@ def test_the_fields_of_the_file_keep_the_names_that_earlier_files_have(store: St
     assert store.read().links["tcp"].total_s == tuple(record["roads"]["tcp"]["total_s"])
 
 
-def test_a_file_of_another_version_is_told_and_counts_as_empty(store: Store) -> None:
+def test_a_file_of_another_version_is_reported_and_counts_as_empty(store: Store) -> None:
     store.path.write_text('{"version": 99, "machines": {}}')
     assert store.read() == Record()
     assert store.trouble() == (
@@ -356,7 +356,7 @@ def test_what_was_measured_is_shown(store: Store) -> None:
         assert words in shown
 
 
-def test_the_command_forgets_and_tells_mistakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_forgets_and_reports_mistakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     app = Typer()
     app.command()(command)

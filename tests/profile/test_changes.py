@@ -79,7 +79,7 @@ def test_rows_go_from_the_busiest_machine_to_the_idlest() -> None:
 
 @pytest.mark.parametrize("bytes_per_s", [1e6, 2e8, 2e10])
 @pytest.mark.parametrize("cut", [True, False])
-def test_the_slowest_link_that_gains_nearly_all_is_told(bytes_per_s: float, cut: bool) -> None:
+def test_the_slowest_link_that_gains_nearly_all_is_reported(bytes_per_s: float, cut: bool) -> None:
     plan = made(
         Cluster((Machine("a"), Machine("b")), link=Link(bytes_per_s=bytes_per_s)), **({} if cut else WHOLE)
     )
@@ -113,14 +113,14 @@ def test_machines_are_planned_for_again() -> None:
     assert all(change.gain < 1.1 for change in best_changes(plan) if "twice" in change.what)
 
 
-def test_each_family_is_told_once_and_the_best_first() -> None:
+def test_each_family_is_reported_once_and_the_best_first() -> None:
     changes = best_changes(made(Cluster.local(3), **WHOLE), made)
     assert len(changes) == 3
     gains = [change.gain for change in changes]
     assert gains == sorted(gains, reverse=True) and min(gains) >= 1.02
 
 
-def test_what_does_not_fit_into_memory_is_not_told() -> None:
+def test_what_does_not_fit_into_memory_is_not_reported() -> None:
     plan = made(Cluster.local(2), **{**WHOLE, "h3": Whole(0)})
     limits = [plan.memory_bytes(m) for m in range(2)]
     machines = tuple(

@@ -67,7 +67,7 @@ def test_a_thread_does_one_thing_at_a_time(events: list[Event]) -> None:
 def test_every_message_is_an_arrow_from_its_send_to_its_receive(
     events: list[Event], profile: Profile
 ) -> None:
-    """And its way begins when it was handed over, and does not end before that."""
+    """The arrow begins when the message was handed over, and does not end before that."""
     ends: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in events:
         if event["ph"] in "sfbe":

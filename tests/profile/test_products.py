@@ -89,7 +89,7 @@ def test_a_product_is_measured_by_every_library_on_one_thread_and_on_all(layout:
     assert libraries == {(name, n) for name in ("numpy", "tiles", "torch") for n in (1, 2)}
 
 
-def test_libraries_that_do_not_agree_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_do_not_agree_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     right = products.product_by
 
     def wrong(choice: Choice, *arrays: object, **more: object) -> Callable[[], None]:
@@ -112,7 +112,7 @@ def test_libraries_that_do_not_agree_are_told(monkeypatch: pytest.MonkeyPatch) -
 BUSY = "while True: pass"
 
 
-def test_a_busy_machine_is_told_in_a_sentence() -> None:
+def test_a_busy_machine_is_reported_in_a_sentence() -> None:
     load = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
     try:
         sentence = busy(look_s=0.2)

@@ -259,7 +259,7 @@ def test_steps_done_are_one_number_for_each_replica(done: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("wrong", [{"stop_s": 0.0}, {"checkpoint_every_s": -1.0}, {"failures": 0}])
-def test_patience_is_positive(wrong: dict[str, float]) -> None:
+def test_timeouts_are_positive(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="change what is not"):
         Timeouts(**wrong)  # type: ignore[arg-type]
 

@@ -107,7 +107,7 @@ def test_a_repeated_message_is_refused() -> None:
     assert isinstance(refusal, Refuse)
 
 
-def test_who_only_sends_waits_for_credit_and_who_only_listens_gives_it() -> None:
+def test_a_sender_waits_for_credit_that_its_receiver_gives() -> None:
     sender = InstructionScheduler([ScheduledInstruction(Kind.SEND, (), "b", "x", ROWS)], first_step=5)
     for step in (5, 6):
         assert sender.may_begin()

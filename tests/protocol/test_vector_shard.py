@@ -201,7 +201,7 @@ def test_a_shard_that_was_replaced_does_nothing_more() -> None:
     assert shard.machine.receive(Tick(), 1.0) == []
 
 
-def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
+def test_a_busy_shard_receives_messages_and_starts_no_operation() -> None:
     shard = Shard(slow=True)
     shard.receive("part 0.1", FetchPoint(0))
     assert shard.command(1, Restore(7), zero("x"), HALF, dot("g", "x")) == []

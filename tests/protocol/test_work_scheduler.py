@@ -124,7 +124,7 @@ def test_all_parts_of_a_replica_are_waited_for() -> None:
     assert found.losses(evaluation(1)) == (2.0, 2.0)
 
 
-def test_what_a_dead_replica_owed_goes_to_others() -> None:
+def test_the_work_units_of_a_dead_replica_go_to_others() -> None:
     found = hands(replicas=2, units=6)
     first = found.schedule(0.0)
     finish(found, 0, first[0][1], 1.0)

@@ -59,7 +59,7 @@ def test_a_step_of_several_minibatches_shows_them_one_after_another() -> None:
     np.testing.assert_array_equal(np.concatenate([three.indices(step) for step in range(3)]), expected)
 
 
-def test_rows_are_turned_to_node_major() -> None:
+def test_rows_are_transposed_to_node_major() -> None:
     batch = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     turned = node_major(batch, Box.of_rows(1, 3), (2, 4, 5, 2))
     assert turned.shape == (2, 4, 5, 2)

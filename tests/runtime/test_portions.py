@@ -87,7 +87,7 @@ def test_alone_overlapped_minibatches_are_plain_steps() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_processes_play_portions_as_threads_do(micro_batches: int) -> None:
+def test_processes_play_micro_batches_as_threads_do(micro_batches: int) -> None:
     """The bits are equal, also over the last batches again without sending them."""
     plan = plan_of(HORIZONTAL, micro_batches=micro_batches)
     parameters, batch = start(plan, 4)
@@ -118,7 +118,7 @@ def test_mistakes_are_named() -> None:
             session.step(collect=("hidden",))
 
 
-def test_losses_of_portions_add_up_in_their_order() -> None:
+def test_losses_of_micro_batches_add_up_in_their_order() -> None:
     """Whichever ends first."""
     found = []
     for order in ((0, 1, 2), (2, 0, 1)):

@@ -104,7 +104,7 @@ PLANS = {
 
 @pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("name", PLANS)
-def test_a_stretch_is_the_sum_over_its_real_examples(replica_of: Any, name: str, shuffled: bool) -> None:
+def test_a_work_unit_is_the_sum_over_its_real_examples(replica_of: Any, name: str, shuffled: bool) -> None:
     plan, data = PLANS[name], toy_data()
     parameters, order = (
         parameters_of(plan),
@@ -156,8 +156,8 @@ def test_other_precisions(replica_of: Any, precision: str, tolerance: float) -> 
 
 
 @pytest.mark.parametrize("name", ["alone", "cut"])
-def test_whoever_computes_a_stretch_finds_the_same_bits(replica_of: Any, name: str) -> None:
-    """Whatever came before it, in the same evaluation or in others."""
+def test_a_work_unit_has_the_same_bits_on_every_replica(replica_of: Any, name: str) -> None:
+    """Earlier work units, of the same evaluation or others, change no bit."""
     plan, data = PLANS[name], toy_data()
     fresh, used = replica_of(plan, data), replica_of(plan, data)
     used.begin(1, parameters_of(plan, 3))
@@ -175,7 +175,7 @@ def test_whoever_computes_a_stretch_finds_the_same_bits(replica_of: Any, name: s
 
 @pytest.mark.parametrize("name", ["alone", "cut"])
 @pytest.mark.parametrize("value", [np.nan, 1e308])
-def test_what_is_not_finite_is_told(replica_of: Any, name: str, value: float) -> None:
+def test_a_result_that_is_not_finite_is_reported(replica_of: Any, name: str, value: float) -> None:
     plan = PLANS[name]
     parameters = parameters_of(plan)
     replica = replica_of(plan, toy_data())

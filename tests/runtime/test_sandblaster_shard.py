@@ -118,7 +118,7 @@ class Shard:
         return [message for _, message, _ in self.said[said:]]
 
     def command(self, number: int, *operations: Operation) -> list[Message]:
-        """Also waits for operations in the background."""
+        """Sends a command and waits for operations in the background too."""
         said = len(self.said)
         self.tell(COORDINATOR, Command(number, operations))
         self.settle()
@@ -170,10 +170,10 @@ def in_a_tree(gradients: list[Vector]) -> Vector:
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.permutations([(s, m) for s in range(n) for m in (0, 1)])))
-def test_the_bits_of_a_gradient_follow_from_the_stretches_alone(
+def test_the_bits_of_a_gradient_follow_from_the_work_units_alone(
     tmp_path_factory: pytest.TempPathFactory, order: list[tuple[int, int]]
 ) -> None:
-    """Whatever comes first, and from whom; again and again by the same arrays."""
+    """The order of arrival and the sender change no bit, also when the same arrays are used again."""
     units = len(order) // 2
     random = np.random.default_rng(units)
     gradients = [(random.normal(size=10) * 1e3**n).astype(np.float32) for n in range(units)]
@@ -326,7 +326,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
     assert [message for _, message, _ in shard.said] == [CommandResult(1, (x.sum(),)), ContributionAck(1, 0)]
 
 
-def test_what_cannot_be_done_beside_the_talk_is_said_by_the_host(
+def test_an_operation_that_fails_in_the_background_is_reported_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
@@ -406,7 +406,7 @@ def test_a_contribution_of_another_size_is_refused_and_the_evaluation_goes_on(tm
     assert shard.vector("g") == [np.inf] * 10, "a sum that runs away is no error, and no warning"
 
 
-def test_memory_does_not_grow_with_the_stretches(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_work_units(tmp_path: Path) -> None:
     shard = Shard(tmp_path)
     shard.command(1, evaluate(2 * 300))
     for unit in [*range(1, 300), 0]:

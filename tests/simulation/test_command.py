@@ -17,7 +17,7 @@ from tests.simulation import planted_downpour, planted_sandblaster
 
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
-    """Whatever the hashes of strings are there."""
+    """The hashes of strings differ there."""
     program = (
         "import hashlib\n"
         "from partita.engine.runtime.simulation import downpour, sandblaster\n"

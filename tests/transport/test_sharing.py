@@ -182,7 +182,7 @@ def test_a_reauthorised_sender_is_received_again(near: Hosts) -> None:
 
 
 def test_every_thread_may_send(near: Hosts) -> None:
-    """Also beyond what ZeroMQ takes at once, where the owner of the mailbox has to help."""
+    """Covers more messages than ZeroMQ takes at once, where the owner of the mailbox sends the rest."""
     left, right = near.pair()
     acquaint(left, right)
     n = 200

@@ -1,4 +1,4 @@
-"""However a step keeps its gradients and its memory, the parameters after it are the same."""
+"""Parameters after a step are the same for every way to keep gradients and memory."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_micro_batches_learn_what_the_whole_network_does(
 def test_the_order_of_events_changes_no_bit(
     plan: Plan, kind: StepKind, overlap: int, first: int, second: int
 ) -> None:
-    """Neither does memory that portions and windows share."""
+    """Memory that micro-batches and windows share changes no bit either."""
     kind, optimizer = replace(kind, overlap=overlap).of(plan.graph), SGD(0.01)
     one = play(plan, kind, seed=first, optimizer=optimizer)
     other = play(plan, kind, seed=second, optimizer=optimizer, keep=())

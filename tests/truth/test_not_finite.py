@@ -85,7 +85,7 @@ def test_a_parameter_that_was_bad_before_the_step_is_blamed() -> None:
     assert played.players[0].computations.watch.suspect == NonfiniteArray("the parameter 'high.weight' is")
 
 
-def test_a_run_over_machines_says_it() -> None:
+def test_a_run_over_machines_reports_it() -> None:
     plan = plan_with(*KINDS["errors"][:2], 2, {})
     draw = np.random.default_rng(0)
     data = {"x": draw.normal(size=(64, 8, 8, 1)).astype(np.float32), "y": draw.integers(0, 4, 64)}

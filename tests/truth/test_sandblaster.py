@@ -61,7 +61,7 @@ def test_convex_problems_over_processes(name: str) -> None:
 
 @pytest.mark.slow
 def test_two_layers_over_processes() -> None:
-    """Not of a network that needs hundreds of iterations: rounding decides when those end, also for SciPy."""
+    """The network needs few iterations: rounding decides when hundreds end, also for SciPy."""
     name = "wine, two layers"
     check_against_scipy(name, trained(name, portion=50, **USUAL), rel=1e-3, **USUAL)
 

@@ -75,7 +75,7 @@ def test_names_do_not_touch(ends: list[float]) -> None:
     assert all(b - a >= LINE - 0.2 for a, b in pairwise(heights))
 
 
-def test_a_long_name_is_shortened_and_told_in_full() -> None:
+def test_a_long_name_is_shortened_and_given_in_full() -> None:
     root = drawn(Curve("n" * 200, ((1, 1), (4, 4))))
     assert "n" * 200 in tooltips(root) and "n" * 200 not in texts(root)
     assert float(root.attrib["width"]) < 1_400

@@ -93,7 +93,7 @@ def test_a_machines_time_in_the_timeline_is_that_of_the_playback(plan: Plan) -> 
     ElementTree.fromstring(draw_gantt(timeline))
 
 
-def test_a_wait_says_for_what() -> None:
+def test_a_wait_names_its_reason() -> None:
     timeline = predicted_gantt(digits(2))
     waits = {bar.label for bar in timeline.bars if bar.kind == "wait"}
     assert "waits for hidden's activations from m1" in waits
@@ -116,7 +116,7 @@ def test_the_timeline_is_written_to_a_file(tmp_path: Path) -> None:
     assert any("waits for" in tip for tip in tooltips(ElementTree.parse(target).getroot()))
 
 
-def test_a_long_name_of_a_machine_is_shortened_and_told_in_full() -> None:
+def test_a_long_name_of_a_machine_is_shortened_and_given_in_full() -> None:
     name = "machine" * 20
     plan = digits(2, names=name + "{}")
     root = ElementTree.fromstring(draw_gantt(predicted_gantt(plan)))

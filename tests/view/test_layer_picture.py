@@ -107,14 +107,14 @@ def test_every_layer_of_every_plan_is_drawn_with_all_that_travels(plan: Plan, da
 
 @settings(max_examples=examples(16))
 @given(plans(shared=True))
-def test_what_an_input_sends_is_drawn_once_for_each_layer_that_hears_it(plan: Plan) -> None:
+def test_what_an_input_sends_is_drawn_once_for_each_layer_that_reads_it(plan: Plan) -> None:
     """Every message of states, errors, weights and summaries is in the picture of some layer."""
     assume(len(plan.cluster) > 1)
     shown = {travel.message for grid in plan.graph.computed for travel in travels(plan, grid.name)}
     assert shown == {message for message in plan.messages if message.layer}
 
 
-def test_a_node_at_the_edge_listens_to_the_padding() -> None:
+def test_a_node_at_the_edge_reads_the_padding() -> None:
     root = drawn(two_local_layers(1), "above", [(0, 0, 0)])
     assert cells(root, fill=NODES[0]) == 2 * 4 + 1  # four senders on each of two sheets, and the node
     assert cells(root, stroke=NODES[0], fill="none") == 2 * 5

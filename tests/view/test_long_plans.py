@@ -100,7 +100,7 @@ def test_a_tall_picture_goes_on_in_columns_and_loses_nothing(machines: int) -> N
 
 @settings(max_examples=examples(12))
 @given(networks(max_layers=9), st.integers(1, 3))
-def test_columns_hold_each_layer_once_above_all_that_it_listens_to(graph: Graph, count: int) -> None:
+def test_columns_hold_each_layer_once_above_all_its_inputs(graph: Graph, count: int) -> None:
     fed = frozenset(grid.name for grid in graph.grids if grid.is_placeholder)
     wiring = Wiring({grid.name: grid.sources for grid in graph.grids}, fed)
     ranks = ranks_of(wiring)

@@ -65,7 +65,7 @@ def test_nothing_lies_outside_the_picture(plan: Plan) -> None:
         assert all(0 <= n <= max(width, height) for n in numbers)
 
 
-def test_the_head_says_what_the_plan_is_and_the_legend_who_is_who() -> None:
+def test_the_head_describes_the_plan_and_the_legend_its_machines() -> None:
     written = texts(drawn(digits(2)))
     assert "digits" in written
     (head,) = [words for words in written if "predicted step" in words]
@@ -111,7 +111,7 @@ def test_many_messages_share_a_rail() -> None:
 
 
 @pytest.mark.parametrize("machines", [2, 16])
-def test_what_machines_by_inputs_tell_one_another_has_its_name_and_its_place(machines: int) -> None:
+def test_partial_sums_of_an_input_split_have_a_name_and_a_place(machines: int) -> None:
     """Sums and errors below one bar: lines of both, or rails of both, one below the other."""
     net = Network("two")
     hidden = Dense(32, activation="tanh", name="hidden")(net.input("x", shape=4))
