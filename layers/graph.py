@@ -20,7 +20,7 @@ from partita.layers.text import counted
 
 @dataclass(frozen=True)
 class Grid:
-    """A layer in its place: its name, the shape of its grid, and the names of its inputs.
+    """A layer of a network: its name, the shape of its grid, and the names of its inputs.
 
     The names of its parameters are those of the network: "LAYER.weight". The result of `within` is a part of
     a grid, as a machine computes it: fewer columns, numbered from 0, with `wiring` in the place of the
@@ -157,7 +157,7 @@ class Graph:
 
     @cached_property
     def targets(self) -> tuple[Grid, ...]:
-        """The arrays that the user feeds besides for training."""
+        """The arrays that the user feeds for training in addition to the inputs."""
         return tuple(g for g in self.grids if isinstance(g.layer, Placeholder) and g.layer.role == "target")
 
     @cached_property
@@ -213,9 +213,9 @@ class Graph:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Leaves out the memory of `source_rows`: it need not travel."""
-        remembered = ("_source_rows", "_wirings")
-        return {name: value for name, value in self.__dict__.items() if name not in remembered}
+        """Leaves out the caches of `source_rows`, which a pickle does not need."""
+        caches = ("_source_rows", "_wirings")
+        return {name: value for name, value in self.__dict__.items() if name not in caches}
 
     def _find_source_rows(self, name: str, box: Box, source: int, columns: bool) -> BoxSet:
         grid, other = self[name], self[self[name].sources[source]]
@@ -225,7 +225,7 @@ class Graph:
 
     @cached_property
     def _wirings(self) -> dict[str, Connectivity]:
-        """The connectivity of each layer, made once: it is asked for the rows of very many pieces."""
+        """The connectivity of each layer, created once: `source_rows` is called for very many pieces."""
         return {grid.name: grid.layer.connectivity for grid in self.computed}
 
     @cached_property

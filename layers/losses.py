@@ -97,7 +97,7 @@ class SoftmaxCrossEntropy(LabelLoss):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The loss of one example with a label; the errors are `softmax - one hot`."""
+        """The loss of one example with a label; the gradient is `softmax - one hot`."""
 
         def upward(incoming, label):  # type: ignore[no-untyped-def]
             largest = max(incoming)
@@ -118,7 +118,7 @@ class SoftmaxCrossEntropy(LabelLoss):
 
 @dataclass(frozen=True)
 class OneVsRest(LabelLoss):
-    """A logistic classifier for each class, whether the example is of it; the target is a label, from 0.
+    """A logistic classifier for each class, which decides whether an example has it; the target is a label.
 
     The loss of an example is the **sum** of its classifiers' cross-entropies; mean over the examples.
 
@@ -129,7 +129,7 @@ class OneVsRest(LabelLoss):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The sum of all classifiers' losses of one example; the errors are `logistic - one hot`."""
+        """The sum of all classifiers' losses of one example; the gradient is `logistic - one hot`."""
 
         def upward(incoming, label):  # type: ignore[no-untyped-def]
             return _softplus_sum(incoming) - incoming[label]
@@ -152,7 +152,7 @@ class BinaryCrossEntropy(ScoreLoss):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The loss of one example; the errors are `logistic - target`."""
+        """The loss of one example; the gradient is `logistic - target`."""
 
         def upward(incoming, target):  # type: ignore[no-untyped-def]
             total = _softplus_sum(incoming)
@@ -182,7 +182,7 @@ class HalfSquaredError(ScoreLoss):
 
     @property
     def definition(self) -> NodeDefinition:
-        """The loss of one example; the errors are `scores - target`."""
+        """The loss of one example; the gradient is `scores - target`."""
 
         def upward(incoming, target):  # type: ignore[no-untyped-def]
             total = 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 def counted(count: int, one: str, several: str | None = None) -> str:
-    """A number of things in words: `1 machine`, `2,000 machines`.
+    """Returns a number with its noun: `1 machine`, `2,000 machines`.
 
     Args:
-        count: how many.
-        one: the word for one of them.
-        several: the word for more, or for none; `one` with an s if not given.
+        count: the number.
+        one: the noun in the singular.
+        several: the plural, also for 0; `one` with an s if not given.
     """
     return f"{count:,} {one if count == 1 else several or one + 's'}"

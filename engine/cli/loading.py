@@ -42,7 +42,7 @@ class UserFile:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Runs a file. Its functions travel to hosts by value, so hosts need not find the file.
+        """Runs a file. Its functions are sent to hosts by value, so hosts need not find the file.
 
         Raises:
             FileNotFoundError: the file is missing.
@@ -120,7 +120,7 @@ def _users_code(path: Path, what: str) -> Iterator[None]:
         if _is_ours(frames[-1].filename) and isinstance(error, ValueError | TypeError):
             failure = UserCodeError(
                 f"{where}: {error}"
-            )  # a mistake in a declaration, which says itself what to do
+            )  # a mistake in a declaration, whose message names the next step
         else:
             failure.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
         raise failure from error
@@ -129,4 +129,4 @@ def _users_code(path: Path, what: str) -> Iterator[None]:
 def _is_ours(filename: str) -> bool:
     """Whether a file belongs to the packages in which networks are declared and cut."""
     found = Path(filename).resolve()
-    return any(found.is_relative_to(Path(room.__path__[0]).resolve()) for room in (layers, partitioner))
+    return any(found.is_relative_to(Path(package.__path__[0]).resolve()) for package in (layers, partitioner))

@@ -8,7 +8,7 @@ driver's own: tasks, coordinator, what is kept. `train` runs one after another a
 the effects of the coordinator; `interrupt` handles Ctrl-C. `progress` adds up the reports of parts,
 `iterations` those of a batch method, and `display` shows them, with the `phases` before; `caller` names the
 call or the command that started a run, and `run` is its result. `session` plays single steps of one replica
-(`backends`: in line, `hosted_backend`: on hosts; `collector`: what its parts collect; `step`: the results;
+(`backends`: inline, `hosted_backend`: on hosts; `collector`: what its parts collect; `step`: the results;
 `tracing`: the traces); `evaluate` and `predict` stand on it. `minimise` plays a batch method in this process,
 on any function.
 """

@@ -1,6 +1,6 @@
 """Backends of a session, which play its parts: the interface, and the one in the calling thread.
 
-A backend receives and returns arrays, part by part; it does not know what they mean.
+A backend receives and returns arrays, part by part, without interpreting them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Backend(ABC):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        """Plays a step, of the last inputs if none are given; with `trace`, the trace's table is collected
+        """Plays a step, with the last inputs if none are given; with `trace`, the trace's table is collected
         too.
 
         Raises:
@@ -78,7 +78,7 @@ class Backend(ABC):
 
     @abstractmethod
     def clocks(self) -> list[Offset]:
-        """Measures how far each part's clock is from this thread's (`perf_counter`).
+        """Measures the offset of each part's clock from this thread's (`perf_counter`).
 
         Raises:
             HostError: a part does not answer.

@@ -1,6 +1,6 @@
 """A session: one replica that plays a step on request.
 
-Predictions, evaluations and tests stand on it. Its coordinator waits for each answer; when a host dies or
+Predictions, evaluations and tests use sessions. The coordinator waits for each answer; when a host dies or
 fails, the session ends with one clear error.
 """
 
@@ -49,29 +49,29 @@ Hosts = Literal["inline", "threads", "processes"]
 class Session(Arguments):
     """Plays steps of one replica of a plan, on threads of this process or on processes of this machine.
 
-    Making one starts the hosts and gives them their parameters. Use it as a context manager. It belongs to
-    one thread.
+    Creating a session starts the hosts and sends them their parameters. Use the session as a context manager,
+    from one thread only.
 
     Args:
         plan: what to play; `plan.for_prediction()` leaves the losses out.
         parameters: every parameter of the network by name, `[*shape]`; or a seed, from which each machine
             draws its own, so that no process ever holds all of them.
         train: whether to play the backward pass too.
-        optimizer: changes the parameters after each step, on the spot; needs `train`.
+        optimizer: changes the parameters after each step, in place; needs `train`.
         overlap: minibatches of a step, one after another through the machines of a horizontal cut, each with
             an update of its own; see `Downpour`.
-        hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays the
-            one machine of a plan in the calling thread, which costs least for small networks.
+        hosts: "threads" of this process, or "processes" that communicate by ZeroMQ over loopback; "inline"
+            plays the one machine of a plan in the calling thread, which costs least for small networks.
         listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free port of
             loopback if not given.
         places: where the processes of some machines run, by machine; the others run on this machine.
         timeout_s: seconds that any answer of a host may take. While hosts start, each process that runs and
             each function that is compiled counts as one.
-        show: how a start that lasts is shown, as in `train`; or a function that is called with each phase.
+        show: the progress display of a long start, as in `train`; or a function, called with each phase.
 
     Raises:
-        ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be these, an
-            optimizer is given without `train`, or minibatches overlap without an optimizer.
+        ValueError: a parameter is missing, the parameters of a machine exceed one message, `hosts` does not
+            fit the plan, an optimizer is given without `train`, or minibatches overlap without an optimizer.
         HostError: a host fails or does not come up.
     """
 
@@ -148,12 +148,12 @@ class Session(Arguments):
 
     @property
     def launcher(self) -> Launcher:
-        """The launcher of the hosts; a session in line has none."""
-        assert isinstance(self._backend, HostedBackend), "a session in line has no hosts"
+        """The launcher of the hosts; an inline session has none."""
+        assert isinstance(self._backend, HostedBackend), "an inline session has no hosts"
         return self._backend.launcher
 
     def load(self, parameters: Mapping[str, Vector] | int) -> None:
-        """Replaces the parameters by others, or by those of a seed."""
+        """Replaces the parameters by the given ones, or by those drawn from a seed."""
         given, specs = _checked(self.plan, parameters), self.plan.graph.parameters
         dtype, machines = master(self.plan.precision), self._layout.machines
 
@@ -185,7 +185,7 @@ class Session(Arguments):
             trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
-            ValueError: the batch does not fit the network, or there is nothing of a name to collect.
+            ValueError: the batch does not fit the network, or a name to collect is unknown.
             HostError: a host fails, dies, or does not answer in time.
         """
         real = self._size if examples is None else examples
@@ -262,7 +262,7 @@ class Session(Arguments):
                 )
 
     def clocks(self) -> list[Offset]:
-        """Measures how far each part's clock is from this thread's `time.perf_counter`.
+        """Measures the offset of each part's clock from this thread's `time.perf_counter`.
 
         Raises:
             HostError: a host fails, dies, or does not answer in time.

@@ -6,8 +6,8 @@
 `upcast` runs any of them in bfloat16. `node` runs a node definition, by the folder `nodes`. The folder `cuda`
 has the kernels of a GPU, which are imported where there is one. All of them use the folders `products` (of
 matrices) and `tiles` (loops whose sums stay in registers), and share `activations`, `patches`, `parameters`,
-`views`, `calls` and `thread_pool`. `reference` runs a definition in plain Python, the truth of the tests, and
-`check` compares a user's `downward` with differences.
+`views`, `calls` and `thread_pool`. `reference` runs a definition in plain Python, for the tests to compare
+with, and `check` compares a user's `downward` with finite differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients

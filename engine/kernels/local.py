@@ -64,7 +64,7 @@ class PatchSumKernel(Kernel):
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Multiplies small matrices, one for each place."""
-        if not last:  # a sum in blocks is taken at once when all of them are there
+        if not last:  # the whole sum is computed when all blocks are present
             return no_op
         context, places, geometry = self.context, self._places(self.context.windows[0]), self._geometry
         chunks = [(rows, columns(rows_of(self.arrays.output, rows, context.rows))) for rows in self._chunks()]
@@ -91,7 +91,7 @@ class PatchSumKernel(Kernel):
         return [(row, min(row + n, stop)) for row in range(start, stop, n)]
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Adds to the inputs of place after place."""
+        """Adds the share of each place to the gradient of its patch, place after place."""
         places, geometry = self._places(self.context.grad_windows[0]), self._geometry
         out, grad = flat(self.arrays.grad_input(source)), flat(self.arrays.own_grad)
         operations, batch = self.context.operations / geometry.height, self.context.batch

@@ -25,11 +25,11 @@ T = TypeVar("T")
 class NodeKernel(Kernel):
     """Runs a node definition in the fastest form: a weighted sum by products, anything else by loops.
 
-    An exception that a user's function raises comes out as it is, with a note that names layer and function.
+    An exception of a user's function is raised unchanged, with a note that names layer and function.
 
     Raises:
-        NodeCompileError: a function cannot be compiled by Numba, returns what it must not, or gives other
-            numbers compiled than in plain Python.
+        NodeCompileError: a function cannot be compiled by Numba, returns a value of a wrong kind, or computes
+            other numbers than in plain Python.
     """
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
@@ -57,7 +57,7 @@ class NodeKernel(Kernel):
         return NodeLoopKernel(self.context, self.arrays, self.pool, up, down)
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Computes the output; a sum in blocks waits for all of them."""
+        """Computes the output; a sum in blocks starts when all blocks are present."""
         return self._noted("upward", self.played.forward(block=block, first=first, last=last))
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:

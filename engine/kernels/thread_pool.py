@@ -1,7 +1,7 @@
 """Splits the rows of a kernel over Python threads; compiled loops run without the GIL.
 
 Each row is computed by one thread in the order in which one thread alone would: the number of threads never
-shows in the bits. (Numba's own threads are not used: its default layer aborts a process that enters it twice
+changes the bits. (Numba's own threads are not used: its default layer aborts a process that enters it twice
 at a time.)
 """
 
@@ -27,7 +27,7 @@ class ThreadPool:
     def __init__(self, threads: int = 1, *, thread_operations: float = 500_000) -> None:
         """Starts a pool of `threads`, the caller included.
 
-        Waking a helper costs some 50 microseconds (a guess for the machines that we know), so a span of rows
+        Waking a helper costs some 50 microseconds (an estimate, not measured), so a span of rows
         gets a thread of its own only if it holds `thread_operations` operations, some 100 microseconds.
         """
         assert threads >= 1, f"a pool of {threads} threads"

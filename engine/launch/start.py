@@ -50,7 +50,7 @@ def main() -> None:
     die_with_parent(int(parent))
     set_name(name)
     if kind == "template":
-        gc.disable()  # nearly all that imports make stays; the template collects again when it serves
+        gc.disable()  # nearly all objects of imports stay; the template collects again when it serves
         with _without_threads():
             worker = import_module(WORKER)
         worker.template()
@@ -63,7 +63,7 @@ def _without_threads() -> Iterator[None]:
     """Keeps NumPy's BLAS from starting threads when it is imported: a process with threads cannot be forked
     safely.
 
-    A host asks for the threads of its role later.
+    A host sets the number of threads of its role later.
     """
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)

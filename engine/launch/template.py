@@ -1,7 +1,7 @@
 """The template: a process that has imported the engine, and forks a host in milliseconds on request.
 
-It has one thread and no mailbox, so a fork copies no lock that another thread holds. The standard library's
-fork server would import the user's main module into each host, which then needs a main guard.
+The template has one thread and no mailbox, so a fork copies no lock that another thread holds. The standard
+library's fork server would import the user's main module into each host, which then needs a main guard.
 
 A request is a packet: the number of a host, then its encoded `Bootstrap` to fork it, or nothing to kill it.
 The template never decodes a bootstrap, and keeps none: the next host must not find this one's secret.
@@ -55,7 +55,7 @@ class Template:
     """Forks hosts, reports their ends, and ends with all of them when the launcher closes its socket."""
 
     def __init__(self, control: socket.socket, become: Callable[[bytearray], object]) -> None:
-        """A template that has no request yet.
+        """Creates a template without hosts.
 
         Args:
             control: the connection to the launcher, which keeps packets apart.
@@ -63,9 +63,9 @@ class Template:
         """
         self._control, self._become = control, become
         self._pid = os.getpid()
-        self._pids: dict[int, int] = {}  # of the hosts that run, by number
+        self._pids: dict[int, int] = {}  # process ids of the running hosts, by host number
         self._packet = bytearray(MOST_BYTES)
-        self._wakes, self._wake = socket.socketpair()  # the kernel's news that a child has ended
+        self._wakes, self._wake = socket.socketpair()  # written when a child has ended
         for end in (self._wakes, self._wake):
             end.setblocking(False)
 
@@ -77,24 +77,24 @@ class Template:
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._wakes, selectors.EVENT_READ)
-            is_wanted = True
-            while is_wanted:
+            is_open = True
+            while is_open:
                 readable = {key.fileobj for key, _ in selector.select()}
                 if self._wakes in readable:
                     self._wakes.recv(4096)
                     self._reap()
                 if self._control in readable:
-                    is_wanted = self._serve_one()
+                    is_open = self._serve_one()
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         for pid in self._pids.values():
             os.waitpid(pid, 0)
 
     def _serve_one(self) -> bool:
-        """Serves a request; returns whether there was one."""
+        """Serves one request; returns False when the launcher has closed its end."""
         try:
             n_bytes = self._control.recv_into(self._packet)
-        except ConnectionResetError:  # the launcher is gone, and left a report unread
+        except ConnectionResetError:  # the launcher ended without reading a report
             return False
         if not n_bytes:
             return False
@@ -108,13 +108,13 @@ class Template:
     def _fork(self, number: int, n_bytes: int) -> None:
         pid = os.fork()
         if pid == 0:
-            self._live(self._packet[NUMBER_BYTES:n_bytes])
+            self._run_host(self._packet[NUMBER_BYTES:n_bytes])
         self._packet[:n_bytes] = bytes(n_bytes)
         self._pids[number] = pid
         self._report(Forked(number, pid))
 
-    def _live(self, encoded: bytearray) -> NoReturn:
-        """Runs in the child, which must never go on as a second template."""
+    def _run_host(self, encoded: bytearray) -> NoReturn:
+        """Runs a host in the child process, and ends the process: a child never becomes a second template."""
         code = 1
         try:
             die_with_parent(self._pid)

@@ -1,9 +1,8 @@
 """Batch methods: minimisation by operations on distributed vectors, controlled by scalars only.
 
 `method` is the interface; `objective` makes the operations that evaluate a full or a sampled batch.
-`line_search_method` is everything but the search `direction`, by `line_search` on scalars. `lbfgs` and
-`descent` contain the methods. They run against shards, in one process, and from a journal, without knowing
-which.
+`line_search_method` contains everything but the search `direction`, by `line_search` on scalars. `lbfgs` and
+`descent` contain the methods, which run unchanged against shards, in one process, and from a journal.
 """
 
 from partita.engine.methods.descent import GradientDescent, NonlinearCG

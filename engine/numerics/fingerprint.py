@@ -1,7 +1,8 @@
 """A digest of everything in Python that determines the compiled form of a function.
 
-That is the function's bytecode, and by content everything that it names: default values, closures, globals,
-the functions and classes that are called and, in turn, what those name. Objects of Python, NumPy, Numba or
+The digest covers the function's bytecode and the content of everything that the function names: default
+values, closures, globals, the functions and classes that are called and, in turn, everything that those name.
+Objects of Python, NumPy, Numba or
 llvmlite count by their name, because their versions count elsewhere. Names of files and numbers of lines do
 not count, nor does the process: two checkouts with the same functions have the same digests. Names of modules
 do, as the kept form of a function refers to them.
@@ -44,7 +45,7 @@ _NOT_OF_THE_CLASS: Final = frozenset(
     | {"__dataclass_fields__", "__dataclass_params__", "__slots__"}
 )
 _OF_NAMED_TUPLES: Final = frozenset(vars(collections.namedtuple("Empty", "")))
-"""Attributes of every such class, besides its fields."""
+"""Attributes that every named tuple has besides its fields."""
 
 Found: TypeAlias = tuple[bytes, int]
 """A digest, and the depth of the outermost unfinished definition that it refers to."""
@@ -66,7 +67,7 @@ def fingerprint(function: Any) -> str:
     seen, as Numba sees none.
 
     Raises:
-        Unidentified: it uses a value that has no content of its own, such as an open file.
+        Unidentified: the function uses a value that has no content to compare, such as an open file.
     """
     try:
         found = _of(function, {}, frozenset())[0].hex()
@@ -84,9 +85,9 @@ def _of(value: Any, unfinished: dict[int, int], names: frozenset[str]) -> Found:
     """Finds the digest of a value.
 
     Args:
-        value: any that a function's code refers to.
+        value: any value that a function's code refers to.
         unfinished: the depth of each function and class, by its id, that is being read: code may recurse.
-        names: that the code uses; of a module, these attributes count.
+        names: names that the code uses; only these attributes of a module count.
     """
     if isinstance(value, _BY_REPR):
         return _mixed(type(value).__name__, repr(value))
@@ -148,7 +149,7 @@ def _of_definition(value: Any, unfinished: dict[int, int]) -> Found:
         digest, outermost = _of_content(value, unfinished)
     finally:
         del unfinished[key]
-    if outermost < depth:  # its digest stands for it only inside of what is unfinished
+    if outermost < depth:  # the digest is valid only inside the unfinished definitions
         return digest, outermost
     _known[value] = digest
     if isinstance(value, Dispatcher):

@@ -1,7 +1,7 @@
 """A file of the user's cache folder to which several processes add.
 
 Deleting it costs time and nothing else. A file of another form or version counts as empty and is written
-anew. It changes as a whole; a process that adds to it holds its lock from reading to writing.
+anew. The file is replaced as a whole; a process that adds to it holds the lock from reading to writing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class KeptFile(Generic[Content]):
         """Names the file.
 
         Args:
-            path: of the file, which may be missing.
-            content: its form.
-            version: of the form.
+            path: path of the file, which may be missing.
+            content: type of the content.
+            version: version of that type.
         """
         self.path, self._content, self._version = path, content, version
 
@@ -59,10 +59,10 @@ class KeptFile(Generic[Content]):
         return None
 
     def write(self, content: Content) -> None:
-        """Replaces the content. To be called with the lock held.
+        """Replaces the content. The caller holds the lock.
 
         Raises:
-            OSError: the file cannot be written; the old one stands.
+            OSError: the file cannot be written; the old content stays.
         """
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
         try:
@@ -84,7 +84,7 @@ class KeptFile(Generic[Content]):
 
         Raises:
             TimeoutError: another process has held it for so long.
-            OSError: there can be no lock in this folder.
+            OSError: the folder does not allow a lock file.
         """
         lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:

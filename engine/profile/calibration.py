@@ -48,7 +48,7 @@ class Calibration:
         cores: cores of the machine.
         memory_bytes: memory of the machine.
         measured: number of kernels that were measured now; all others were known.
-        refused: why products were not measured, in a sentence; None where all are known.
+        refused: the reason why products were not measured, in a sentence; None where all are known.
     """
 
     record: Record
@@ -238,14 +238,14 @@ def _with_kernels(
     bench: Bench,
     progress: Progress,
 ) -> Record:
-    """Adds the kernels of the groups in which one is unknown."""
-    promised = set(record.times(contention).table)
+    """Adds the kernels of the groups in which at least one kernel is unknown."""
+    covered = set(record.times(contention).table)
     chosen: dict[int, list[tuple[BenchmarkPart, ...]]] = {}
     for group in wanted:
         signatures = {work.signature for part in group for work in works(part).values()}
-        if not signatures <= promised:
+        if not signatures <= covered:
             chosen.setdefault(group[0].threads, []).append(group)
-            promised |= signatures
+            covered |= signatures
     if not chosen:
         return record
     samples: dict[str, list[Timed]] = {}
@@ -265,5 +265,5 @@ def _on_group(progress: Progress, what: str, total: int) -> Callable[[int], obje
 
 
 def _mean(several: Sequence[Timed]) -> Timed:
-    """The mean, so that a step with several kernels of one signature takes the sum of their times."""
+    """Returns the mean, so that a step with several kernels of one signature takes the sum of their times."""
     return Timed(sum(timed.seconds for timed in several) / len(several), several[0].reference_s)

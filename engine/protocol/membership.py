@@ -1,8 +1,8 @@
 """Failure detection: any message is a sign of life; a silent host is first suspected, then declared dead.
 
-A verdict may be wrong (a stopped process, a split network): it costs time, never correctness, because a host
-that was declared dead is replaced by one of a newer incarnation, and works under a lease that has run out by
-then (`lease.py`). Only the coordinator decides. This module must not know what a host does.
+The decision may be wrong (a stopped process, a split network). An error costs time, never correctness,
+because a host that was declared dead is replaced by one of a newer incarnation, and works under a lease that
+has run out by then (`lease.py`). Only the coordinator decides. This module must not know what a host does.
 
 The coordinator's heartbeat returns a host's own newest clock reading. A lease counts from that reading, and
 death from when it *arrived*, which is later: so `dead_s` beyond the lease is enough however long messages lie
@@ -26,8 +26,8 @@ LEASE: Final = 0.75
 class HeartbeatPolicy:
     """The interval of heartbeats, and the limits of silence (seconds). Source: our reliability notes.
 
-    A shard's lease follows from these: it ends before the shard is declared dead. A part of `dead_s` is left
-    between the two, for the time between a look at the lease and an action.
+    A shard's lease follows from these: it ends before the shard is declared dead. The rest of `dead_s`
+    covers the time between a check of the lease and the action.
     """
 
     heartbeat_s: float = 0.5
@@ -89,9 +89,9 @@ class _Member:
 class Membership:
     """The hosts that are expected to send messages.
 
-    A host is `watch`ed from when it is ready: before that it may compile for long, and a deadline of the
-    coordinator covers it. `Died` is both the verdict given here and a supervisor's report of a process that
-    has ended; either way the coordinator `forget`s the host.
+    A host is `watch`ed from when it is ready: before that the host may compile for long, within a deadline of
+    the coordinator. `Died` is both the decision made here and a supervisor's report of a process that has
+    ended; either way the coordinator `forget`s the host.
     """
 
     def __init__(self, heartbeats: HeartbeatPolicy | None = None) -> None:
@@ -109,7 +109,7 @@ class Membership:
         self._members.pop(name, None)
 
     def revoke(self, name: str) -> None:
-        """Gives this host no lease any more: `lease_s` from now it does nothing that matters."""
+        """Stops renewing this host's lease: `lease_s` from now the host may have no effect any more."""
         self._members[name].leased = False
 
     @property
@@ -164,7 +164,7 @@ class Membership:
     def _leave_out_own_pause(self, now: float) -> None:
         """Leaves out a pause of the coordinator itself, in which it received nothing.
 
-        A later verdict is always safe, and messages in the inbox are read before the next tick.
+        A later decision is always safe, and messages in the inbox are read before the next tick.
         """
         pause = now - self._last_tick if self._last_tick is not None else 0.0
         self._last_tick = now

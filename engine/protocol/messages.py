@@ -1,6 +1,6 @@
 """Messages of hosts to one another: one frozen struct for each kind, in a closed union.
 
-A message is small. The numbers of a tensor travel beside it as raw bytes, so that this module never sees an
+A message is small. The numbers of a tensor are sent beside it as raw bytes, so that this module never sees an
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
 """
 
@@ -70,7 +70,7 @@ class Fetch(_Message, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
     `acknowledged` counts the sender's pushes that the shard has acknowledged, and `earlier` those of the
-    processes before it: a shard that came back from a checkpoint learns from them what it lacks.
+    processes before it: a shard restarted from a checkpoint finds its missing pushes by these counts.
     """
 
     request: Count
@@ -81,8 +81,8 @@ class Fetch(_Message, frozen=True, tag=True):
 class Parameters(_Message, frozen=True, tag=True):
     """Answers `Fetch` of this incarnation. The payload is the shard's slice of the machine's vector.
 
-    `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier` is what
-    the values hold of the part's process before the sender: it acknowledges those pushes.
+    `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier`
+    acknowledges the pushes of the part's previous process that the values include.
     """
 
     request: Count
@@ -267,11 +267,11 @@ class Load(_Message, frozen=True, tag=True):
 
 
 class Heartbeat(_Message, frozen=True, tag=True):
-    """A sign of life. The coordinator's own carries the receiver's incarnation.
+    """Shows that the sender is alive. The coordinator's own carries the receiver's incarnation.
 
-    `clock` is the sender's own clock in seconds. The coordinator returns the newest one that it has from the
-    receiver: a lease counts from when it was asked for, so that a message in a queue never prolongs it. None
-    where none is known.
+    `clock` is the sender's own clock in seconds. The coordinator returns the newest reading that it has from
+    the receiver: a lease starts at this reading, so that a message in a queue never prolongs the lease. None
+    where no reading is known.
     """
 
     incarnation: Count
@@ -299,7 +299,7 @@ class Saved(_Message, frozen=True, tag=True):
 
 
 class SaveFailed(_Message, frozen=True, tag=True):
-    """The shard's file of this checkpoint could not be written. That of another one may be."""
+    """The shard's file of this checkpoint could not be written. Files of other checkpoints still may."""
 
     checkpoint: Count
     incarnation: Count
@@ -339,7 +339,7 @@ class Command(_Message, frozen=True, tag=True):
 
 
 class CommandResult(_Message, frozen=True, tag=True):
-    """The scalars of a shard's slice, but those of `Evaluate`. Repeated for a repeated command."""
+    """The scalars of a shard's slice, except those of `Evaluate`. Repeated for a repeated command."""
 
     number: Count
     scalars: Scalars
@@ -398,14 +398,14 @@ class Contribution(_Message, frozen=True, tag=True):
 
 
 class ContributionAck(_Message, frozen=True, tag=True):
-    """The contribution counts, another of this work unit does, or the evaluation is over."""
+    """The contribution or another one of this work unit is counted, or the evaluation has ended."""
 
     evaluation: Count
     unit: Count
 
 
 class Failed(_Message, frozen=True, tag=True):
-    """The task raised: a sentence, and the traceback as text. `final`: a repetition would end the same.
+    """The task raised: a sentence, and the traceback as text. `final`: a repetition would fail the same way.
     `stuck`: it did not raise, but one of its computations does not end.
     """
 

@@ -35,7 +35,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
 
 
 def host_kind(name: str) -> HostKind:
-    """Returns what a host of this name is."""
+    """Returns the kind of host that a name stands for."""
     if name == COORDINATOR:
         return "coordinator"
     if part_indices(name) is not None:
@@ -49,9 +49,9 @@ def rejection_reason(
     """Returns why the sender may not send this message, in a few words; None when it may.
 
     Args:
-        message: what it sends.
-        sender: the host's name.
-        receiver: the other host's name.
+        message: the message to check.
+        sender: name of the sending host.
+        receiver: name of the receiving host.
         incarnation: the sender's, by its key; None checks nothing that depends on it.
     """
     if isinstance(message, m.Malformed):

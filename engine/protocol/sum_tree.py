@@ -2,7 +2,7 @@
 
 A floating-point sum depends on the order of additions. Here it follows from the numbers of the leaves alone:
 node (level, i) is node (level - 1, 2 i) plus node (level - 1, 2 i + 1), and a last left child without a
-sibling moves up unchanged. It must not know the terms, nor where they lie.
+sibling moves up unchanged. The tree knows neither the terms nor their memory.
 """
 
 from __future__ import annotations

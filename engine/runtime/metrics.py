@@ -1,6 +1,6 @@
 """Sums of a machine's losses over the examples of one step or more.
 
-Each micro-batch of a step has sums of its own, so that the order in which they end shows in no bit.
+Each micro-batch of a step has sums of its own, so that the order in which they end changes no bit.
 """
 
 from __future__ import annotations

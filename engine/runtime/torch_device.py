@@ -4,8 +4,8 @@ All work is put on one stream, so that it happens in the order in which the call
 call returns when its work is on the stream; only a reader of numbers on the host waits. The import imports
 torch.
 
-Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) makes any host seem to have one: tensors then lie in the
-host's memory, apart from the arrays that messages use. The simulator is slow, and there for tests.
+Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) gives any host a simulated one: tensors then lie in the
+host's memory, apart from the arrays that messages use. The simulator is slow, and meant for tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from partita.partitioner.cluster.cluster import Machine
 
 
 def open_gpu(machine: Machine) -> TorchDevice:
-    """The GPU of a machine, or its stand-in in the simulator.
+    """Opens the GPU of a machine, or the simulated one.
 
     Sums are made reproducible and exact for the whole process: torch may otherwise choose TF32, and
     convolutions whose sums change from run to run.
@@ -65,7 +65,7 @@ class TorchDevice(Device):
     """Arrays as tensors on a device of torch.
 
     Attributes:
-        device: torch's.
+        device: the device of torch.
     """
 
     blocks_fit_caches = False

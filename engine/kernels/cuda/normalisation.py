@@ -53,7 +53,7 @@ class LocalContrastNormalisationKernel(TensorKernel):
         return call
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        """Computes a place's own share, less those of the windows that hold it."""
+        """Computes the gradient of each place, less the shares of the windows that contain the place."""
         out, window = self.grad_input(0), self.context.grad_windows[0]
         places = [(span, rows_of(out, span, window)) for span in rows]
 
@@ -71,9 +71,10 @@ class LocalContrastNormalisationKernel(TensorKernel):
     def _gradient_of_span(
         self, span: Span, scaled: torch.Tensor, shift: torch.Tensor, slope: torch.Tensor
     ) -> torch.Tensor:
-        """The gradient of a span of rows.
+        """Returns the gradient of a span of rows.
 
-        Given: each place's gradient for every node of its window, and for each unit of the node's activation.
+        `shift` is a place's gradient for every node of its window, `slope` for each unit of a node's
+        activation.
         """
         own, window, n_channels = self.context.rows, self.context.windows[0], self.context.grid.shape[2]
         shape = (span[1] - span[0], self._input_columns[1], *scaled.shape[2:])
@@ -98,7 +99,7 @@ class LocalContrastNormalisationKernel(TensorKernel):
         return _weighed(over_columns, self._rows, 0, self.context.windows[0], self.context.rows)
 
     def _returned(self, of: torch.Tensor, asked: Span) -> torch.Tensor:
-        """The same of the machine's places, over windows around the rows asked for; windows are symmetric."""
+        """Weighted sums of the machine's places over windows around the rows `asked`; these are symmetric."""
         over_columns = _weighed(of, self._columns, 1, self._columns_here, self._input_columns)
         return _weighed(over_columns, self._rows, 0, self.context.rows, asked)
 

@@ -40,10 +40,10 @@ KERNELS: Final[tuple[type[TensorKernel], ...]] = (
 
 
 def maker(context: KernelContext) -> Callable[[KernelContext, Arrays, ThreadPool], Kernel]:
-    """The constructor of the kernel for a context.
+    """Returns the constructor of the kernel for a context.
 
     Raises:
-        ValueError: the layer has none on a GPU.
+        ValueError: the layer has no kernel on a GPU.
     """
     for kernel in KERNELS:
         if kernel.layer is type(context.grid.layer):

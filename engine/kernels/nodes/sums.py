@@ -42,9 +42,9 @@ def weighted_sum(
     """Finds the weighted sum of a node; None if it computes something else.
 
     Args:
-        upward: as it was read.
-        downward: the same.
-        parameters: by name, "e" for a number for each edge or "n" for one.
+        upward: the function that computes the state.
+        downward: the function that computes the gradients; None if there is no backward pass.
+        parameters: pairs of a name and "e" (a number for each edge) or "n" (a number for each node).
     """
     weights = [name for name, kind in parameters if kind == "e"]
     if len(weights) != 1 or upward.returns_tuple or isinstance(upward.results[0], ir.Elements):
@@ -63,7 +63,7 @@ def weighted_sum(
 
 
 def _of_the_sum(body: Body, weight: str) -> Body | None:
-    """Replaces the loops over the edges by `SUM`, all of which must be that sum."""
+    """Replaces the loops over the edges by `SUM`; None if one of them computes something else."""
     found: list[ir.Statement] = []
     for i, statement in enumerate(body):
         if isinstance(statement, ir.Loop):
@@ -151,7 +151,7 @@ def _ordered(expression: ir.Expression) -> ir.Expression:
 
 
 def _without_zeros(expression: ir.Expression) -> ir.Expression:
-    """Replaces `0 * incoming[k]`, as some sums begin, by 0."""
+    """Replaces `0 * incoming[k]`, the start value of some sums, by 0."""
     match expression:
         case ir.Operation("*", (ir.Constant(0), ir.Item(array, _))) if array == ir.INCOMING:
             return ir.Constant(0.0)
@@ -159,7 +159,7 @@ def _without_zeros(expression: ir.Expression) -> ir.Expression:
 
 
 def _is_of_the_node(body: Body) -> bool:
-    """Whether nothing in a body depends on edges, or is missing."""
+    """Whether a body depends on no edge, and assigns every variable that it uses."""
     statements = list(ir.every(body))
     assigned = {ir.Variable(one.name) for one in statements if isinstance(one, ir.Assign)}
     parts = [part for one in statements for whole in ir.expressions(one) for part in ir.walk(whole)]

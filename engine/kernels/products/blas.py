@@ -1,7 +1,7 @@
 """Keeps the BLAS of a process on one thread, as long as any kernel uses it.
 
-Kernels that need several threads call it from several (`product`). Its own threads would stay awake after a
-product, up to 100 ms, and take cores from the next kernel; and with their number the bits change.
+Kernels that need several threads call it from several (`product`). Threads of the BLAS would stay awake
+up to 100 ms after a product and take cores from the next kernel, and their number would change the bits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Transposes matrices in squares that fit the registers: examples, which lie last, to where a loop needs
-them.
-"""
+"""Transposes matrices in squares that fit the registers; examples, the last axis, become the first."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def _transposed(vectors: Vectors, rows: list[ir.Value]) -> list[ir.Value]:
     return rows
 
 
-def _declare_turn(typing_context, x, x_at, x_stride, out, out_at, out_stride, rows, columns):  # type: ignore[no-untyped-def]
+def _declare_square(typing_context, x, x_at, x_stride, out, out_at, out_stride, rows, columns):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, x_at, x_stride, _, out_at, out_stride, n_rows, n_columns = arguments
         source, target = (data_of(context, builder, signature.args[k], arguments[k]) for k in (0, 3))
@@ -51,7 +49,7 @@ def _declare_turn(typing_context, x, x_at, x_stride, out, out_at, out_stride, ro
     return types.void(x, *sizes, out, *sizes, *sizes), generate
 
 
-_turn = cast(Callable[..., None], intrinsic(_declare_turn))
+_transpose_square = cast(Callable[..., None], intrinsic(_declare_square))
 
 
 @compiled_to_be_called
@@ -61,19 +59,19 @@ def transpose(
     """Writes `out[column, row] = x[row, column]`, upcast. For compiled code, without checks.
 
     Args:
-        x: of the type of `out`, or bfloat16's bits; flat, C-contiguous.
-        x_at: where its first row begins.
-        x_stride: from row to row.
+        x: array of the type of `out`, or bfloat16's bits; flat, C-contiguous.
+        x_at: index of the first row in `x`.
+        x_stride: distance between rows of `x`.
         out: float32 or float64, flat, C-contiguous.
-        out_at: where its first row begins.
-        out_stride: from row to row.
-        rows: of `x`.
-        columns: of `x`.
+        out_at: index of the first row in `out`.
+        out_stride: distance between rows of `out`.
+        rows: rows of `x`.
+        columns: columns of `x`.
     """
     lanes = lanes_of(out)
     for row in range(0, rows, lanes):
         for column in range(0, columns, lanes):
             from_, to = x_at + row * x_stride + column, out_at + column * out_stride + row
-            _turn(
+            _transpose_square(
                 x, from_, x_stride, out, to, out_stride, min(lanes, rows - row), min(lanes, columns - column)
             )

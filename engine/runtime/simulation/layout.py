@@ -1,4 +1,4 @@
-"""The owners of numbers: the global vector is cut into nearly equal ranges, one for each shard."""
+"""The layout of the global vector: nearly equal ranges, one for each shard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Layout:
     """The ranges of machines and shards.
 
     Attributes:
-        sizes: how many numbers each shard holds, in the order of the shards.
+        sizes: the count of numbers of each shard, in the order of the shards.
         of_machine: for each machine, (shard, start, stop) in the machine's own vector.
         of_shard: for each shard and machine, (start, stop) in the shard's own vector.
     """
 
     def __init__(self, machines: Sequence[int], topology: Topology) -> None:
-        """Cuts the numbers of these machines, which hold so many each."""
+        """Cuts the joined vectors of the machines, whose sizes are `machines`."""
         size, shards = sum(machines), topology.shards
         cuts = [shard * size // shards for shard in range(shards + 1)]
         self.sizes = {name: cuts[k + 1] - cuts[k] for k, name in enumerate(topology.shard_names)}

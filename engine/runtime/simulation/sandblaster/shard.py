@@ -1,4 +1,4 @@
-"""A simulated shard: the real machine over a few floats; operations and its disk take their time."""
+"""A simulated shard: the real state machine over a few floats, with delays of operations and of the disk."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ShardHost(hosts.ShardHost):
                 raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
 
     def _work(self, effect: RunOperations | LoadCheckpoint) -> None:
-        """Works at once, or in the background while messages come; now and then that takes long."""
+        """Executes operations at once, or in the background while messages arrive; some take long."""
         longest_s = self.schedule.scenario.operation_s
         if longest_s:
             self.later(longest_s * self.world.random.random() ** 12, self.on_worked, effect)
@@ -91,7 +91,7 @@ class ShardHost(hosts.ShardHost):
             self.on_worked(effect)
 
     def on_worked(self, effect: RunOperations | LoadCheckpoint) -> None:
-        """Carries out operations, or goes back to a checkpoint."""
+        """Executes operations, or restores a checkpoint."""
         match effect:
             case RunOperations(operations=operations):
                 self.invariants.does(operations)
