@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from partita.engine.view import svg
 from partita.engine.view.palette import Palette
@@ -36,6 +37,21 @@ class Cell(NamedTuple):
     top: float
     bottom: float
 
+    @property
+    def x(self) -> float:
+        """Middle across the page."""
+        return (self.left + self.right) / 2
+
+    @property
+    def y(self) -> float:
+        """Middle down the page."""
+        return (self.top + self.bottom) / 2
+
+    @property
+    def width(self) -> float:
+        """Width, in pixels."""
+        return self.right - self.left
+
 
 @dataclass(frozen=True)
 class Box:
@@ -50,7 +66,7 @@ class Box:
         """Draws the bar with its pieces and labels."""
         if self.grid.is_placeholder:
             return self._given()
-        fits = all(_label_width(p) - 8 <= c.right - c.left for p, c in self._pairs())
+        fits = all(_label_width(p) - 8 <= c.width for p, c in self._pairs())
         with_rows = fits and not is_map(self.pieces)
         pieces = (self._piece(piece, cell, palette, with_rows=with_rows) for piece, cell in self._pairs())
         return svg.element("g", *self._labels(labels(self.grid)[1]), *pieces)
@@ -61,20 +77,22 @@ class Box:
             _rectangle(cell, svg.mixed(palette.colour(machine), "#ffffff", PALE))
             for machine, cell in self.cells.items()
         )
-        told = svg.title(f"{self.grid.name}: in column {column + 1}, shown again")
-        return svg.element("g", told, *self._labels(f"in column {column + 1}"), *pale)
+        told = f"{self.grid.name}: in column {column + 1}, shown again"
+        return svg.element("g", *self._labels(f"in column {column + 1}"), *pale, tooltip=told)
+
+    def edge(self, side: str) -> float:
+        """Returns the y of the `top` or of the `bottom`."""
+        return self.edges.top if side == "top" else self.edges.bottom
 
     def _pairs(self) -> list[tuple[Piece, Cell]]:
         return [(piece, self.cells[piece.machine]) for piece in self.pieces]
 
     def _labels(self, below: str) -> list[str]:
-        x, middle = self.edges.left - 10, (self.edges.top + self.edges.bottom) / 2
-        name, full = labels(self.grid)[0], self.grid.name
-        told = [svg.title(full)] if name != full else []
-        written = svg.text(x, middle - 3, name, size=NAME_SIZE, font_weight=600, text_anchor="end")
+        x, y = self.edges.left - 10, self.edges.y
+        name = labels(self.grid)[0]
         return [
-            svg.element("g", *told, written) if told else written,
-            svg.text(x, middle + 12, below, size=KIND_SIZE, fill=svg.SOFT, text_anchor="end"),
+            svg.text(x, y - 3, name, size=NAME_SIZE, full=self.grid.name, font_weight=600, text_anchor="end"),
+            svg.text(x, y + 12, below, size=KIND_SIZE, fill=svg.SOFT, text_anchor="end"),
         ]
 
     def _piece(self, piece: Piece, cell: Cell, palette: Palette, *, with_rows: bool) -> str:
@@ -86,45 +104,34 @@ class Box:
         if is_map(self.pieces):
             start, stop = piece.columns or (0, grid.shape[1])
             extent += f", columns {start}:{stop} of {grid.shape[1]}"
-        room, x, y = cell.right - cell.left, (cell.left + cell.right) / 2, (cell.top + cell.bottom) / 2
-        look: dict[str, object] = {"fill": palette.ink(m), "text_anchor": "middle"}
+        look: dict[str, Any] = {"fill": palette.ink(m), "text_anchor": "middle"}
         stripes = {"stroke": palette.colour(m), "stroke_width": 2.5, "paint_order": "stroke"}
-        apart = stripes if palette.striped(m) else {}
+        apart: dict[str, Any] = stripes if palette.striped(m) else {}
         words = []
         if with_rows:
-            words.append(svg.text(x, y, _rows(piece), size=ROWS_SIZE, **look, **apart))  # type: ignore[arg-type]
-        tag = f"#{m}" if svg.text_width("#99", size=TAG_SIZE) <= room else str(m)
-        if svg.text_width(tag, size=TAG_SIZE) <= room + 1:
-            at, faint = (y + 12, 0.85) if with_rows else (y + 3, None)
-            words.append(svg.text(x, at, tag, size=TAG_SIZE, **look, fill_opacity=faint, **apart))  # type: ignore[arg-type]
-        told = svg.title(f"{grid.name}: {extent} on {palette.names[m]}")
-        return svg.element("g", told, _rectangle(cell, palette.fill(m)), *words)
+            words.append(svg.text(cell.x, cell.y, _rows(piece), size=ROWS_SIZE, **look, **apart))
+        tag = f"#{m}" if svg.text_width("#99", size=TAG_SIZE) <= cell.width else str(m)
+        if svg.text_width(tag, size=TAG_SIZE) <= cell.width + 1:
+            y, faint = (cell.y + 12, 0.85) if with_rows else (cell.y + 3, None)
+            words.append(svg.text(cell.x, y, tag, size=TAG_SIZE, **look, fill_opacity=faint, **apart))
+        told = f"{grid.name}: {extent} on {palette.names[m]}"
+        return svg.element("g", _rectangle(cell, palette.fill(m)), *words, tooltip=told)
 
     def _given(self) -> str:
-        left, right, top, bottom = self.edges
-        frame = svg.element(
-            "rect",
-            x=left,
-            y=top + 4,
-            width=right - left,
-            height=bottom - top - 8,
-            rx=13,
-            fill="#ffffff",
-            stroke="#9aa5b1",
-            stroke_dasharray="none" if self.grid.layer.kind == "Input" else "3 3",
-        )
+        edges, dash = self.edges, "none" if self.grid.layer.kind == "Input" else "3 3"
+        size = {"x": edges.left, "y": edges.top + 4, "width": edges.width, "height": BAR - 8, "rx": 13}
+        frame = svg.element("rect", **size, fill="#ffffff", stroke="#9aa5b1", stroke_dasharray=dash)
         told = f"{self.grid.layer.kind} {self.grid.name}: fed to every machine that needs it, never sent"
-        label, middle = given_label(self.grid), (left + right) / 2
-        words = svg.text(middle, top + BAR / 2 + 4, label, size=KIND_SIZE, text_anchor="middle")
-        return svg.element("g", svg.title(told), frame, words)
+        label, y = given_label(self.grid), edges.top + BAR / 2 + 4
+        words = svg.text(edges.x, y, label, size=KIND_SIZE, text_anchor="middle")
+        return svg.element("g", frame, words, tooltip=told)
 
 
 def _rectangle(cell: Cell, fill: str) -> str:
-    left, right, top, bottom = cell
-    gap = min(1.0, (right - left) / 12)
-    down = gap if bottom - top < BAR else 0.0
-    size = {"width": right - left - 2 * gap, "height": bottom - top - 2 * down}
-    return svg.element("rect", x=left + gap, y=top + down, **size, rx=min(4.0, (right - left) / 6), fill=fill)
+    height, gap = cell.bottom - cell.top, min(1.0, cell.width / 12)
+    down = gap if height < BAR else 0.0
+    size = {"width": cell.width - 2 * gap, "height": height - 2 * down, "rx": min(4.0, cell.width / 6)}
+    return svg.element("rect", x=cell.left + gap, y=cell.top + down, **size, fill=fill)
 
 
 def is_map(pieces: Sequence[Piece]) -> bool:
@@ -170,12 +177,12 @@ def label_width(grid: Grid) -> float:
 def labels(grid: Grid) -> tuple[str, str]:
     """Returns the name of a layer, and its kind with its shape."""
     kind = svg.shortened(grid.layer.kind, most=LONGEST)
-    return svg.shortened(grid.name, most=LONGEST), f"{kind} {'×'.join(map(str, grid.shape))}"
+    return svg.shortened(grid.name, most=LONGEST), f"{kind} {svg.shape_text(grid.shape)}"
 
 
 def given_label(grid: Grid) -> str:
     """Returns the words in the bar of an input: name and shape."""
-    return f"{svg.shortened(grid.name, most=LONGEST)} {'×'.join(map(str, grid.shape))}"
+    return f"{svg.shortened(grid.name, most=LONGEST)} {svg.shape_text(grid.shape)}"
 
 
 def place(grid: Grid, pieces: Sequence[Piece], *, centre: float, top: float, width: float) -> Box:
@@ -187,26 +194,23 @@ def place(grid: Grid, pieces: Sequence[Piece], *, centre: float, top: float, wid
 
 def _side_by_side(_: Grid, pieces: Sequence[Piece], edges: Cell) -> dict[int, Cell]:
     """Makes pieces as wide as their labels, if all have room, and divides the rest by their rows."""
-    x, least = edges.left, list(map(_label_width, pieces))
-    if sum(least) > edges.right - x:
+    least, rows = [_label_width(piece) for piece in pieces], [piece.stop - piece.start for piece in pieces]
+    if sum(least) > edges.width:
         least = [0.0] * len(pieces)
-    rest, total = edges.right - x - sum(least), sum(piece.stop - piece.start for piece in pieces)
-    cells = {}
-    for piece, room in zip(pieces, least, strict=True):
-        share = room + rest * (piece.stop - piece.start) / total
-        cells[piece.machine] = Cell(x, x + share, edges.top, edges.bottom)
-        x += share
-    return cells
+    rest = edges.width - sum(least)
+    widths = (room + rest * n / sum(rows) for room, n in zip(least, rows, strict=True))
+    sides = pairwise(accumulate(widths, initial=edges.left))
+    return {
+        piece.machine: Cell(*both, edges.top, edges.bottom) for piece, both in zip(pieces, sides, strict=True)
+    }
 
 
 def _tiles(grid: Grid, pieces: Sequence[Piece], edges: Cell) -> dict[int, Cell]:
-    left, right, top, bottom = edges
-    down, across = (bottom - top) / grid.shape[0], (right - left) / grid.shape[1]
+    down, across = (edges.bottom - edges.top) / grid.shape[0], edges.width / grid.shape[1]
     cells = {}
     for piece in pieces:
-        start, stop = piece.columns or (0, grid.shape[1])
-        sides = left + start * across, left + stop * across
-        cells[piece.machine] = Cell(*sides, top + piece.start * down, top + piece.stop * down)
+        sides = (edges.left + n * across for n in piece.columns or (0, grid.shape[1]))
+        cells[piece.machine] = Cell(*sides, *(edges.top + n * down for n in (piece.start, piece.stop)))
     return cells
 
 

@@ -25,21 +25,16 @@ Place: TypeAlias = tuple[int, int, int]
 
 CELL, STEP, SHEET_GAP = 12.0, 14.0, 16.0
 """Side of a cell, from one to the next, and between two sheets, in pixels."""
-WORDS = 11.0
-"""Size of a caption."""
+WORDS, LONGEST = 11.0, 40
+"""Size of a caption, and characters of a name in it."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A machine's rows of one grid, from a left upper corner on.
+    """A machine's rows of one grid, its own and those that it receives, from a left upper corner on.
 
-    Args:
-        grid: all of its nodes.
-        own: the rows that belong to the machine.
-        received: those that it needs and does not own.
-        vertical: rows of padding above and below.
-        horizontal: columns of padding to the left and to the right of each sheet.
-        left, top: the corner, in pixels.
+    Padding is `vertical` above and below, and `horizontal` on both sides of each sheet. A plan for one
+    machine has no rows in its caption: the cells stand `alone`.
     """
 
     grid: Grid
@@ -49,6 +44,7 @@ class Cells:
     horizontal: Span = (0, 0)
     left: float = 0.0
     top: float = 0.0
+    alone: bool = False
 
     @cached_property
     def shown(self) -> BoxSet:
@@ -63,12 +59,12 @@ class Cells:
     @cached_property
     def columns(self) -> int:
         """Columns of a sheet."""
-        return self.grid.shape[1] if len(self.grid.shape) > 1 else 1
+        return _sheets(self.grid.shape)[1]
 
     @cached_property
     def n_sheets(self) -> int:
         """Number of sheets side by side."""
-        return math.prod(self.grid.shape[2:])
+        return _sheets(self.grid.shape)[2]
 
     @property
     def width(self) -> float:
@@ -97,13 +93,12 @@ class Cells:
 
     def filled(self, nodes: BoxSet, **look: object) -> str:
         """Draws the cells of some nodes."""
-        boxes = ((range(*box[0]), range(*box.columns or (0, self.columns))) for box in nodes)
         places = [
             (row, column, sheet)
-            for rows, columns in boxes
+            for box in nodes
             for sheet in range(self.n_sheets)
-            for row in rows
-            for column in columns
+            for row in range(*box[0])
+            for column in range(*box.columns or (0, self.columns))
         ]
         return svg.element("path", d=squares(map(self.corner, places)), **look) if places else ""
 
@@ -127,35 +122,30 @@ class Cells:
             return any(all(start <= n < stop for n, (start, stop) in axes) for axes in boxes)
         return self.rows[0] - self.vertical[0] <= place[0] < self.rows[1] + self.vertical[1]
 
-    def words(self, *, alone: bool) -> str:
-        """Returns the caption: the name, and the shape or the rows that the machine holds."""
-        if alone:
-            return f"{self._name} {'×'.join(map(str, self.grid.shape))}"
-        return f"{self._name}, rows {self.shown}"
+    def _words(self, most: int) -> str:
+        held = f" {svg.shape_text(self.grid.shape)}" if self.alone else f", rows {self.shown}"
+        return svg.shortened(self.grid.name, most=most) + held
+
+    def caption(self) -> str:
+        """Writes the name, and the shape or the rows that the machine holds, above the cells."""
+        full = self._words(len(self.grid.name))
+        return svg.text(self.left, self.top - 7, self._words(LONGEST), size=WORDS, full=full)
 
     @property
-    def _name(self) -> str:
-        return svg.shortened(self.grid.name, most=40)
-
-    def caption(self, *, alone: bool) -> str:
-        """Writes the caption above the cells."""
-        written = svg.text(self.left, self.top - 7, self.words(alone=alone), size=WORDS)
-        told = svg.title(self.grid.name)
-        return written if self._name == self.grid.name else svg.element("g", told, written)
-
-    def right(self, *, alone: bool) -> float:
-        """Returns where the cells and their caption end."""
-        words = svg.text_width(self.words(alone=alone), size=WORDS) * 0.9
-        return self.left + max(self.width, words)
+    def right(self) -> float:
+        """Where the cells and their caption end."""
+        return self.left + max(self.width, svg.text_width(self._words(LONGEST), size=WORDS) * 0.9)
 
 
 def place_of(node: int, shape: Shape) -> Place:
     """Returns the place of a node by its flat position in a grid."""
-    row, column, *rest = (*map(int, np.unravel_index(node, shape)), *([0] if len(shape) == 1 else []))
-    sheet = 0
-    for n, extent in zip(rest, shape[2:], strict=True):
-        sheet = sheet * extent + n
+    row, column, sheet = map(int, np.unravel_index(node, _sheets(shape)))
     return row, column, sheet
+
+
+def _sheets(shape: Shape) -> Place:
+    """Returns the rows and columns of a sheet, and how many sheets a grid has."""
+    return shape[0], shape[1] if len(shape) > 1 else 1, math.prod(shape[2:])
 
 
 def padding_around(wiring: Connectivity, source: Shape) -> list[Span]:
@@ -169,18 +159,12 @@ def padding_around(wiring: Connectivity, source: Shape) -> list[Span]:
 
 
 def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
-    """Returns the cells of an input that a node uses, and those of its patch that lie in the padding.
-
-    Args:
-        grid: the layer.
-        node: its flat position in the layer.
-        source: the grid of the input.
-    """
+    """Returns the cells of an input that a node of the grid uses, and those of its patch in the padding."""
     row, rest = divmod(node, grid.nodes_per_row)
     wiring = grid.layer.connectivity
     offsets, indices = wiring.edges((row, row + 1), grid.shape, source)
     used = indices[offsets[rest] : offsets[rest + 1]]
-    found = [place_of(int(index), source) for index in used if index != PADDING]
+    found = [place_of(index, source) for index in used if index != PADDING]
     if not isinstance(wiring, Patch):
         return found
     position, extents = np.unravel_index(node, grid.shape), [*source, 1]

@@ -81,20 +81,15 @@ class Exchange:
         """Draws a line across, a line into it for each sender, and a line out of it for each receiver."""
         high, low = boxes[self.above].edges.bottom, boxes[self.below].edges.top
         y = high + (self._depth if self.inside else (low - high) * (0.6 if self.up else 0.4))
-        sent: Counter[Port] = Counter()
-        received: Counter[Port] = Counter()
-        for route in self.routes:
-            sent[route.start] += route.message.n_bytes
-            received[route.stop] += route.message.n_bytes
-        most = max([*sent.values(), *received.values()])
-        lines, places = [], []
-        for (layer, machine, side), n_bytes, leaves in (
-            *((port, n_bytes, True) for port, n_bytes in sent.items()),
-            *((port, n_bytes, False) for port, n_bytes in received.items()),
-        ):
+        total: Counter[tuple[Port, bool]] = Counter()
+        for leaves in (True, False):
+            for route in self.routes:
+                total[route.start if leaves else route.stop, leaves] += route.message.n_bytes
+        most, lines, places = max(total.values()), [], []
+        for ((layer, machine, side), leaves), n_bytes in total.items():
             box, cell = boxes[layer], boxes[layer].cells[machine]
-            room, edge = cell.right - cell.left, box.edges.top if side == "top" else box.edges.bottom
-            x = cell.left + room * (0.33 if (leaves if self.inside else self.up) else 0.67)
+            edge = box.edge(side)
+            x = cell.left + cell.width * (0.33 if (leaves if self.inside else self.up) else 0.67)
             if not leaves:
                 edge += palette.arrow if self.up or self.inside else -palette.arrow
             places.append(x)
@@ -102,10 +97,10 @@ class Exchange:
             lines.append(
                 svg.element(
                     "path",
-                    svg.title(f"{palette.names[machine]} {did} {readable_bytes(n_bytes)}"),
+                    tooltip=f"{palette.names[machine]} {did} {readable_bytes(n_bytes)}",
                     d=svg.curve([(x, edge), (x, y)] if leaves else [(x, y), (x, edge)]),
                     stroke=palette.line(machine) if leaves else svg.SOFT,
-                    stroke_width=min(1.0 + 2.5 * math.sqrt(n_bytes / most), max(0.8, room / 9)),
+                    stroke_width=min(1.0 + 2.5 * math.sqrt(n_bytes / most), max(0.8, cell.width / 9)),
                     stroke_dasharray=None if self.up else "5 4",
                     marker_end=None if leaves else "url(#to)",
                 )
@@ -117,19 +112,19 @@ class Exchange:
     def _broad(self, boxes: Mapping[str, Box], lanes: Sequence[Point]) -> tuple[str, float]:
         above, below = boxes[self.above].edges, boxes[self.below].edges
         aside = -14.0 if self.up else 14.0
-        high = ((above.left + above.right) / 2 + aside, above.bottom)
+        high = (above.x + aside, above.bottom)
         if self.inside:
-            x, y = (above.left + above.right) / 2, above.bottom + self._depth - INSIDE / 2
+            x, y = above.x, above.bottom + self._depth - INSIDE / 2
             line = svg.path("M", x - 30, y, "H", x + 30)
         else:
-            low = ((below.left + below.right) / 2 + aside, below.top)
+            low = (below.x + aside, below.top)
             points = [low, *lanes, high] if self.up else [high, *lanes[::-1], low]
             x, y = points.pop()
             line = svg.curve([*points, (x, y + (HEAD if self.up else -HEAD))])
             y = (high[1] + min(low[1], high[1] + 60)) / 2 + (7 if self.up else -7)
         shape = svg.element(
             "path",
-            svg.title(self.words),
+            tooltip=self.words,
             d=line,
             stroke=svg.SOFT,
             stroke_width=BROAD,
@@ -143,9 +138,7 @@ class Exchange:
 def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route], list[Exchange]]:
     """Splits messages into those that are drawn one by one and those that are drawn together.
 
-    Args:
-        routes: all of them.
-        maps: layers that are maps of tiles: they have no edge at which each machine's lines could end.
+    Layers that are `maps` of tiles have no edge at which each machine's lines could end.
     """
     groups: dict[tuple[str, str, bool], list[Route]] = {}
     for found in routes:

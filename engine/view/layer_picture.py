@@ -86,15 +86,14 @@ class _Picture:
     def text(self) -> str:
         """Writes the whole document."""
         heading, notes = self._heading(LONGEST), self._notes()
-        right = max(cells.right(alone=self.alone) for panel in self.panels for cells in panel.grids)
+        right = max(cells.right for panel in self.panels for cells in panel.grids)
         lines = [svg.text_width(heading, size=13), *(svg.text_width(note, size=11) for note in notes)]
         width = max(right + self.beside, MARGIN + max(lines)) + MARGIN
         bottom = max(panel.bottom for panel in self.panels)
         told = self._heading()
-        words = svg.text(MARGIN, MARGIN + 12, heading, size=13, font_weight=600)
         parts = [
             svg.element("defs", *self.palette.definitions()),
-            words if told == heading else svg.element("g", svg.title(told), words),
+            svg.text(MARGIN, MARGIN + 12, heading, size=13, font_weight=600, full=told),
             *("".join(self._panel(panel)) for panel in self.panels),
             *drawn_travels(self.travels, self.panels, self.palette),
         ]
@@ -104,10 +103,10 @@ class _Picture:
 
     def _heading(self, most: int | None = None) -> str:
         names = [self.grid.name, *dict.fromkeys(self.grid.sources)]
-        name, *sources = [name if most is None else svg.shortened(name, most=most) for name in names]
-        shape = "×".join(map(str, self.grid.shape))
+        name, *sources = [svg.shortened(name, most=most or len(name)) for name in names]
         machines = "" if self.alone else f", over {counted(len(self.plan.cluster), 'machine')}"
-        return f"{name}: {self.grid.layer.kind} {shape} over {' and '.join(sources)}{machines}"
+        kind = f"{self.grid.layer.kind} {svg.shape_text(self.grid.shape)}"
+        return f"{name}: {kind} over {' and '.join(sources)}{machines}"
 
     def _notes(self) -> list[str]:
         """Returns the meaning of what does not explain itself."""
@@ -131,7 +130,7 @@ class _Picture:
             yield svg.text(x + 30, panel.top + 14, name, size=12, font_weight=600)
         yield from behind(panel, self.marks)
         for cells in panel.grids:
-            yield cells.caption(alone=self.alone)
+            yield cells.caption()
             yield from self._cells(cells, panel.machine)
         yield from over(panel, self.marks, inset=0.0 if self.alone else INSET)
 

@@ -89,7 +89,7 @@ class Legend:
         plan, machine = self.plan, self.plan.cluster.machines[m]
         numbers = (f"{plan.n_parameters(m):,}", readable_bytes(self.sent[m]), f"{self.busy[m]:.0%}")
         row = _row(x, y, (svg.shortened(machine.name, most=14), *numbers))
-        return svg.element("g", svg.title(machine.place), self.palette.swatch(m, x, y - 13), row)
+        return svg.element("g", self.palette.swatch(m, x, y - 13), row, tooltip=machine.place)
 
 
 def _row(x: float, y: float, words: tuple[str, ...], *, size: float = 12, fill: str = svg.INK) -> str:

@@ -64,12 +64,9 @@ def _lines(cells: Cells, places: Sequence[Place], to: tuple[float, float], colou
 
 
 def over(panel: Panel, chosen: Sequence[Mark], *, inset: float) -> Iterator[str]:
-    """Draws the chosen nodes and their senders, which lie over all cells. A cell that several use is divided.
+    """Draws the chosen nodes of a panel and their senders over all cells; a cell that several use is divided.
 
-    Args:
-        panel: of a machine.
-        chosen: the nodes; those of other machines are left out.
-        inset: how many pixels of a sender's own colour are left to see on each side.
+    Of a sender's own colour, `inset` pixels stay visible on each side.
     """
     if panel.layer is None:
         return

@@ -52,7 +52,7 @@ def panels(owned: Ownership, layer: str, *, left: float, top: float) -> list[Pan
             y += 0.0 if cells is None else CAPTION + cells.height + BETWEEN
         mine, bottom, own = owned.rows(layer, machine), y - BETWEEN, None
         if mine:
-            own = Cells(owned.graph[layer], mine)
+            own = Cells(owned.graph[layer], mine, alone=owned.machines == 1)
             height = max(bottom - first, CAPTION + own.height)
             middle = first + (height - CAPTION - own.height) / 2
             own, bottom = replace(own, left=right, top=middle + CAPTION), first + height
@@ -71,4 +71,4 @@ def _input(owned: Ownership, edge: Edge, machine: int) -> Cells | None:
     around = [*padding_around(wiring, source.shape), (0, 0)]
     above, below = around[0] if owned.rows(edge.consumer, machine) else (0, 0)
     vertical = (above if start == 0 else 0, below if stop == source.n_rows else 0)
-    return Cells(source, own, needed - own, vertical, around[1])
+    return Cells(source, own, needed - own, vertical, around[1], alone=owned.machines == 1)

@@ -198,9 +198,9 @@ def _bracket(fold: Fold, block: Sequence[Box]) -> str:
     d = svg.path("M", x, top, "h-8", "V", bottom, "h8")
     return svg.element(
         "g",
-        svg.title(f"{fold}; their cuts and messages are the same too"),
         svg.element("path", d=d, fill="none", stroke=svg.SOFT, stroke_width=1.6),
         svg.text(x - 15, middle + 1, f"{fold.times} ×", size=16, font_weight=700, text_anchor="end"),
         svg.text(x - 15, middle + 15, "the same", size=10.5, fill=svg.SOFT, text_anchor="end"),
         svg.text(x - 15, middle + 28, f"to {last}", size=9.5, fill=svg.SOFT, text_anchor="end"),
+        tooltip=f"{fold}; their cuts and messages are the same too",
     )

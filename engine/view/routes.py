@@ -79,26 +79,19 @@ def line_ends(
     for n, found in enumerate(routes):
         for end, (here, there) in enumerate(((found.start, found.stop), (found.stop, found.start))):
             cell = boxes[there[0]].cells[there[1]]
-            at.setdefault(here, []).append(((cell.left + cell.right) / 2, n, end))
+            at.setdefault(here, []).append((cell.x, n, end))
     places: dict[tuple[int, int], Point] = {}
     for (layer, machine, edge), lines in at.items():
         box, cell = boxes[layer], boxes[layer].cells[machine]
-        width = cell.right - cell.left
-        margin = min(4.0, width / 8)
-        y, outward = (box.edges.top, -1) if edge == "top" else (box.edges.bottom, 1)
+        margin, head = min(4.0, cell.width / 8), -palette.arrow if edge == "top" else palette.arrow
         for k, (_, n, end) in enumerate(sorted(lines), start=1):
-            x = cell.left + margin + (width - 2 * margin) * k / (len(lines) + 1)
-            places[n, end] = x, y + outward * palette.arrow * end  # room for the arrow's head where it stops
+            x = cell.left + margin + (cell.width - 2 * margin) * k / (len(lines) + 1)
+            places[n, end] = x, box.edge(edge) + head * end  # room for the arrow's head where it stops
     return [(places[n, 0], places[n, 1]) for n in range(len(routes))]
 
 
 def line_widths(routes: Sequence[Route], *, most: int) -> list[float]:
-    """Returns the widths of lines in pixels, by the root of the bytes; they are thin where there are many.
-
-    Args:
-        routes: drawn one by one.
-        most: bytes of the largest message of all.
-    """
+    """Returns widths in pixels, by the root of the share of the `most` bytes; thin where there are many."""
     crowds = Counter(found.ends for found in routes)
     widest = max(1.6, min(4.5, 60 / max(crowds.values(), default=1)))
     return [0.8 + (widest - 0.8) * math.sqrt(found.message.n_bytes / most) for found in routes]
@@ -107,15 +100,7 @@ def line_widths(routes: Sequence[Route], *, most: int) -> list[float]:
 def drawn(
     found: Route, ends: tuple[Point, Point], lanes: Sequence[Point], width: float, palette: Palette
 ) -> str:
-    """Draws a line in the colour of the sender: solid forward, dashed backward.
-
-    Args:
-        found: the route.
-        ends: where it begins and ends.
-        lanes: the lower and upper ends of the lanes on the way, from below.
-        width: of the line, in pixels.
-        palette: of the machines.
-    """
+    """Draws a line in the colour of the sender, by the ends of lanes, from below: dashed backward."""
     message, (start, stop) = found.message, ends
     forward = message.direction == "forward"
     if found.via is None:
@@ -124,16 +109,12 @@ def drawn(
     else:
         line = svg.curve([start, *(lanes if forward else lanes[::-1]), stop])
     content = f"{message.buffer.contents} of {message.layer}"
-    if message.buffer.contents in (
-        "activations",
-        "gradients",
-        "partial sums",
-    ):  # others have rows of their own
-        content += f", rows {message.rows}"
+    if message.buffer.contents in {"activations", "gradients", "partial sums"}:
+        content += f", rows {message.rows}"  # others have rows of their own
     names = f"{palette.names[message.source]} to {palette.names[message.destination]}"
     return svg.element(
         "path",
-        svg.title(f"{content}: {names}, {readable_bytes(message.n_bytes)}"),
+        tooltip=f"{content}: {names}, {readable_bytes(message.n_bytes)}",
         d=line,
         stroke=palette.line(message.source),
         stroke_width=width,

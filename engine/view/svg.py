@@ -14,8 +14,10 @@ GLYPH = 0.62
 """Width of an average glyph of a sans-serif font, over its size; wide on purpose."""
 
 
-def element(tag: str, *children: str, **attributes: object) -> str:
+def element(tag: str, *children: str, tooltip: object = None, **attributes: object) -> str:
     """Writes an element; underscores in names become hyphens, and None leaves an attribute out."""
+    if tooltip is not None:
+        children = title(str(tooltip)), *children
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
         for name, value in attributes.items()
@@ -53,14 +55,22 @@ def path(*commands: str | float) -> str:
     return written
 
 
-def text(x: float, y: float, content: str, *, size: float = 12, fill: str = INK, **attributes: object) -> str:
-    """Writes a line of text whose baseline is at y."""
-    return element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **attributes)
+def text(
+    x: float, y: float, content: str, *, size: float = 12, fill: str = INK, full: str = "", **look: object
+) -> str:
+    """Writes a line of text whose baseline is at y; the full text is its tooltip where it was shortened."""
+    written = element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **look)
+    return element("g", written, tooltip=full) if full not in ("", content) else written
 
 
 def title(content: str) -> str:
     """Writes the tooltip of the element around it."""
     return element("title", escape(content))
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Writes the shape of a grid: `28×28×1`."""
+    return "×".join(map(str, shape))
 
 
 def arrow(name: str, fill: str, *, length: float = ARROW) -> str:

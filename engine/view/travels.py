@@ -25,17 +25,20 @@ NEAREST = 26.0
 
 @dataclass(frozen=True)
 class Travel:
-    """A message between two panels.
+    """A message between two panels, and those of its rows that the layer needs.
 
-    Args:
-        message: between two machines.
-        rows: those of the input that this layer needs.
-        number: which input; None for what the layer's machines exchange.
+    `number` is that of the input; None for what the layer's machines exchange.
     """
 
     message: Message
     rows: BoxSet
     number: int | None
+
+    def cells(self, panel: Panel) -> Cells:
+        """Returns where the message begins or ends in a panel."""
+        found = panel.layer if self.number is None else panel.inputs[self.number]
+        assert found is not None, f"{self.message} begins or ends beside the picture"
+        return found
 
     def heights(self, cells: Cells) -> list[float]:
         """Returns where on the page each box of the rows lies."""
@@ -74,42 +77,29 @@ def lanes(found: Sequence[Travel]) -> tuple[float, float]:
 def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel], palette: Palette) -> Iterator[str]:
     """Draws a line for each box of rows, in the colour of the sender: solid forward, dashed backward."""
     by_machine = {panel.machine: panel for panel in panels}
-    edge = max(panel.layer.right(alone=False) for panel in panels if panel.layer is not None) + svg.ARROW
+    edge = max(panel.layer.right for panel in panels if panel.layer is not None) + svg.ARROW
     swings = {True: NEAREST, False: NEAREST}
     for travel in found:
-        ends = [by_machine[m] for m in (travel.message.source, travel.message.destination)]
-        inside = travel.number is None
-        one, other = (end.layer if travel.number is None else end.inputs[travel.number] for end in ends)
-        assert one is not None and other is not None, f"{travel.message} begins or ends beside the picture"
-        x = edge if inside else min(one.left, other.left) - 3 - svg.ARROW
-        swing = swings[inside] if inside else -swings[inside]
+        message, inside = travel.message, travel.number is None
+        backward = message.direction == "backward"
+        one, other = (travel.cells(by_machine[m]) for m in (message.source, message.destination))
+        x, side = (edge, 1) if inside else (min(one.left, other.left) - 3 - svg.ARROW, -1)
+        out = x + side * swings[inside]
         swings[inside] += LANE
-        yield _line(travel, one, other, x=x, swing=swing, palette=palette)
+        shift = 3.0 if (message.source > message.destination if inside else backward) else -3.0
+        start_x, stop_x = (cells.left + (cells.width if inside else -3) for cells in (one, other))
+        stop_x += side * svg.ARROW
+        lines = []
+        for start, end in zip(travel.heights(one), travel.heights(other), strict=True):
+            y, to_y = start + shift, end + shift
+            d = svg.path("M", start_x, y, "H", x, "C", out, y, out, to_y, x, to_y, "H", stop_x)
+            lines.append(svg.element("path", d=d, marker_end=f"url(#to{message.source})"))
+        told = f"{message.buffer}[{travel.rows}]: #{message.source} to #{message.destination}"
+        look = {"fill": "none", "stroke": palette.line(message.source), "stroke_width": 1.6}
+        dash, told = "5 3" if backward else None, f"{told}, {readable_bytes(message.n_bytes)}"
+        yield svg.element("g", *lines, tooltip=told, **look, stroke_dasharray=dash)
     beside = [travel.message for travel in found if travel.number is None]
     middle = (panels[0].top + panels[-1].bottom) / 2
     for n, message in enumerate(beside):
         x, y = edge + swings[True] * 0.75, middle + 13 * (n + 1 - len(beside) / 2)
         yield svg.text(x, y, message.buffer.contents, size=10, fill=palette.line(message.source))
-
-
-def _line(travel: Travel, one: Cells, other: Cells, *, x: float, swing: float, palette: Palette) -> str:
-    message, backward = travel.message, travel.message.direction == "backward"
-    returns = backward if travel.number is not None else message.source > message.destination
-    shift = 3.0 if returns else -3.0
-    start_x, stop_x = (cells.left + cells.width if swing > 0 else cells.left - 3 for cells in (one, other))
-    stop_x += svg.ARROW if swing > 0 else -svg.ARROW
-    lines, out = [], x + swing
-    for start, end in zip(travel.heights(one), travel.heights(other), strict=True):
-        y, to_y = start + shift, end + shift
-        d = svg.path("M", start_x, y, "H", x, "C", out, y, out, to_y, x, to_y, "H", stop_x)
-        lines.append(svg.element("path", d=d, marker_end=f"url(#to{message.source})"))
-    told = f"{message.buffer}[{travel.rows}]: #{message.source} to #{message.destination}"
-    return svg.element(
-        "g",
-        svg.title(f"{told}, {readable_bytes(message.n_bytes)}"),
-        *lines,
-        fill="none",
-        stroke=palette.line(message.source),
-        stroke_width=1.6,
-        stroke_dasharray="5 3" if backward else None,
-    )
