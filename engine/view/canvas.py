@@ -33,11 +33,9 @@ _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
 
 class Canvas:
-    """A picture under construction. All places are pixels from its left upper corner.
+    """A picture under construction. Sizes are in pixels, places count from the left upper corner.
 
-    Args:
-        title: name of the picture, for readers that cannot see it.
-        width, height: size of the picture.
+    The title is for readers that cannot see the picture.
     """
 
     def __init__(self, title: str, width: float, height: float) -> None:

@@ -27,13 +27,10 @@ LONGEST = 48
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points `(x, y)`, in ascending x.
+    """A line through at least one point `(x, y)`, in ascending x.
 
-    Args:
-        name: written where the line ends; "" for a curve that goes with the one before it, in its colour.
-        points: at least one.
-        dashed: not the main one of its colour.
-        dots: marks the points, unless the line is dashed; without dots many points make a line.
+    The name is written where the line ends; a curve without a name has the colour of the one before it.
+    Dots mark the points, unless the line is dashed.
     """
 
     name: str
@@ -53,16 +50,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves over one pair of axes.
+    """At least one curve over a pair of axes with these labels; the ticks are of the x axis.
 
-    Args:
-        curves: at least one.
-        axes: labels of the x axis and of the y axis.
-        ticks: of the x axis.
-        marks: points to compare with.
-        height: pixels of the plot.
-        doubling: the x axis goes from the first tick to the last in equal steps of a factor, not from 0;
-            at least two ticks, all above 0.
+    With `doubling` the x axis goes from the first tick to the last in equal steps of a factor, not from 0:
+    at least two ticks, all above 0. The height is in pixels of the plot.
     """
 
     curves: tuple[Curve, ...]

@@ -93,21 +93,14 @@ class Exchange:
             if not leaves:
                 edge += palette.arrow if self.up or self.inside else -palette.arrow
             places.append(x)
-            did = "sends" if leaves else "receives"
-            lines.append(
-                svg.element(
-                    "path",
-                    tooltip=f"{palette.names[machine]} {did} {readable_bytes(n_bytes)}",
-                    d=svg.curve([(x, edge), (x, y)] if leaves else [(x, y), (x, edge)]),
-                    stroke=palette.line(machine) if leaves else svg.SOFT,
-                    stroke_width=min(1.0 + 2.5 * math.sqrt(n_bytes / most), max(0.8, cell.width / 9)),
-                    stroke_dasharray=None if self.up else "5 4",
-                    marker_end=None if leaves else "url(#to)",
-                )
-            )
-        line = svg.path("M", min(places) - 6, y, "H", max(places) + 6)
-        rail = svg.element("path", d=line, stroke=svg.SOFT, stroke_width=4, stroke_linecap="round")
-        return "".join([*lines, rail]), y
+            told = f"{palette.names[machine]} {'sends' if leaves else 'receives'} {readable_bytes(n_bytes)}"
+            d = svg.curve([(x, edge), (x, y)] if leaves else [(x, y), (x, edge)])
+            colour, head = (palette.line(machine), None) if leaves else (svg.SOFT, "to")
+            width = min(1.0 + 2.5 * math.sqrt(n_bytes / most), max(0.8, cell.width / 9))
+            dash = None if self.up else "5 4"
+            lines.append(svg.line(d, colour, width, dash=dash, head=head, tooltip=told))
+        across = svg.path("M", min(places) - 6, y, "H", max(places) + 6)
+        return "".join([*lines, svg.line(across, svg.SOFT, 4, stroke_linecap="round")]), y
 
     def _broad(self, boxes: Mapping[str, Box], lanes: Sequence[Point]) -> tuple[str, float]:
         above, below = boxes[self.above].edges, boxes[self.below].edges
@@ -122,17 +115,9 @@ class Exchange:
             x, y = points.pop()
             line = svg.curve([*points, (x, y + (HEAD if self.up else -HEAD))])
             y = (high[1] + min(low[1], high[1] + 60)) / 2 + (7 if self.up else -7)
-        shape = svg.element(
-            "path",
-            tooltip=self.words,
-            d=line,
-            stroke=svg.SOFT,
-            stroke_width=BROAD,
-            stroke_opacity=0.6,
-            stroke_dasharray=None if self.up else "7 4",
-            marker_end=None if self.inside else "url(#many)",
-        )
-        return shape, y
+        dash, head = None if self.up else "7 4", None if self.inside else "many"
+        look = {"tooltip": self.words, "stroke_opacity": 0.6}
+        return svg.line(line, svg.SOFT, BROAD, dash=dash, head=head, **look), y
 
 
 def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route], list[Exchange]]:

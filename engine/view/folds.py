@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from partita.engine.view.layout import Wiring
 from partita.engine.view.routes import Route
@@ -36,15 +36,8 @@ class Fold:
         return f"{self.times} × the same: {self.layers[0]} to {self.last}"
 
 
-@dataclass(frozen=True)
-class Sketch:
-    """A network as it is drawn.
-
-    Args:
-        wiring: the layers that are drawn, and what is given.
-        stands_for: by the name of every layer, the one that is drawn for it; mostly itself.
-        folds: the blocks that stand for others.
-    """
+class Sketch(NamedTuple):
+    """The layers that are drawn, the one that stands for each layer (mostly itself), and the folds."""
 
     wiring: Wiring
     stands_for: dict[str, str]

@@ -34,12 +34,7 @@ ASPECT = 1.4
 
 @dataclass(frozen=True)
 class Wiring:
-    """A network to be placed.
-
-    Args:
-        sources: by name and in topological order, the inputs of each layer.
-        light: the names of what is given.
-    """
+    """The inputs of each layer, in topological order, and the names of those layers that are given."""
 
     sources: Mapping[str, tuple[str, ...]]
     light: frozenset[str]
@@ -70,16 +65,11 @@ def arrange(
 ) -> dict[Item, float]:
     """Orders each rank, and moves everything as near to its neighbours as the order allows; returns centres.
 
-    Args:
-        wiring: the layers.
-        ranks: of each, from 0; a layer lies above its inputs.
-        reach: how far each layer reaches to the left and to the right of its centre.
-        lane: half the width of a lane.
+    A layer reaches so far to the left and to the right of its centre, a lane half its width (`lane`).
     """
     rows: list[list[Item]] = [[] for _ in range(max(ranks.values()) + 1)]
     near: dict[Item, set[Item]] = {}
     extents: dict[Item, tuple[float, float]] = {}
-    heavy = {(name, ranks[name]) for name in wiring.sources if name not in wiring.light}
 
     def join(one: Item, other: Item) -> None:
         near.setdefault(one, set()).add(other)
@@ -96,6 +86,7 @@ def arrange(
             join((name, rank - 1), (name, rank))
         for source in sources:
             join((source, ranks[name] - 1), (name, ranks[name]))
+    heavy = ranks.items() - {(name, ranks[name]) for name in wiring.light}
     weights = {item: 1.0 if item in heavy else LIGHT for item in extents}
     return _swept(rows, {item: sorted(near.get(item, ())) for item in extents}, weights, extents)
 
@@ -153,12 +144,9 @@ def packed(
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the picture.
+    """Layers, what is given to them and their inputs in other columns, with ranks from the lowest one on.
 
-    Args:
-        wiring: its layers, what is given to them, and their inputs in other columns.
-        ranks: of each, counted from the lowest of the column.
-        again: those of other columns, with the number of the column where they are.
+    `again` has the number of the column of each input that lies in another one.
     """
 
     wiring: Wiring
@@ -167,13 +155,7 @@ class Column:
 
 
 def columns_for(ranks: int, width: float, height: float) -> int:
-    """Returns how many columns come nearest to the aspect that is aimed at.
-
-    Args:
-        ranks: of the whole picture.
-        width: of a column.
-        height: of one column with everything.
-    """
+    """Returns how many columns of this width, of a single one's height, come nearest to the aspect."""
     if ranks <= TALL:
         return 1
     aspects = {count: width * count**2 / height for count in range(1, ranks // 4 + 1)}

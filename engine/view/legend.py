@@ -80,8 +80,7 @@ class Legend:
             if n < 2:
                 ends = (at - 13, at - 3) if n else (at + 5, at - 5)
                 d, dash = svg.path("M", x + 11, ends[0], "V", ends[1]), "4 3" if n else None
-                look = {"stroke_width": 2.5, "stroke_dasharray": dash, "marker_end": "url(#to)"}
-                found.append(svg.element("path", d=d, stroke=svg.SOFT, **look))
+                found.append(svg.line(d, svg.SOFT, 2.5, dash=dash, head="to"))
             found.append(svg.text(x + COLUMNS[0], at, words, size=11.5, fill=svg.SOFT))
         return "".join(found)
 

@@ -85,17 +85,15 @@ def over(panel: Panel, chosen: Sequence[Mark], *, inset: float) -> Iterator[str]
 
 
 def _used(cells: Cells, users: Mapping[Place, Sequence[str]], inset: float) -> Iterator[str]:
-    filled: dict[tuple[str, float], list[tuple[float, float]]] = {}
-    hollow: dict[str, list[tuple[float, float]]] = {}
+    corners: dict[tuple[bool, str, float], list[tuple[float, float]]] = {}
     for place, colours in users.items():
         x, y = cells.corner(place)
-        width = (CELL - 2 * inset) / len(colours)
+        width, hollow = (CELL - 2 * inset) / len(colours), not cells.holds(place)
         for n, colour in enumerate(colours):
-            if cells.holds(place):
-                filled.setdefault((colour, width), []).append((x + inset + n * width, y + inset))
-            else:
-                hollow.setdefault(colour, []).append((x + n * 2, y))
-    for (colour, width), corners in filled.items():
-        yield svg.element("path", d=squares(corners, width=width, height=CELL - 2 * inset), fill=colour)
-    for colour, corners in hollow.items():
-        yield svg.element("path", d=squares(corners), fill="none", stroke=colour, stroke_width=1.5)
+            key = (hollow, colour, CELL if hollow else width)
+            corner = (x + n * 2, y) if hollow else (x + inset + n * width, y + inset)
+            corners.setdefault(key, []).append(corner)
+    for (hollow, colour, width), where in sorted(corners.items(), key=lambda item: item[0][0]):
+        d = squares(where, width=width, height=CELL if hollow else CELL - 2 * inset)
+        outline = {"fill": "none", "stroke": colour, "stroke_width": 1.5}
+        yield svg.element("path", d=d, **(outline if hollow else {"fill": colour}))

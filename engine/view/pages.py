@@ -29,12 +29,7 @@ _TEMPLATES.globals.update(counted=counted, seconds=readable_seconds, size=readab
 
 
 def plan_page(plan: Plan, table: str) -> str:
-    """Writes a page with everything known of a plan: numbers, table, pictures, messages, memory.
-
-    Args:
-        plan: what is shown.
-        table: the plan as text.
-    """
+    """Writes a page with all that is known of a plan: numbers, table as text, pictures, messages, memory."""
     busy = [times.computing_s / plan.simulated_step.step_s for times in plan.simulated_step.times]
     n_bytes = sum(message.n_bytes for message in plan.messages)
     portions = f", as {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""

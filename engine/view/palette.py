@@ -28,12 +28,7 @@ HEAD = 14.0
 
 @dataclass(frozen=True)
 class Palette:
-    """The look of the machines.
-
-    Args:
-        names: of the machines.
-        arrow: length of an arrow head, in pixels.
-    """
+    """The look of machines with these names, and the length of an arrow head, in pixels."""
 
     names: tuple[str, ...]
     arrow: float = svg.ARROW

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from partita.engine.view import boxes, svg
 from partita.engine.view.boxes import Box
@@ -21,6 +22,8 @@ from partita.layers.text import counted
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.plan import Plan
 
+Lanes: TypeAlias = Mapping[tuple[str, str], Sequence[Point]]
+"""The ends of the lanes, from below, by which an edge passes other layers."""
 MARGIN, HEADING, BETWEEN = 28.0, 84.0, 56.0
 """Around everything, for the title, and between columns, in pixels."""
 ROOMY = 24.0
@@ -158,9 +161,7 @@ class _ColumnPicture:
         for fold in self.folds:
             yield _bracket(fold, [placed[name] for name in fold.layers if name in placed])
 
-    def _flows(
-        self, placed: Mapping[str, Box], lanes: Mapping[tuple[str, str], Sequence[Point]]
-    ) -> Iterator[str]:
+    def _flows(self, placed: Mapping[str, Box], lanes: Lanes) -> Iterator[str]:
         """Draws a pale band behind each edge of the network, from bar to bar."""
         for (source, name), points in lanes.items():
             below, above = placed[source].edges, placed[name].edges
@@ -170,12 +171,7 @@ class _ColumnPicture:
             down = svg.curve([(above.right, above.bottom), *rights[::-1], (below.right, below.top)])
             yield svg.element("path", d=f"{up}L{down[1:]}Z")
 
-    def _messages(
-        self,
-        placed: Mapping[str, Box],
-        lanes: Mapping[tuple[str, str], Sequence[Point]],
-        palette: Palette,
-    ) -> Iterator[str]:
+    def _messages(self, placed: Mapping[str, Box], lanes: Lanes, palette: Palette) -> Iterator[str]:
         places = line_ends(self.single, placed, palette)
         widths = line_widths(self.single, most=self.most)
         for found, width, ends in zip(self.single, widths, places, strict=True):

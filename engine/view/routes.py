@@ -112,13 +112,7 @@ def drawn(
     if message.buffer.contents in {"activations", "gradients", "partial sums"}:
         content += f", rows {message.rows}"  # others have rows of their own
     names = f"{palette.names[message.source]} to {palette.names[message.destination]}"
-    return svg.element(
-        "path",
-        tooltip=f"{content}: {names}, {readable_bytes(message.n_bytes)}",
-        d=line,
-        stroke=palette.line(message.source),
-        stroke_width=width,
-        stroke_opacity=0.85,
-        stroke_dasharray=None if forward else f"{width + 3:.1f} {width + 2:.1f}",
-        marker_end=f"url(#to{message.source})",
-    )
+    told = f"{content}: {names}, {readable_bytes(message.n_bytes)}"
+    dash, head = None if forward else f"{width + 3:.1f} {width + 2:.1f}", f"to{message.source}"
+    colour = palette.line(message.source)
+    return svg.line(line, colour, width, dash=dash, head=head, tooltip=told, stroke_opacity=0.85)

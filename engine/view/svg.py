@@ -81,6 +81,16 @@ def arrow(name: str, fill: str, *, length: float = ARROW) -> str:
     return element("marker", head, id=name, viewBox="0 0 8 8", refX=0.5, refY=4, orient="auto", **size)
 
 
+def line(
+    d: str, stroke: str, width: float, *, dash: str | None = None, head: str | None = None, **look: object
+) -> str:
+    """Draws a path as a line, with dashes and with the arrow head of this name if they are given."""
+    end = head and f"url(#{head})"
+    return element(
+        "path", d=d, stroke=stroke, stroke_width=width, **look, stroke_dasharray=dash, marker_end=end
+    )
+
+
 def text_width(content: str, *, size: float = 12) -> float:
     """Estimates the width of a text, rather too wide than too narrow."""
     return len(content) * size * GLYPH
