@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 
 from partita.layers.box import NOTHING, Box, BoxSet, Span
 from partita.layers.connectivity import OneToOne, Patch
@@ -14,6 +16,7 @@ from partita.partitioner.assign.coverage import check_coverage, is_tile, with_co
 from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.assign.piece import Piece, flops_of
 from partita.partitioner.ir.buffer import Edge
+from partita.partitioner.memoised import memoised
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,8 @@ class Ownership:
 
     @cached_property
     def _of(self) -> dict[str, tuple[Piece, ...]]:
-        found: dict[str, list[Piece]] = {}
-        for piece in sorted(self.pieces, key=lambda piece: (piece.layer, piece.box, piece.machine)):
-            found.setdefault(piece.layer, []).append(piece)
-        return {layer: tuple(pieces) for layer, pieces in found.items()}
+        ordered = sorted(self.pieces, key=lambda piece: (piece.layer, piece.box, piece.machine))
+        return {layer: tuple(pieces) for layer, pieces in groupby(ordered, key=attrgetter("layer"))}
 
     def of_machine(self, machine: int) -> tuple[Piece, ...]:
         """The pieces of a machine, in the order of the network's layers."""
@@ -149,15 +150,9 @@ class Ownership:
             found = ((piece, rows & piece.rows) for piece in pieces[start:stop])
         return [(piece, some) for piece, some in found if some]
 
+    @memoised
     def loss_shards(self, loss: str) -> tuple[int, ...]:
         """The machines that each evaluate their own scores, in the order of these; () if one does all."""
-        return self._loss_shards.get(loss, ())
-
-    @cached_property
-    def _loss_shards(self) -> dict[str, tuple[int, ...]]:
-        return {loss: self._find_loss_shards(loss) for loss in self.graph.losses}
-
-    def _find_loss_shards(self, loss: str) -> tuple[int, ...]:
         layer = self.graph[loss].layer
         if not isinstance(layer, Loss) or not layer.splits_scores or len(self.of(loss)) < 2:
             return ()
@@ -204,16 +199,10 @@ class Ownership:
         rows = self.primary_rows(layer, machine).hull
         return (ParameterSlice(weight, columns), *(ParameterSlice(parameter, rows) for parameter in others))
 
+    @memoised
     def edges(self, layer: str) -> tuple[Edge, ...]:
         """The edges to the consumers of a layer, in the order in which their gradients are summed."""
-        return self._edges[layer]
-
-    @cached_property
-    def _edges(self) -> dict[str, tuple[Edge, ...]]:
-        return {
-            grid.name: tuple(Edge(grid.name, consumer, k) for consumer, k in self.graph.consumers(grid.name))
-            for grid in self.graph.grids
-        }
+        return tuple(Edge(layer, consumer, number) for consumer, number in self.graph.consumers(layer))
 
     def needed(self, edge: Edge, machine: int) -> BoxSet:
         """The rows of `edge.layer` that the machine's piece of `edge.consumer` reads."""
@@ -223,8 +212,8 @@ class Ownership:
     def _needed(self) -> dict[tuple[Edge, int], BoxSet]:
         return {
             (edge, piece.machine): self._needed_by(edge, piece)
-            for edges in self._edges.values()
-            for edge in edges
+            for grid in self.graph.grids
+            for edge in self.edges(grid.name)
             for piece in self.of(edge.consumer)
         }
 
@@ -268,20 +257,13 @@ class Ownership:
         """The `grad_rows` that end at primary owners; gradients of a replica's rows stay with it."""
         if edge.layer not in self.replicated:
             return self.grad_rows(edge, machine)
-        return self._primary_grad_rows.get((edge, machine), NOTHING)
-
-    @cached_property
-    def _primary_grad_rows(self) -> dict[tuple[Edge, int], BoxSet]:
-        found = {}
-        for edge, machine in (key for key in self._needed if key[0].layer in self.replicated):
-            replicas = self.rows(edge.layer, machine) - self.primary_rows(edge.layer, machine)
-            found[edge, machine] = self.grad_rows(edge, machine) - replicas
-        return found
+        replicas = self.rows(edge.layer, machine) - self.primary_rows(edge.layer, machine)
+        return self.grad_rows(edge, machine) - replicas
 
     def consumed_rows(self, edge: Edge, machine: int) -> BoxSet:
         """The machine's rows of `edge.layer` to which gradients return along the edge."""
         if edge.layer not in self.replicated and not self.is_boxed(edge.layer):
-            return self._all_grad_rows[edge] & self.primary_rows(edge.layer, machine)
+            return self._all_grad_rows(edge) & self.primary_rows(edge.layer, machine)
         consumers = (piece.machine for piece in self.of(edge.consumer))
         return BoxSet.union(
             *(
@@ -290,13 +272,10 @@ class Ownership:
             )
         )
 
-    @cached_property
-    def _all_grad_rows(self) -> dict[Edge, BoxSet]:
-        """The union of `grad_rows` over the machines, for each edge."""
-        found: dict[Edge, list[BoxSet]] = {edge: [] for edges in self._edges.values() for edge in edges}
-        for edge, machine in self._needed:
-            found[edge].append(self.grad_rows(edge, machine))
-        return {edge: BoxSet.union(*rows) for edge, rows in found.items()}
+    @memoised
+    def _all_grad_rows(self, edge: Edge) -> BoxSet:
+        """The union of `grad_rows` over the machines."""
+        return BoxSet.union(*(self.grad_rows(edge, piece.machine) for piece in self.of(edge.consumer)))
 
     def grad_senders(self, layer: str) -> tuple[int, ...]:
         """The machines of a layer cut by its inputs that send the gradients of its nodes to the others."""

@@ -11,6 +11,7 @@ from partita.layers.box import BLOCK, BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.memoised import memoised
 
 BLOCK_SCRATCH: Final = Operand(Buffer(BufferKind.SCRATCH, ""), BLOCK)
 """The block of gradients of a FUSED_UPDATE. A machine has one, so it updates one layer at a time."""
@@ -21,9 +22,6 @@ class Access:
 
     def __init__(self, owned: Ownership, machine: int, *, slots: int = 1) -> None:
         self.owned, self.graph, self.machine, self.slots = owned, owned.graph, machine, slots
-        self._inputs: dict[str, tuple[Operand, ...]] = {}
-        self._own: dict[str, Operand] = {}
-        self._parameters: dict[str, Operand] = {}
 
     def writes(self, instruction: Instruction) -> tuple[Operand, ...]:
         """Every operand that the instruction writes."""
@@ -61,37 +59,27 @@ class Access:
                 return (*found, *(self.parameters(source.buffer.layer) for source in instruction.sources))
         return found
 
+    @memoised
     def own(self, layer: str) -> Operand:
         """Rows of a layer that the machine owns."""
-        if layer not in self._own:
-            self._own[layer] = Operand(activations(layer), self.owned.rows(layer, self.machine))
-        return self._own[layer]
+        return Operand(activations(layer), self.owned.rows(layer, self.machine))
 
+    @memoised
     def inputs(self, layer: str) -> tuple[Operand, ...]:
         """Rows of each input that the machine's rows of a layer need; also summaries of scores."""
-        if layer not in self._inputs:
-            self._inputs[layer] = self._find_inputs(layer)
-        return self._inputs[layer]
-
-    def _find_inputs(self, layer: str) -> tuple[Operand, ...]:
         edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
         inputs = tuple(
             Operand(activations(edge.layer), self.owned.needed(edge, self.machine)) for edge in edges
         )
         senders = self.owned.summary_senders(layer)
-        return (
-            (*inputs, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(senders)))))
-            if senders
-            else inputs
-        )
+        if not senders:
+            return inputs
+        return (*inputs, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(senders)))))
 
+    @memoised
     def parameters(self, layer: str) -> Operand:
         """Parameters that the machine's rows of a layer use."""
-        if layer not in self._parameters:
-            self._parameters[layer] = Operand(
-                Buffer(BufferKind.PARAMETERS, layer), self._parameter_rows(layer)
-            )
-        return self._parameters[layer]
+        return Operand(Buffer(BufferKind.PARAMETERS, layer), self._parameter_rows(layer))
 
     def gradient(self, layer: str) -> Operand:
         """The gradient of these parameters."""
@@ -110,16 +98,12 @@ class Access:
     def grad_preactivation(self, layer: str) -> Operand:
         """The gradient from which those of a layer's inputs and parameters are computed."""
         if self.owned.is_input_split(layer):
-            return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.whole(layer))
+            return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.graph[layer].rows)
         return Operand(self.owned.edges(layer)[0].buffer, self.own(layer).rows)
-
-    def whole(self, layer: str) -> BoxSet:
-        """Every row of a layer that is cut by its inputs."""
-        return self.graph[layer].rows
 
     def _parameter_rows(self, layer: str) -> BoxSet:
         if self.owned.is_input_split(layer):
-            return self.whole(layer)
+            return self.graph[layer].rows
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
     def _kernel_operands(self, layer: str, grads: Operand) -> tuple[Operand, ...]:

@@ -21,6 +21,7 @@ from partita.partitioner.lower.messages import (
     of_micro_batches,
 )
 from partita.partitioner.lower.windows import WindowPlan, windows_of
+from partita.partitioner.memoised import memoised
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,11 @@ class Lowering:
 
     def messages(self, kind: StepKind) -> tuple[Message, ...]:
         """Every message of a step of this kind."""
-        kind = kind.of(self.sizes.graph)
-        if kind not in self._messages:
-            self._messages[kind] = of_micro_batches(
-                self._per_micro_batch(kind), micro_batches=self.sizes.micro_batches, overlap=kind.overlap
-            )
-        return self._messages[kind]
+        return self._messages(kind.of(self.sizes.graph))
 
     def programs(self, kind: StepKind) -> tuple[Program, ...]:
         """A step of this kind, for each machine."""
-        kind = kind.of(self.sizes.graph)
-        if kind not in self._programs:
-            self._programs[kind] = tuple(each.program() for each in self.program_inputs(kind))
-        return self._programs[kind]
+        return self._programs(kind.of(self.sizes.graph))
 
     def program_inputs(self, kind: StepKind) -> list[ProgramInputs]:
         """Everything that determines the program of each machine; the kind is normalised."""
@@ -62,23 +55,21 @@ class Lowering:
         """The arrays that a machine holds to play a program; see `Plan.windows`."""
         return arranged(self.owned, program, windows_of(self.owned, program, self.sizes), keep)
 
+    @memoised
+    def _messages(self, kind: StepKind) -> tuple[Message, ...]:
+        of_one = self._per_micro_batch(kind)
+        return of_micro_batches(of_one, micro_batches=self.sizes.micro_batches, overlap=kind.overlap)
+
+    @memoised
+    def _programs(self, kind: StepKind) -> tuple[Program, ...]:
+        if self.made and self.made[0].kind == kind:
+            return self.made
+        return tuple(each.program() for each in self.program_inputs(kind))
+
+    @memoised
     def _per_micro_batch(self, kind: StepKind) -> tuple[Message, ...]:
-        if kind not in self._of_one:
-            self._of_one[kind] = messages_of(self.owned, self.sizes, kind, self._sums if kind.train else {})
-        return self._of_one[kind]
+        return messages_of(self.owned, self.sizes, kind, self._sums if kind.train else {})
 
     @cached_property
     def _sums(self) -> GradientSums:
         return gradient_sums(self.owned)
-
-    @cached_property
-    def _of_one(self) -> dict[StepKind, tuple[Message, ...]]:
-        return {}
-
-    @cached_property
-    def _messages(self) -> dict[StepKind, tuple[Message, ...]]:
-        return {}
-
-    @cached_property
-    def _programs(self) -> dict[StepKind, tuple[Program, ...]]:
-        return {self.made[0].kind: self.made} if self.made else {}

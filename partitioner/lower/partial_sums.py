@@ -41,11 +41,11 @@ def exchange(writer: Writer, grid: Grid, grad: Operand) -> Operand:
         grid: the layer.
         grad: the gradient of the machine's own rows, as far as it came to it.
     """
-    buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), writer.access.whole(grid.name)
+    buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), grid.rows
     total, own = Operand(buffer, whole), Operand(buffer, grad.rows)
     incoming = sorted(writer.incoming.get(buffer, ()), key=lambda message: message.source)
-    program_inputs = writer.machine in writer.owned.grad_senders(grid.name)
-    if program_inputs:
+    sends = writer.machine in writer.owned.grad_senders(grid.name)
+    if sends:
         writer.emit(Op.ADD, own, grad)
         writer.send_all(buffer)
     if grad.rows != whole:
@@ -60,5 +60,5 @@ def exchange(writer: Writer, grid: Grid, grad: Operand) -> Operand:
         writer.emit(Op.ADD, terms[0], term, accumulate=True)
     rest = [*terms[:1], *terms[len(before) :]] if before else terms
     for n, term in enumerate(rest):
-        writer.emit(Op.ADD, total, term, accumulate=program_inputs or n > 0)
+        writer.emit(Op.ADD, total, term, accumulate=sends or n > 0)
     return total

@@ -14,6 +14,7 @@ from partita.layers.graph import Graph, Grid
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.memoised import memoised
 
 
 def feed(source: str, rows: BoxSet) -> Instruction:
@@ -38,7 +39,6 @@ class PiecePrograms:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._needed: dict[tuple[str, BoxSet, int], BoxSet] = {}
 
     def by_rows(self, grid: Grid, rows: BoxSet, *, train: bool) -> Iterator[Instruction]:
         """Instructions of rows of a layer; `train` adds the backward pass and the update."""
@@ -87,12 +87,8 @@ class PiecePrograms:
         updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), whole.rows)
         yield Instruction(Op.FUSED_UPDATE, updated, (whole, inputs), accumulate=True)
 
+    @memoised
     def _rows_needed(self, layer: str, rows: BoxSet, number: int) -> BoxSet:
-        key = (layer, rows, number)
-        found = self._needed.get(key)
-        if found is None:
-            columns = len(rows[0]) > 1 and self.graph[self.graph[layer].sources[number]].is_picture
-            boxes = rows if columns else (box.on(1) for box in rows)
-            needed = (self.graph.source_rows(layer, box, number, columns=columns) for box in boxes)
-            found = self._needed[key] = BoxSet.union(*needed)
-        return found
+        columns = len(rows[0]) > 1 and self.graph[self.graph[layer].sources[number]].is_picture
+        boxes = rows if columns else (box.on(1) for box in rows)
+        return BoxSet.union(*(self.graph.source_rows(layer, box, number, columns=columns) for box in boxes))
