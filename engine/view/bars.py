@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from partita.engine.view import svg
@@ -94,16 +94,13 @@ def _colour(message: Message) -> str:
 
 def draw_memory(plan: Plan) -> str:
     """Draws the peak memory of each machine's part, and the machine's limit where it has one."""
-    return draw_bars("memory by machine", list(_by_machine(plan)))
-
-
-def _by_machine(plan: Plan) -> Iterator[Row]:
     palette = Palette(tuple(machine.name for machine in plan.cluster.machines))
-    kind = StepKind().of(plan.graph)
+    rows, kind = [], StepKind().of(plan.graph)
     for m, machine in enumerate(plan.cluster.machines):
         total, colour = plan.memory_bytes(m), palette.colour(m)
         vectors = vector_bytes(plan.sizes, plan.n_parameters(m), kind, driver="downpour", optimizer_vectors=1)
         pale = svg.mixed(colour, "#ffffff", 0.55)
         words = f"{readable_bytes(total)}, of parameters and optimizer state {readable_bytes(vectors)}"
         segments = ((float(vectors), colour), (float(total - vectors), pale))
-        yield Row(machine.place, segments, words, machine.memory_bytes)
+        rows.append(Row(machine.place, segments, words, machine.memory_bytes))
+    return draw_bars("memory by machine", rows)

@@ -69,7 +69,7 @@ class Box:
         fits = all(_label_width(p) - 8 <= c.width for p, c in self._pairs())
         with_rows = fits and not is_map(self.pieces)
         pieces = (self._piece(piece, cell, palette, with_rows=with_rows) for piece, cell in self._pairs())
-        return svg.element("g", *self._labels(labels(self.grid)[1]), *pieces)
+        return svg.element("g", *self._labels(_labels(self.grid)[1]), *pieces)
 
     def drawn_again(self, palette: Palette, *, column: int) -> str:
         """Draws a layer of another column: pale, without words on its pieces."""
@@ -89,7 +89,7 @@ class Box:
 
     def _labels(self, below: str) -> list[str]:
         x, y = self.edges.left - 10, self.edges.y
-        name = labels(self.grid)[0]
+        name = _labels(self.grid)[0]
         return [
             svg.text(x, y - 3, name, size=NAME_SIZE, full=self.grid.name, font_weight=600, text_anchor="end"),
             svg.text(x, y + 12, below, size=KIND_SIZE, fill=svg.SOFT, text_anchor="end"),
@@ -122,7 +122,7 @@ class Box:
         size = {"x": edges.left, "y": edges.top + 4, "width": edges.width, "height": BAR - 8, "rx": 13}
         frame = svg.element("rect", **size, fill="#ffffff", stroke="#9aa5b1", stroke_dasharray=dash)
         told = f"{self.grid.layer.kind} {self.grid.name}: fed to every machine that needs it, never sent"
-        label, y = given_label(self.grid), edges.top + BAR / 2 + 4
+        label, y = _given_label(self.grid), edges.top + BAR / 2 + 4
         words = svg.text(edges.x, y, label, size=KIND_SIZE, text_anchor="middle")
         return svg.element("g", frame, words, tooltip=told)
 
@@ -147,7 +147,7 @@ def bar_widths(owned: Ownership) -> dict[str, float]:
     for grid in owned.graph.grids:
         pieces = owned.of(grid.name)
         if grid.is_placeholder:
-            found[grid.name] = max(CHIP, svg.text_width(given_label(grid), size=KIND_SIZE) + 24)
+            found[grid.name] = max(CHIP, svg.text_width(_given_label(grid), size=KIND_SIZE) + 24)
         elif is_map(pieces):
             across = len({piece.columns for piece in pieces})
             found[grid.name] = min(max(LEAST_BAR / 2, WIDE_TILE * across), MOST_BAR)
@@ -170,18 +170,16 @@ def label_width(grid: Grid) -> float:
     """Returns the width of the text to the left of the bar."""
     if grid.is_placeholder:
         return 0.0
-    name, kind = labels(grid)
+    name, kind = _labels(grid)
     return max(svg.text_width(name, size=NAME_SIZE), svg.text_width(kind, size=KIND_SIZE)) + 14
 
 
-def labels(grid: Grid) -> tuple[str, str]:
-    """Returns the name of a layer, and its kind with its shape."""
+def _labels(grid: Grid) -> tuple[str, str]:
     kind = svg.shortened(grid.layer.kind, most=LONGEST)
     return svg.shortened(grid.name, most=LONGEST), f"{kind} {svg.shape_text(grid.shape)}"
 
 
-def given_label(grid: Grid) -> str:
-    """Returns the words in the bar of an input: name and shape."""
+def _given_label(grid: Grid) -> str:
     return f"{svg.shortened(grid.name, most=LONGEST)} {svg.shape_text(grid.shape)}"
 
 

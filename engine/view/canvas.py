@@ -104,23 +104,24 @@ class Canvas:
                     child.set("class", "stays")
         size = {"width": svg.number(self.width), "height": svg.number(self.height)}
         card = ElementTree.Element(f"{{{_SVG}}}rect", {**size, "rx": "10", "fill": "#ffffff"})
-        title = ElementTree.Element(f"{{{_SVG}}}title")
-        title.text = self.title
-        root[:0] = [title, card]
+        root[:0] = [_title(self.title), card]
         root.attrib.update(size, role="img", **{"stroke-linejoin": "round"})
         self.svg = ElementTree.tostring(root, encoding="unicode")
         for name, shapes in self._inserted.items():
             self.svg = self.svg.replace(f'<g class="{name}" />', f"<g>{shapes}</g>", 1)
 
     def _tell(self, root: ElementTree.Element, name: str, words: Sequence[str]) -> None:
-        found = next(group for group in root.iter(f"{{{_SVG}}}g") if group.get("id") == name)
-        shapes = next(
-            shapes for tag in ("use", "text", "path") if (shapes := list(found.iter(f"{{{_SVG}}}{tag}")))
-        )
+        found = root.find(f".//{{{_SVG}}}g[@id='{name}']")
+        assert found is not None, f"there is no shape for the tooltips {words}"
+        shapes = next(filter(None, (found.findall(f".//{{{_SVG}}}{tag}") for tag in ("use", "text", "path"))))
         for shape, told in zip(shapes, words, strict=True):
-            title = ElementTree.Element(f"{{{_SVG}}}title")
-            title.text = told
-            shape.insert(0, title)
+            shape.insert(0, _title(told))
+
+
+def _title(words: str) -> ElementTree.Element:
+    title = ElementTree.Element(f"{{{_SVG}}}title")
+    title.text = words
+    return title
 
 
 @contextmanager

@@ -94,16 +94,23 @@ def _panel(picture: Canvas, panel: Panel, top: float) -> None:
     axes = picture.axes(LEFT, top, WIDTH, panel.height)
     _limits(axes, panel)
     colours: list[str] = []
+    ends: list[tuple[float, float, str, str]] = []
     for curve in panel.curves:
         fresh = PALETTE[len(set(colours)) % len(PALETTE)]
         colours.append(colours[-1] if colours and not curve.name else fresh)
+        if curve.name:
+            ends.append((*_pixels(picture, axes, *curve.points[-1]), curve.name, colours[-1]))
         xs, ys = zip(*curve.points, strict=True)
         look: dict[str, Any] = {"color": colours[-1], "clip_on": False}
         axes.plot(xs, ys, "--" if curve.dashed else "-", linewidth=1.4 if curve.dashed else 2.4, **look)
         if curve.dots and not curve.dashed:
             (dots,) = axes.plot(xs, ys, "o", markeredgewidth=0, **look)
             picture.tooltips(dots, [f"{curve.name}: {y:.2f} at {x:g}" for x, y in curve.points])
-    _names(picture, axes, panel.curves, colours)
+    reached = 0.0
+    for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
+        reached, words = max(y + 4, reached + LINE), svg.shortened(name, most=LONGEST)
+        bold: dict[str, Any] = {"color": svg.mixed(colour, "#000000", 0.2), "fontweight": 700}
+        picture.text(x + 10, reached, words, size=NAME_SIZE, tooltip=name, **bold)
     for mark in panel.marks:
         (ring,) = axes.plot(mark.x, mark.y, "o", ms=12, mfc="none", mec=svg.INK, mew=1.6, clip_on=False)
         picture.tooltips(ring, [mark.words])
@@ -128,31 +135,13 @@ def _limits(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
     axes.set_xlim(min(panel.ticks) if panel.doubling else 0, max(panel.ticks))
-    labels, free = [], -1.0
+    labels, free = [], 0.0
     for tick in panel.ticks:
-        x, half = axes.transAxes.inverted().transform(axes.transData.transform((tick, 0)))[0], 0.0
-        half = svg.text_width(f"{tick:g}", size=11) / 2 / WIDTH
+        x, half = axes.transData.transform((tick, 0))[0], svg.text_width(f"{tick:g}", size=11) / 2
         labels.append(f"{tick:g}" if x - half >= free else "")
-        free = x + half + 2 / WIDTH if labels[-1] else free
+        free = x + half + 2 if labels[-1] else free
     axes.set_xticks(panel.ticks, labels)
     axes.tick_params(axis="x", length=5)
-
-
-def _names(picture: Canvas, axes: Axes, curves: Sequence[Curve], colours: Sequence[str]) -> None:
-    ends = [
-        (*_pixels(picture, axes, *curve.points[-1]), curve.name, colour)
-        for curve, colour in zip(curves, colours, strict=True)
-        if curve.name
-    ]
-    reached = 0.0
-    for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
-        reached = max(y + 4, reached + LINE)
-        look: dict[str, Any] = {
-            "color": svg.mixed(colour, "#000000", 0.2),
-            "fontweight": 700,
-            "tooltip": name,
-        }
-        picture.text(x + 10, reached, svg.shortened(name, most=LONGEST), size=NAME_SIZE, **look)
 
 
 def _pixels(picture: Canvas, axes: Axes, x: float, y: float) -> tuple[float, float]:

@@ -136,9 +136,8 @@ class _Picture:
 
     def _cells(self, cells: Cells, machine: int) -> Iterator[str]:
         palette = self.palette
-        yield cells.filled(
-            cells.own, fill=ALONE if self.alone else svg.mixed(palette.colour(machine), "#ffffff", 0.45)
-        )
+        mine = ALONE if self.alone else svg.mixed(palette.colour(machine), "#ffffff", 0.45)
+        yield cells.filled(cells.own, fill=mine)
         if cells.grid.is_placeholder:
             yield cells.filled(cells.received, fill=FED, stroke="#9aa5b1")
         else:

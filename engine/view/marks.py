@@ -39,8 +39,8 @@ def behind(panel: Panel, chosen: Sequence[Mark]) -> Iterator[str]:
         if panel.layer is None or not panel.layer.shows(mark.place):
             continue
         for cells, used in zip(panel.inputs, mark.used, strict=True):
-            shown = [] if cells is None else [place for place in used if cells.shows(place)]
-            if cells is not None and shown:
+            shown = [place for place in used if cells and cells.shows(place)]
+            if cells and shown:
                 last = max(sheet for *_, sheet in shown)
                 places = [place for place in shown if place[2] == last]
                 yield _lines(cells, places, panel.layer.corner(mark.place), mark.colour)

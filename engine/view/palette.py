@@ -62,10 +62,12 @@ class Palette:
 
     def definitions(self) -> Iterator[str]:
         """Defines arrow heads in the colours of the machines and in grey, and patterns of stripes."""
-        for machine in range(len(self.names)):
-            yield svg.arrow(f"to{machine}", self.line(machine), length=self.arrow)
-        yield svg.arrow("to", svg.SOFT, length=self.arrow)
-        yield svg.arrow("many", svg.SOFT, length=HEAD)
+        heads = [(f"to{machine}", self.line(machine), self.arrow) for machine in range(len(self.names))]
+        for name, fill, length in (*heads, ("to", svg.SOFT, self.arrow), ("many", svg.SOFT, HEAD)):
+            head, side = svg.element("path", d="M0 0L8 4L0 8Z", fill=fill), length * 9 / 8
+            look = {"orient": "auto", "markerWidth": side, "markerHeight": side}
+            box = {"viewBox": "0 0 8 8", "refX": 0.5, "refY": 4}  # a line ends where its head begins
+            yield svg.element("marker", head, id=name, **box, **look, markerUnits="userSpaceOnUse")
         for machine in filter(self.striped, range(len(self.names))):
             base = self.colour(machine)
             ground = svg.element("rect", width=6, height=6, fill=base)

@@ -57,12 +57,8 @@ def route(owned: Ownership, message: Message) -> Route:
     if not message.buffer.travels_along_edges:
         return Route(message, (layer, source, "bottom"), (layer, destination, "bottom"), None)
     if message.direction == "forward":
-        uses = (
-            edge.consumer
-            for edge in owned.edges(layer)
-            if owned.needed(edge, destination).overlaps(message.rows)
-        )
-        above = next(uses)
+        edges = owned.edges(layer)
+        above = next(e.consumer for e in edges if owned.needed(e, destination).overlaps(message.rows))
         return Route(message, (layer, source, "top"), (above, destination, "bottom"), (layer, above))
     assert message.buffer.edge is not None, f"{message} lies on no edge"
     above = message.buffer.edge.consumer

@@ -73,14 +73,6 @@ def shape_text(shape: Iterable[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def arrow(name: str, fill: str, *, length: float = ARROW) -> str:
-    """Defines an arrow head that continues a line which ends `length` pixels early."""
-    head = element("path", d="M0 0L8 4L0 8Z", fill=fill)
-    side = length * 9 / 8
-    size = {"markerWidth": side, "markerHeight": side, "markerUnits": "userSpaceOnUse"}
-    return element("marker", head, id=name, viewBox="0 0 8 8", refX=0.5, refY=4, orient="auto", **size)
-
-
 def line(
     d: str, stroke: str, width: float, *, dash: str | None = None, head: str | None = None, **look: object
 ) -> str:
