@@ -16,8 +16,7 @@ from sklearn import datasets
 
 from benchmarks._batch_nodes import quadratic, quadratic_data, rosenbrock, rosenbrock_data
 from benchmarks._recipe import Array
-from partita.layers import Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
-from partita.layers.graph import Graph
+from partita.layers import Dense, Graph, HalfSquaredError, Network, SoftmaxCrossEntropy
 
 
 @dataclass(frozen=True)

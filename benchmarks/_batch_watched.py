@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 
 from benchmarks._batch_problems import Problem
 from benchmarks._recipe import Array
-from partita.engine import Sandblaster, train
-from partita.engine.methods import Method, Objective
+from partita.engine import Method, Objective, Outcome, Sandblaster, train
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
     Iterated,
-    Outcome,
     Request,
     Scalars,
     Segment,

@@ -11,7 +11,7 @@ def main() -> None:
     began = time.perf_counter()
     from examples.digits import data, network  # imports are what is measured first
     from partita.engine import Adagrad, Session
-    from partita.engine.parameters.initialise import initialise
+    from partita.engine.parameters import initialise
     from partita.partitioner import Cluster, partition
 
     imported = time.perf_counter()

@@ -10,17 +10,18 @@ from itertools import combinations, pairwise, permutations, product
 from partita.layers import (
     Add,
     Dense,
+    Graph,
+    Grid,
     HalfSquaredError,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     SoftmaxCrossEntropy,
+    SymbolicTensor,
 )
-from partita.layers.graph import Graph, Grid
-from partita.layers.states import SymbolicTensor
+from partita.partitioner import Cluster, InputSplit, Link, Machine, Replicated, RowSplit, Whole
 from partita.partitioner.assign.assign import stays_with_scores
-from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Whole
-from partita.partitioner.cluster.cluster import Cluster, Link, Machine
+from partita.partitioner.assign.cuts import Cut
 
 
 def small(draw: random.Random, *, least: int = 200, most: int = 4000) -> tuple[Graph, Cluster]:

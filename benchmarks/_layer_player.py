@@ -16,9 +16,8 @@ import numpy as np
 from benchmarks._networks import WORKS
 from benchmarks._recipe import Array, Recipe, read_arrays
 from benchmarks._worker import serve
-from partita.engine.kernels.kernel import Arrays, KernelContext
-from partita.engine.kernels.registry import build
-from partita.layers.graph import Grid
+from partita.engine.kernels import Arrays, KernelContext, build
+from partita.layers import Grid
 
 REPEATS: Final = 5
 

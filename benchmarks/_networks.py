@@ -13,22 +13,23 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks._recipe import Array, LayerRecipe, Recipe
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.layers import (
     Conv2D,
     Dense,
+    Graph,
+    Grid,
     L2Pool2D,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     OneVsRest,
+    Patch,
     SoftmaxCrossEntropy,
+    SymbolicTensor,
 )
-from partita.layers.connectivity import Patch
-from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Placeholder
-from partita.layers.states import SymbolicTensor
 
 SEED: Final = 0
 """Seed of the parameters."""

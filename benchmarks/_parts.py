@@ -10,8 +10,8 @@ from typing import Self
 
 from benchmarks._recipe import Array
 from partita.engine import Optimizer, Session
-from partita.engine.drivers.step import Step
-from partita.partitioner.plan import Plan
+from partita.engine.drivers import Step
+from partita.partitioner import Plan
 
 
 class Parts:

@@ -15,8 +15,8 @@ from benchmarks import _namespaces
 from benchmarks._namespaces import GBIT, MBIT
 from partita.engine import Optimizer, Session
 from partita.engine.launch import Placement, ProcessLauncher
+from partita.engine.profile import Calibration
 from partita.engine.profile.bench import Bench
-from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.links import LinkMeasurement, measure_link
 from partita.partitioner import Cluster, Plan
 

@@ -12,7 +12,7 @@ import torch
 from benchmarks._batch_problems import PROBLEMS
 from benchmarks._batch_references import Reference, by_torch
 from benchmarks._worker import serve
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 
 
 class TorchLBFGS:

@@ -19,9 +19,8 @@ from benchmarks._batch_problems import PROBLEMS, Problem
 from benchmarks._batch_references import Reference, by_scipy, by_torch
 from benchmarks._harness import Row, options, print_table, report, row
 from benchmarks._machine import describe
-from partita.engine import LBFGS
-from partita.engine.drivers.minimise import minimise
-from partita.engine.parameters.initialise import initialise
+from partita.engine import LBFGS, minimise
+from partita.engine.parameters import initialise
 
 GTOL: Final = 1e-5
 FTOL: Final = 2.2e-9

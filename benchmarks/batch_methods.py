@@ -38,8 +38,8 @@ from benchmarks._harness import (
 from benchmarks._machine import describe
 from benchmarks._table import TUNED
 from benchmarks._worker import Worker, threads_of
-from partita.engine.methods import LBFGS
-from partita.engine.parameters.initialise import initialise
+from partita.engine import LBFGS
+from partita.engine.parameters import initialise
 
 HISTORY: Final = 10
 ONE, TWO = "1 replica", "2 replicas"

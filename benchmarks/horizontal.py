@@ -30,8 +30,8 @@ from benchmarks._parts import Parts
 from benchmarks._recipe import Array
 from benchmarks._table import Player
 from benchmarks._worker import Worker, threads_of
-from partita.engine.parameters.optimizers import SGD
-from partita.layers.graph import Graph
+from partita.engine import SGD
+from partita.layers import Graph
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 
 STEPS: Final = 3

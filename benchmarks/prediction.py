@@ -31,11 +31,10 @@ from benchmarks._namespaces import why_not
 from benchmarks._networks import SEED, data
 from benchmarks._places import HERE, PLACES, Opened, Place
 from partita.engine import SGD, Session
-from partita.engine.profile.calibration import Calibration, calibrate
+from partita.engine.profile import Calibration, calibrate
 from partita.engine.profile.kernel_benchmark import QUANTILE
 from partita.engine.profile.store import Store
-from partita.partitioner import Cluster, Plan
-from partita.partitioner.predict.cost import Costs
+from partita.partitioner import Cluster, Costs, Plan
 from partita.partitioner.predict.simulate import play
 
 WARM_UP: Final = 3

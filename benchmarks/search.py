@@ -20,8 +20,7 @@ from benchmarks._every_plan import every_plan, n_plans, small
 from benchmarks._harness import Options, Row, options, report
 from benchmarks._machine import describe
 from benchmarks._networks import WORKS
-from partita.layers import Add, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.layers.graph import Graph
+from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Machine, Plan, partition
 from partita.partitioner.search.evaluator import Evaluator
 from partita.partitioner.search.layouts import equal

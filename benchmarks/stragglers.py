@@ -22,7 +22,7 @@ from benchmarks._batch_watched import SamePoint, Watched, plan_of, play
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
 from benchmarks._slowed import Slowed
-from partita.partitioner.plan import Plan
+from partita.partitioner import Plan
 
 PROBLEM: Final = "large digits, two layers"
 PORTION: Final = 256

@@ -28,7 +28,7 @@ from benchmarks._networks import WORKS, data, flops, parameters, write
 from benchmarks._parts import Parts
 from benchmarks._table import Player
 from benchmarks._worker import Worker, threads_of
-from partita.engine.parameters.optimizers import SGD
+from partita.engine import SGD
 from partita.partitioner import Cluster, partition
 
 AGREE: Final = 1e-4

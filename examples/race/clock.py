@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partita.engine.parameters import Vector
-from partita.engine.protocol.messages import Message, encode
+from partita.engine.protocol import Message, encode
 from partita.engine.runtime.simulation.world import Process, World
 
 

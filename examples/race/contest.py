@@ -18,8 +18,8 @@ from examples.race.downpour import Downpour
 from examples.race.machines import SIZES, Fleet, Times, shards_of
 from examples.race.sandblaster import Sandblaster
 from examples.race.setting import Run, Setting
-from partita.engine.methods import LBFGS
-from partita.engine.parameters import SGD, Optimizer, Vector
+from partita.engine import LBFGS, SGD, Optimizer
+from partita.engine.parameters import Vector
 
 IN_A_ROW: Final = 3
 """Consecutive evaluations that must reach an accuracy; the time of the first one counts."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 
-from partita.engine.drivers.session import Session
+from partita.engine import Session
 from partita.engine.parameters import Vector, initialise
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition

@@ -15,12 +15,14 @@ from examples.race.clock import Clock, Host, Numbers
 from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import NEVER_SILENT, Run, Setting
-from partita.engine.parameters import Optimizer, Storage, UpdateContext, Vector
-from partita.engine.protocol.downpour_client import DownpourClient, DownpourEvent, StepBegins, StepEnded
+from partita.engine import Optimizer
+from partita.engine.parameters import Storage, UpdateContext, Vector
+from partita.engine.protocol import DownpourClient, ParameterShard, decode
+from partita.engine.protocol.downpour_client import DownpourEvent, StepBegins, StepEnded
 from partita.engine.protocol.events import Received, Refuse, Send, Span
-from partita.engine.protocol.messages import Heartbeat, Push, decode
+from partita.engine.protocol.messages import Heartbeat, Push
 from partita.engine.protocol.names import COORDINATOR, part_name
-from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard
+from partita.engine.protocol.parameter_shard import ApplyGradient
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.simulation.world import Delivery

@@ -19,7 +19,7 @@ from examples.race.contest import (
 )
 from examples.race.digits import EXAMPLES
 from examples.race.machines import SIZES
-from partita.engine.parameters import Adagrad
+from partita.engine import Adagrad
 
 SMOOTHED = 4
 """Evaluations whose mean is one point of a curve, because the accuracy of SGD fluctuates."""

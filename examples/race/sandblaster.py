@@ -16,9 +16,9 @@ from examples.race.clock import Clock, Host, Numbers, Ways
 from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import NEVER_SILENT, Run, Setting
-from partita.engine.methods import Method, Objective
-from partita.engine.parameters import Vector
-from partita.engine.parameters.vectors import VectorStore
+from partita.engine import Method, Objective
+from partita.engine.parameters import Vector, VectorStore
+from partita.engine.protocol import SandblasterClient, SandblasterCoordinator, Topology, VectorShard, decode
 from partita.engine.protocol.commands import POINT, Operation, Portions, reads, writes
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -30,22 +30,9 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
-from partita.engine.protocol.messages import (
-    Assignment,
-    Command,
-    Heartbeat,
-    Hello,
-    Ready,
-    decode,
-)
-from partita.engine.protocol.names import COORDINATOR, Topology, part_name
-from partita.engine.protocol.sandblaster_client import (
-    AssignmentDone,
-    RunAssignment,
-    SandblasterClient,
-    SandblasterEvent,
-)
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.messages import Assignment, Command, Heartbeat, Hello, Ready
+from partita.engine.protocol.names import COORDINATOR, part_name
+from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterEvent
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.vector_shard import (
     AddGradient,
@@ -53,7 +40,6 @@ from partita.engine.protocol.vector_shard import (
     OperationsDone,
     RunOperations,
     StoreGradient,
-    VectorShard,
     VectorShardEvent,
 )
 from partita.engine.runtime.simulation.world import Delivery

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from partita.engine.parameters import (
-    LARS,
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Momentum,
-    RMSProp,
-)
+from partita.engine import LARS, SGD, Adagrad, Adam, AdamW, Momentum, RMSProp
 
 OPTIMIZERS = [
     SGD(0.1, weight_decay=0.01),

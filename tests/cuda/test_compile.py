@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from numba import types
 
+from partita.engine import Optimizer
 from partita.engine.kernels.cuda import node_text
 from partita.engine.kernels.cuda.local_loops import loops
 from partita.engine.kernels.cuda.node import _kernels
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import SIMULATED, cuda
-from partita.engine.parameters import Optimizer, UpdateContext
+from partita.engine.parameters import UpdateContext
 from partita.engine.parameters.optimizers.on_cuda import update_kernel
 from tests.cuda.optimizers import OPTIMIZERS
 from tests.kernels.node_functions import largest, largest_errors, leaky_sum, leaky_sum_errors

@@ -11,10 +11,10 @@ import torch
 
 from partita.engine import HostError, Session
 from partita.engine.numerics import downcast_array, upcast_array
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.engine.runtime.devices import Device
 from partita.engine.runtime.torch_device import TorchDevice
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet
 from partita.partitioner import Cluster, Machine, partition
 from tests.cuda.on_device import DEVICES, SIMULATED
 from tests.faults import toy

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from partita.engine import SGD, Optimizer
 from partita.engine.numerics import downcast_array
-from partita.engine.parameters import (
-    SGD,
-    Optimizer,
-    UpdateContext,
-)
+from partita.engine.parameters import UpdateContext
 from partita.engine.runtime.devices import Device
 from tests.cuda.on_device import WITH_NUMBA
 from tests.cuda.optimizers import OPTIMIZERS

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from partita.engine import LARS, SGD, Adam, Downpour, RunFailed, Session, train
+from partita.engine import LARS, SGD, Adam, Downpour, Optimizer, RunFailed, Session, train
 from partita.engine.kernels.cuda.tensors import TensorKernel
 from partita.engine.launch import ThreadLauncher
-from partita.engine.parameters import Optimizer
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.layers import (
     Activation,
     Add,

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partita.engine import HostError, Run, Session, evaluate, predict
-from partita.engine.parameters.initialise import initialise
-from partita.engine.protocol.commands import Outcome
+from partita.engine import HostError, Outcome, Run, Session, evaluate, predict
+from partita.engine.parameters import initialise
 from partita.layers import Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 from tests.faults import toy

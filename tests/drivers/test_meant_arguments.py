@@ -32,11 +32,11 @@ from partita.layers import (
     Dense,
     Layer,
     MaxPool2D,
+    NodeDefinition,
     OneToOne,
     Patch,
     SoftmaxCrossEntropy,
 )
-from partita.layers.layer import NodeDefinition
 
 MEANT: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2}, "did you mean 'stride'?"),

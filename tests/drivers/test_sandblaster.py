@@ -11,16 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Downpour, Interrupted, Iteration, Run, train
-from partita.engine.drivers.evaluate import evaluate
-from partita.engine.drivers.iterations import Iterations
-from partita.engine.drivers.progress import TrainingProgress
-from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.methods import (
+from partita.engine import (
     LBFGS,
+    SGD,
+    Downpour,
     GradientDescent,
+    Interrupted,
+    Iteration,
     NonlinearCG,
+    Run,
+    Sandblaster,
+    evaluate,
+    train,
 )
+from partita.engine.drivers import TrainingProgress
+from partita.engine.drivers.iterations import Iterations
 from partita.engine.parameters import Checkpoints, Journal
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect
 from partita.partitioner import Cluster, Plan, partition

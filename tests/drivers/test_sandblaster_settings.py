@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine import Downpour, train
-from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.methods import LBFGS, Method, NonlinearCG, Objective
+from partita.engine import LBFGS, Downpour, Method, NonlinearCG, Objective, Sandblaster, train
 from partita.engine.protocol.commands import Portions, Steps
 from partita.partitioner import Cluster, partition
 from tests.faults import toy

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 
 from partita.engine.drivers.downpour_training import DownpourTraining
-from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from partita.engine import cli
-from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.manifest import Manifest
+from partita.engine.parameters import Checkpoints, Manifest
 from tests.faults import toy
 from tests.faults.helpers import Command
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from partita.engine.launch import ProcessLauncher
 from partita.engine.launch.descriptors import MOST, TooFewDescriptors, raise_limit, reserve
-from partita.engine.launch.processes import ProcessLauncher
 
 
 class Limits:

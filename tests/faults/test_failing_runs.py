@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Downpour, Interrupted, RunFailed, train
-from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.reader import Checkpoint
+from partita.engine.parameters import Checkpoint, Checkpoints
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from partita.engine import SGD, Downpour, Run, evaluate, train
-from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.partitioner import Cluster, partition
 from tests.faults import toy

@@ -14,9 +14,9 @@ import pytest
 
 from partita.engine import LBFGS, SGD, Downpour, Run, Sandblaster, Session, train
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Plan, partition
+from partita.partitioner import Cluster, Plan, Products, partition
 from partita.partitioner.cluster.processor import processor
-from partita.partitioner.cluster.products import LARGE, RULES, Products, Rule, products_for
+from partita.partitioner.cluster.products import LARGE, RULES, Rule, products_for
 from tests.faults.helpers import Witness, hosts_of
 
 BATCH = 32

@@ -12,9 +12,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from partita.engine.parameters.files import save_parameters
-from partita.engine.parameters.layout import gather
-from partita.engine.parameters.optimizers import SGD
+from partita.engine import SGD
+from partita.engine.parameters import gather, save_parameters
+from partita.engine.protocol import Message
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Begin,
@@ -25,7 +25,6 @@ from partita.engine.protocol.messages import (
     Heartbeat,
     Hello,
     Load,
-    Message,
     Parameters,
     Peer,
     Play,
@@ -46,8 +45,7 @@ from partita.engine.runtime.downpour_shard import DownpourShardTask
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.session import SessionTask
 from partita.engine.runtime.task import pack_task
-from partita.engine.transport import KeyPair, ZmqMailbox
-from partita.engine.transport.payload import Payload
+from partita.engine.transport import KeyPair, Payload, ZmqMailbox
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 from tests.faults.helpers import DEADLINE_S

@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from partita.engine import SGD, Downpour, Interrupted, train
-from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.launch import ProcessLauncher
 from partita.engine.protocol.messages import Failed, Push, Stop
 from partita.engine.transport import KeyPair
 from partita.engine.transport.wire import frames

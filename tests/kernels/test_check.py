@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.engine.kernels import check_gradients
+from partita.engine import check_gradients
 from partita.engine.kernels.reference import Reference, differences
 from partita.layers import (
     Activation,

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Kernel, NodeCompileError, ThreadPool, build, check_gradients
+from partita.engine import check_gradients
+from partita.engine.kernels import Kernel, NodeCompileError, ThreadPool, build
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes.loops import down_loops, up_loop
 from partita.engine.kernels.nodes.vectors import Signature

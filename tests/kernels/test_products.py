@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from partita.engine.kernels import Array, ThreadPool
+from partita.engine.kernels.products import product
 from partita.engine.kernels.products.blas import blas_on_one_thread
-from partita.engine.kernels.products.product import product, product_by
+from partita.engine.kernels.products.product import product_by
 from partita.engine.numerics import aligned, storage, upcast_array
-from partita.partitioner.cluster.products import LIBRARIES, Choice, Library, Products, ProductShape
+from partita.partitioner import Choice, Products, ProductShape
+from partita.partitioner.cluster.products import LIBRARIES, Library
 from tests.kernels.matrices import matrix, stored
 from tests.properties.products import assert_product
 

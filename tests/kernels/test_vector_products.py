@@ -10,15 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
-from partita.engine.kernels.tiles.vector_products import (
-    NOWHERE,
-    ROWS,
-    VECTORS,
-    Extent,
-    Following,
-    Strides,
-    multiply,
-)
+from partita.engine.kernels.tiles import Extent, Strides, multiply
+from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, VECTORS, Following
 from partita.engine.numerics import compiled, downcast_array, fma, upcast
 from tests.draws import examples
 

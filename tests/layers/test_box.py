@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Box, Patch
-from partita.layers.box import NOTHING, BoxSet
+from partita.layers import Box, BoxSet, Patch
+from partita.layers.box import NOTHING
 
 CORNER = Box(((0, 1), (5, 7), (0, 4)))
 ends = st.tuples(st.integers(0, 7), st.integers(0, 7))

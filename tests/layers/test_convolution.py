@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from partita.layers import Conv2D, Network
-from partita.layers.graph import Grid
+from partita.layers import Conv2D, Grid, Network
 
 conv: Any = Conv2D
 

@@ -10,6 +10,7 @@ import pytest
 from partita.layers import (
     Activation,
     Add,
+    Box,
     Dense,
     Graph,
     HalfSquaredError,
@@ -18,7 +19,6 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
-from partita.layers.box import Box
 
 
 def branching() -> Graph:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.layers import LocalContrastNormalisation2D, Network
-from partita.layers.box import Box
+from partita.layers import Box, LocalContrastNormalisation2D, Network
 
 lcn: Any = LocalContrastNormalisation2D
 

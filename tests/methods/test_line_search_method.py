@@ -12,16 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine import LBFGS, GradientDescent, Method, NonlinearCG, minimise
-from partita.engine.methods import GRADIENT, Direction, DirectionGenerator, LineSearchMethod, Objective
-from partita.engine.parameters.vectors import VectorStore
+from partita.engine import (
+    LBFGS,
+    Direction,
+    DirectionGenerator,
+    GradientDescent,
+    LineSearchMethod,
+    Method,
+    NonlinearCG,
+    Objective,
+    Outcome,
+    minimise,
+)
+from partita.engine.methods import GRADIENT
+from partita.engine.parameters import VectorStore
 from partita.engine.protocol.commands import (
     POINT,
     Combine,
     Dots,
     Evaluate,
     Iterated,
-    Outcome,
     Portions,
     Request,
     Scalars,

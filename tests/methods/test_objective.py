@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.methods import GRADIENT, Objective
-from partita.engine.parameters.vectors import VectorStore
+from partita.engine import Objective
+from partita.engine.methods import GRADIENT
+from partita.engine.parameters import VectorStore
 from partita.engine.protocol.commands import Evaluate, Portions, evaluation_in, n_scalars
 from tests.methods.problems import Array, Logistic
 from tests.methods.sampled import Portioned

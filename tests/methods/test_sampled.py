@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partita.engine import LBFGS, GradientDescent, NonlinearCG
+from partita.engine import LBFGS, GradientDescent, LineSearchMethod, NonlinearCG, Objective, Outcome
 from partita.engine.drivers.minimise import Summed, play
-from partita.engine.methods import GRADIENT, LineSearchMethod, Objective
-from partita.engine.parameters.vectors import VectorStore
+from partita.engine.methods import GRADIENT
+from partita.engine.parameters import VectorStore
 from partita.engine.protocol.commands import (
     POINT,
     Combine,
     Evaluate,
     Iterated,
-    Outcome,
     Request,
     Segment,
     Steps,

@@ -14,11 +14,11 @@ import pytest
 from numba import types
 from numba.extending import intrinsic
 
+from partita.engine import LARS, SGD, Adagrad, Adam, Momentum, RMSProp
 from partita.engine.kernels import activations, local_loops, loss_loops, normalisation_loops
 from partita.engine.kernels.convolution import gradient, loops, small_batch
 from partita.engine.numerics import compiled
 from partita.engine.numerics.fingerprint import Unidentified, fingerprint
-from partita.engine.parameters import LARS, SGD, Adagrad, Adam, Momentum, RMSProp
 from partita.engine.parameters.optimizers import update_loop
 
 HELPERS = """

@@ -6,15 +6,7 @@ from typing import Any
 
 import torch
 
-from partita.engine.parameters import (
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Momentum,
-    Optimizer,
-    RMSProp,
-)
+from partita.engine import SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RMSProp
 
 
 def torch_of(optimizer: Optimizer, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:

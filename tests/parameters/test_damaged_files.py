@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partita.engine.parameters import Checkpoints, Journal, load_parameters, save_parameters
-from partita.engine.parameters.manifest import CheckpointError
+from partita.engine.parameters import CheckpointError, Checkpoints, Journal, load_parameters, save_parameters
 from tests.parameters.written import ENTRIES, SHAPES, whole, write, write_journal
 
 Damage = Callable[[Path], None]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters.initialise import BLOCK, initial_range, initialise
+from partita.engine.parameters import initialise
+from partita.engine.parameters.initialise import BLOCK, initial_range
 from partita.layers import Parameter
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters import CheckpointError, Journal, JournalHeader
-from partita.engine.parameters.manifest import Manifest, decode_manifest, encode_manifest
+from partita.engine.parameters import CheckpointError, Journal, JournalHeader, Manifest
+from partita.engine.parameters.manifest import decode_manifest, encode_manifest
 from tests.parameters.written import ENTRIES, HEADER, write_journal
 
 

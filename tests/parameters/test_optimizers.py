@@ -15,20 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine import LARS, SGD, Adagrad, Adam, AdamW, Cosine, Momentum, Optimizer, RMSProp
 from partita.engine.numerics import downcast_array, upcast_array
-from partita.engine.parameters import (
-    LARS,
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Cosine,
-    Momentum,
-    Optimizer,
-    RMSProp,
-    UpdateContext,
-    Vector,
-)
+from partita.engine.parameters import UpdateContext, Vector
 from tests.draws import examples
 from tests.parameters.in_torch import torch_of
 

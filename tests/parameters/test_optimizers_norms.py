@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine import LARS, SGD, Adam, Cosine
 from partita.engine.numerics import downcast_array, upcast_array
-from partita.engine.parameters import LARS, SGD, Adam, Cosine, UpdateContext, Vector
+from partita.engine.parameters import UpdateContext, Vector
 from partita.engine.parameters.optimizers import Squares, all_finite, sum_of_squares
 from tests.draws import examples
 

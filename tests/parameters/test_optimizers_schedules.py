@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters.optimizers import (
+from partita.engine import (
     LARS,
     SGD,
     Adam,

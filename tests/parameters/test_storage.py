@@ -9,22 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters import (
-    LARS,
-    SGD,
-    Adagrad,
-    Adam,
-    InverseTime,
-    Optimizer,
-    ShardSnapshot,
-    Storage,
-    Vector,
-)
+from partita.engine import LARS, SGD, Adagrad, Adam, InverseTime, Optimizer
+from partita.engine.parameters import ShardSnapshot, Storage, Vector
 from partita.engine.parameters.storage import NotFinite
+from partita.engine.protocol import ParameterShard
 from partita.engine.protocol.events import Persist, Received, Send, Span
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Heartbeat, Push, Save
-from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, RestoredState, Watermark
+from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, Watermark
 
 
 class Payload(NamedTuple):

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers import Edges, Graph, OneVsRest, SoftmaxCrossEntropy
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet, Edges, Graph, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.partitioner import Ownership
 

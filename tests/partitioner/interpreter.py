@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet
 from partita.partitioner import Instruction, Op, Plan, Program
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Operand

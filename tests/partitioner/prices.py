@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from partita.partitioner import (
     Instruction,
+    MessageCost,
 )
-from partita.partitioner.predict.cost import MessageCost
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Dense, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Link, Machine, Plan, partition
+from partita.partitioner import Cluster, Costs, Link, Machine, Plan, partition
 from partita.partitioner.predict.bound import Bound
-from partita.partitioner.predict.cost import Costs
 from tests.plans import plans
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from partita.layers import Conv2D, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet, Conv2D, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import (
     Cluster,
+    Costs,
     Instruction,
     Link,
     Machine,
+    MessageCost,
     Op,
     Plan,
     RowSplit,
@@ -20,7 +21,6 @@ from partita.partitioner import (
 )
 from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.ir.program import Operand
-from partita.partitioner.predict.cost import Costs, MessageCost
 
 
 def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None) -> Plan:

@@ -9,7 +9,7 @@ import pytest
 
 from examples.figure3 import ACROSS, Assumed, chosen, image, plan_of, speech, speed_ups, step_s
 from partita.layers import Network
-from partita.partitioner.assign.piece import Piece
+from partita.partitioner import Piece
 
 
 def small() -> Network:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from partita.layers import (
+    BoxSet,
     Conv2D,
     Dense,
     HalfSquaredError,
@@ -16,7 +17,6 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
-from partita.layers.box import BoxSet
 from partita.partitioner import (
     Cluster,
     InputSplit,

@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Activation, Dense, LocallyConnected2D, Network, Node, OneToOne, SoftmaxCrossEntropy
-from partita.layers.box import BoxSet
-from partita.partitioner import Cluster, KernelTimes, Machine, Op, Plan, RowSplit, partition
+from partita.layers import (
+    Activation,
+    BoxSet,
+    Dense,
+    LocallyConnected2D,
+    Network,
+    Node,
+    OneToOne,
+    SoftmaxCrossEntropy,
+)
+from partita.partitioner import Cluster, Costs, KernelTimes, Machine, Op, Plan, RowSplit, partition
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.cluster.work import Work, family_of, kind_of
 from partita.partitioner.ir.program import COMPUTES
-from partita.partitioner.predict.cost import Costs
 from tests.plans import plans
 
 

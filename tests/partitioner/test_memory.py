@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine import SGD, Adagrad, Adam, Optimizer
 from partita.engine.numerics import storage
-from partita.engine.parameters.optimizers import SGD, Adagrad, Adam, Optimizer
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
 from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
-from partita.layers import Conv2D, Dense, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.layers.box import BoxSet
+from partita.layers import (
+    BoxSet,
+    Conv2D,
+    Dense,
+    HalfSquaredError,
+    LocallyConnected2D,
+    Network,
+    SoftmaxCrossEntropy,
+)
 from partita.partitioner import Cluster, Plan, Program, StepKind, partition
 from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes

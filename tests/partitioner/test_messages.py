@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from partita.layers import Add, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
-from partita.layers.box import BoxSet
+from partita.layers import Add, BoxSet, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Message, Plan, RowSplit, StepKind, Whole, partition
 from partita.partitioner.ir.buffer import NORMS, BufferKind, activations
 from partita.partitioner.ir.sizes import PRECISIONS

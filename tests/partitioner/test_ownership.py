@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Dense, Graph, Network
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet, Dense, Graph, Network
 from partita.partitioner import Cluster, Ownership, Piece, Plan, partition
 from partita.partitioner.assign.piece import boundaries
 from tests.partitioner.expected import Expected, members

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Conv2D, Dense, HalfSquaredError, Network
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet, Conv2D, Dense, HalfSquaredError, Network
 from partita.partitioner import (
     Cluster,
     Instruction,
     Link,
     Machine,
+    MessageCost,
     Op,
     Plan,
     RowSplit,
     StepKind,
     Whole,
+    parse_program,
     partition,
 )
 from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.ir.pipeline import Pipeline
-from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
+from partita.partitioner.ir.program import COMPUTES, Operand
 from partita.partitioner.lower.pipeline_stages import pipeline_stages
-from partita.partitioner.predict.cost import MessageCost
 from partita.partitioner.predict.simulate import simulate
 from tests.draws import examples
 from tests.partitioner.prices import Prices, one_slow

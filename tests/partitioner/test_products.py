@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.partitioner import Cluster, Machine, Plan, partition
+from partita.partitioner import Choice, Cluster, Machine, Plan, Products, ProductShape, partition
 from partita.partitioner.cluster.processor import Processor, described, processor
-from partita.partitioner.cluster.products import LARGE, RULES, Choice, Products, ProductShape, products_for
+from partita.partitioner.cluster.products import LARGE, RULES, products_for
 from tests.networks import large
 
 ZEN5 = Processor("AMD EPYC", "AuthenticAMD", "26", "2 1", ("avx2", "avx512f", "fma"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet
 from partita.partitioner import Instruction, Op, Plan, StepKind
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.program import Operand, ordered, parse_instruction

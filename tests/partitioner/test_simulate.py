@@ -12,21 +12,24 @@ from hypothesis import strategies as st
 from partita.layers import Add, Dense, Full, Graph, HalfSquaredError, Network, Node
 from partita.partitioner import (
     Cluster,
+    Costs,
     Deadlock,
     Link,
     Machine,
+    MessageCost,
     Op,
     Plan,
     Program,
+    SimulatedStep,
     StepKind,
+    Times,
     Whole,
+    parse_program,
     partition,
 )
-from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
+from partita.partitioner.ir.program import COMPUTES, Operand
 from partita.partitioner.ir.sizes import Sizes
-from partita.partitioner.predict.cost import Costs, MessageCost
 from partita.partitioner.predict.simulate import simulate
-from partita.partitioner.predict.simulated_step import SimulatedStep, Times
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
 from tests.partitioner.prices import Prices

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Conv2D, Dense, Edges, LocallyConnected2D, Network, Node, SoftmaxCrossEntropy
-from partita.layers.box import BoxSet
+from partita.layers import (
+    BoxSet,
+    Conv2D,
+    Dense,
+    Edges,
+    LocallyConnected2D,
+    Network,
+    Node,
+    SoftmaxCrossEntropy,
+)
 from partita.partitioner import Cluster, Ownership, Piece, Plan, RowSplit, StepKind, Tiles, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from partita.engine.cli.calibrate import calibrate as command
 from partita.engine.cli.kernels import kernels
-from partita.engine.launch.launcher import Launcher, ThreadLauncher
-from partita.engine.launch.placement import Placement
+from partita.engine.launch import Launcher, Placement, ThreadLauncher
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, StepTimes
 from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark, Seconds
@@ -26,9 +25,21 @@ from partita.engine.profile.sizes import plans_of_all_sizes, works
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.engine.profile.tables import calibration_text
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, InputSplit, Link, Op, Plan, RowSplit, StepKind, partition
+from partita.partitioner import (
+    Choice,
+    Cluster,
+    InputSplit,
+    Link,
+    Op,
+    Plan,
+    Products,
+    ProductShape,
+    RowSplit,
+    StepKind,
+    partition,
+)
 from partita.partitioner.cluster.processor import processor
-from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape, products_for
+from partita.partitioner.cluster.products import LARGE, products_for
 from partita.partitioner.ir.program import COMPUTES
 
 RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5, cold_s=2e-5)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from partita.engine.profile.changes import Change, best_changes
+from partita.engine.profile import Change
+from partita.engine.profile.changes import best_changes
 from partita.engine.profile.trials import GIGABITS, trials
 from partita.layers import Activation, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import (

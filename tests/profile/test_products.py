@@ -22,8 +22,8 @@ from partita.engine.profile.products import (
     shapes_of,
 )
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, InputSplit, RowSplit, partition
-from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape
+from partita.partitioner import Choice, Cluster, InputSplit, Products, ProductShape, RowSplit, partition
+from partita.partitioner.cluster.products import LARGE
 
 USUAL, OTHER, THIRD = Choice("torch", 2), Choice("tiles", 2), Choice("numpy", 1)
 EVEN = [1.0] * ROUNDS

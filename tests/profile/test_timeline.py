@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.profile import Profile
-from partita.engine.profile.timeline import Bar, Flight, Missing, Timeline
+from partita.engine.profile import Profile, Timeline
+from partita.engine.profile.timeline import Bar, Flight, Missing
 from partita.engine.view.steps import measured_gantt
+from partita.partitioner import Times
 from partita.partitioner.ir.program import COMPUTES
-from partita.partitioner.predict.simulated_step import Times
 
 STEP = 20
 

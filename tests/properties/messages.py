@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from partita.layers.box import BoxSet
+from partita.layers import BoxSet
 from partita.partitioner import Message, Op, Plan, Program, StepKind
 from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.sizes import PRECISIONS

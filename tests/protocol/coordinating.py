@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from partita.engine.protocol import DownpourCoordinator, Message, Topology
 from partita.engine.protocol.coordinator_effects import (
     Commit,
     Committed,
@@ -15,20 +16,17 @@ from partita.engine.protocol.coordinator_effects import (
     Restart,
     RunSettings,
 )
-from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.events import Received, Send, Tick
 from partita.engine.protocol.messages import (
     DirectoryAck,
     Finished,
     Heartbeat,
     Hello,
-    Message,
     Ready,
     Report,
     ResumeStep,
     Saved,
 )
-from partita.engine.protocol.names import Topology
 
 T = TypeVar("T")
 SHARDS = ("shard 0", "shard 1")

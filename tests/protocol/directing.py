@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from partita.engine import Outcome
+from partita.engine.protocol import Message, SandblasterCoordinator, Topology
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
     Evaluate,
     Iterated,
     Largest,
-    Outcome,
     Restore,
     Scalars,
     Segment,
@@ -44,15 +45,13 @@ from partita.engine.protocol.messages import (
     Directory,
     DirectoryAck,
     Hello,
-    Message,
     MissingUnits,
     Ready,
     Save,
     Saved,
     SetUp,
 )
-from partita.engine.protocol.names import Topology, part_indices, shard_index
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.names import part_indices, shard_index
 
 PORTIONS = 7
 UNIT_SIZE = 2

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partita.engine.protocol.downpour_client import DownpourClient
+from partita.engine.protocol import DownpourClient, Message, ParameterShard, SandblasterClient
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Assignment, Heartbeat, Message, Parameters, PushRecord
+from partita.engine.protocol.messages import Assignment, Heartbeat, Parameters, PushRecord
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.parameter_shard import ParameterShard, RestoredState, Watermark
-from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.parameter_shard import RestoredState, Watermark
 from partita.engine.protocol.shard_client import Started
 
 RANGES = {0: (0, 3), 1: (3, 8)}

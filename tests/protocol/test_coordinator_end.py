@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol import Topology
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -27,7 +28,6 @@ from partita.engine.protocol.messages import (
     SaveProgress,
     Stop,
 )
-from partita.engine.protocol.names import Topology
 from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.protocol import DownpourClient, Message
 from partita.engine.protocol.downpour_client import (
     ClearGradient,
-    DownpourClient,
     DownpourEffect,
     DownpourEvent,
     Drain,
@@ -20,7 +20,7 @@ from partita.engine.protocol.downpour_client import (
     StepEnded,
 )
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, PushAck, PushRecord, Stop
+from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord, Stop
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from tests.protocol.machines import BYTES, SHARDS, feed, receive, serve, started
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.protocol import decode, encode
 from partita.engine.protocol.failure import MOST_LINES, MOST_REASON, report_of
-from partita.engine.protocol.messages import Failed, decode, encode
+from partita.engine.protocol.messages import Failed
 
 
 class Mute(Exception):

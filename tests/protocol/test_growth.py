@@ -9,12 +9,14 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import pytest
 
-from partita.engine.protocol.commands import Outcome, Steps, dot
+from partita.engine import Outcome
+from partita.engine.protocol import DownpourClient, ParameterShard
+from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
-from partita.engine.protocol.downpour_client import DownpourClient, StepBegins, StepEnded
+from partita.engine.protocol.downpour_client import StepBegins, StepEnded
 from partita.engine.protocol.events import Persisted, Received, Tick
 from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save
-from partita.engine.protocol.parameter_shard import MOST_STALE, ParameterShard
+from partita.engine.protocol.parameter_shard import MOST_STALE
 from partita.engine.protocol.sandblaster_coordinator import MOST_REPEATED
 from partita.engine.protocol.shard_client import Started
 from tests.protocol.coordinating import PARTS, SHARDS, Run

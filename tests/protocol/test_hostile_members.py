@@ -12,15 +12,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from partita.engine.protocol import (
+    InstructionScheduler,
+    MalformedMessage,
+    Message,
+    SandblasterClient,
+    SandblasterCoordinator,
+    Topology,
+    VectorShard,
+    decode,
+    encode,
+)
 from partita.engine.protocol.commands import Evaluate, Segment, dot
 from partita.engine.protocol.coordinator_effects import Warn
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
-from partita.engine.protocol.instruction_scheduler import (
-    BeginStep,
-    InstructionScheduler,
-    Kind,
-    ScheduledInstruction,
-)
+from partita.engine.protocol.instruction_scheduler import BeginStep, Kind, ScheduledInstruction
 from partita.engine.protocol.messages import (
     Assignment,
     AssignmentResult,
@@ -30,21 +36,14 @@ from partita.engine.protocol.messages import (
     Finished,
     Heartbeat,
     Malformed,
-    MalformedMessage,
-    Message,
     MissingUnits,
     Point,
     Report,
     Saved,
-    decode,
-    encode,
 )
-from partita.engine.protocol.names import COORDINATOR, Topology
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
-from partita.engine.protocol.sandblaster_client import SandblasterClient
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.shard_client import Started
-from partita.engine.protocol.vector_shard import VectorShard
 from tests.protocol import directing
 from tests.protocol.coordinating import Run, of
 from tests.protocol.machines import RANGES, SHARDS, assign, feed, receive, shard, started

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol import InstructionScheduler, Message
 from partita.engine.protocol.events import Received, Refuse, Send
 from partita.engine.protocol.instruction_scheduler import (
     AHEAD,
     BeginStep,
     Completed,
     Compute,
-    InstructionScheduler,
     Kind,
     Place,
     ScheduledInstruction,
     StepOver,
     Transmit,
 )
-from partita.engine.protocol.messages import Credit, Fetch, Message, Tensor
+from partita.engine.protocol.messages import Credit, Fetch, Tensor
 from tests.protocol.machines import feed
 
 ROWS = (((0, 2),),)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol import Membership, Message
 from partita.engine.protocol.events import Died, Received, Send, Tick
-from partita.engine.protocol.membership import (
-    HeartbeatPolicy,
-    Membership,
-    MembershipEffect,
-    Recovered,
-    Suspected,
-)
-from partita.engine.protocol.messages import Heartbeat, Message, Ready
+from partita.engine.protocol.membership import HeartbeatPolicy, MembershipEffect, Recovered, Suspected
+from partita.engine.protocol.messages import Heartbeat, Ready
 
 TICK_S = 0.125  # exact in binary
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.protocol import Message, ParameterShard
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span, Tick
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
@@ -16,7 +17,6 @@ from partita.engine.protocol.messages import (
     Finished,
     Heartbeat,
     LostPushes,
-    Message,
     Parameters,
     Push,
     PushAck,
@@ -24,13 +24,7 @@ from partita.engine.protocol.messages import (
     Save,
     Saved,
 )
-from partita.engine.protocol.parameter_shard import (
-    ApplyGradient,
-    ParameterShard,
-    RestoredState,
-    ShardEffect,
-    Watermark,
-)
+from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, ShardEffect, Watermark
 from tests.protocol.machines import RANGES, feed, receive, shard
 
 BYTES = {0: bytes(12), 1: bytes(20)}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine.protocol import Message, SandblasterClient
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Assignment,
@@ -16,7 +17,6 @@ from partita.engine.protocol.messages import (
     Contribution,
     ContributionAck,
     FetchPoint,
-    Message,
     Point,
     Stop,
 )
@@ -24,7 +24,6 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.sandblaster_client import (
     AssignmentDone,
     RunAssignment,
-    SandblasterClient,
     SandblasterEffect,
     SandblasterEvent,
 )

@@ -6,17 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from partita.engine.protocol.commands import (
-    Evaluate,
-    Iterated,
-    Outcome,
-    Restore,
-    Segment,
-    Snapshot,
-    Steps,
-    dot,
-    scale,
-)
+from partita.engine import Outcome
+from partita.engine.protocol import Message
+from partita.engine.protocol.commands import Evaluate, Iterated, Restore, Segment, Snapshot, Steps, dot, scale
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     AppendJournal,
@@ -28,14 +20,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.journaled_method import JournalMismatch
-from partita.engine.protocol.messages import (
-    Assignment,
-    AssignmentResult,
-    Command,
-    CommandResult,
-    Message,
-    Saved,
-)
+from partita.engine.protocol.messages import Assignment, AssignmentResult, Command, CommandResult, Saved
 from tests.protocol.directing import STEPS, Stage, descent, staged
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from partita.engine.protocol import Message, VectorShard
 from partita.engine.protocol.commands import (
     Combine,
     Evaluate,
@@ -13,13 +14,7 @@ from partita.engine.protocol.commands import (
 )
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.messages import (
-    Command,
-    Contribution,
-    Heartbeat,
-    Message,
-    Point,
-)
+from partita.engine.protocol.messages import Command, Contribution, Heartbeat, Point
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.vector_shard import (
     AddGradient,
@@ -29,7 +24,6 @@ from partita.engine.protocol.vector_shard import (
     OperationsDone,
     RunOperations,
     StoreGradient,
-    VectorShard,
     VectorShardEvent,
 )
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from partita.engine import Session
 from partita.engine.numerics import master
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.layout import gather, scatter
+from partita.engine.parameters import gather, initialise, scatter
+from partita.engine.protocol import Message
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assignment,
@@ -21,15 +21,13 @@ from partita.engine.protocol.messages import (
     Contribution,
     ContributionAck,
     FetchPoint,
-    Message,
     Point,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.task import HostContext
-from partita.engine.transport.counters import Counters
-from partita.engine.transport.payload import Payload, PayloadLike
+from partita.engine.transport import Counters, Payload, PayloadLike
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 

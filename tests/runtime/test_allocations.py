@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Session
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.layers import (
     Activation,
     Add,

@@ -9,27 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from partita.engine.parameters import (
-    SGD,
-    Adam,
-    Checkpoints,
-    InverseTime,
-    Layout,
-    Manifest,
-    Optimizer,
-    Slot,
-    Vector,
-    save_parameters,
-)
+from partita.engine import SGD, Adam, InverseTime, Optimizer
+from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Vector, save_parameters
+from partita.engine.protocol import Message
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, PushAck, Save, Saved
+from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask, SpoiltPush
 from partita.engine.runtime.shard_role import NotWritten
 from partita.engine.runtime.task import HostContext
-from partita.engine.transport.counters import Counters
-from partita.engine.transport.payload import Payload, PayloadLike
+from partita.engine.transport import Counters, Payload, PayloadLike
 
 SHAPES = {"weight": (6,)}
 TWO = ((Slot("weight", 0, 4),), (Slot("weight", 4, 6),))  # on two machines

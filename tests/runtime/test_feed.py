@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.runtime.feed import DatasetFeed, Sampler, node_major
-from partita.layers.box import Box
+from partita.layers import Box
 
 
 @given(

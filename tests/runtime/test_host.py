@@ -12,7 +12,8 @@ from types import FrameType
 
 import pytest
 
-from partita.engine.launch.launcher import StillRunning, ThreadLauncher
+from partita.engine.launch import ThreadLauncher
+from partita.engine.launch.launcher import StillRunning
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Failed, Heartbeat, Hello, Ready, SetUp, Stop
 from partita.engine.runtime import host

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed

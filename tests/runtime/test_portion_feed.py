@@ -11,7 +11,7 @@ from partita.engine.protocol.commands import Portions
 from partita.engine.runtime import portion_feed
 from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
-from partita.layers.box import Box
+from partita.layers import Box
 
 
 @given(examples=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 9), shuffled=st.booleans())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adam, Run, Session
-from partita.engine.drivers.evaluate import evaluate, predict
+from partita.engine import SGD, Adam, Cosine, Run, Session, evaluate, predict
 from partita.engine.drivers.session import Hosts
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.optimizers import Cosine
+from partita.engine.parameters import initialise
 from partita.engine.runtime.metrics import Metrics
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from tests.faults import toy

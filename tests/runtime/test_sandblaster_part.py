@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partita.engine.protocol import Message
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
@@ -19,15 +20,13 @@ from partita.engine.protocol.messages import (
     ContributionAck,
     FetchPoint,
     Heartbeat,
-    Message,
     Point,
 )
 from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
 from partita.engine.runtime.sandblaster_part import SandblasterPartRole
 from partita.engine.runtime.task import HostContext
-from partita.engine.transport.counters import Counters
-from partita.engine.transport.payload import Payload
+from partita.engine.transport import Counters, Payload
 from partita.layers import Conv2D, Dense, Graph, HalfSquaredError, MaxPool2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from tests.faults import toy

@@ -21,6 +21,7 @@ from partita.engine.parameters import (
     VectorStore,
     save_parameters,
 )
+from partita.engine.protocol import Message
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -45,7 +46,6 @@ from partita.engine.protocol.messages import (
     ContributionAck,
     FetchPoint,
     Heartbeat,
-    Message,
     MissingUnits,
     Point,
     Save,
@@ -55,8 +55,7 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime import sandblaster_shard
 from partita.engine.runtime.sandblaster_shard import CannotBeDone, SandblasterShardRole, SandblasterShardTask
 from partita.engine.runtime.task import HostContext
-from partita.engine.transport.counters import Counters
-from partita.engine.transport.payload import Payload, PayloadLike
+from partita.engine.transport import Counters, Payload, PayloadLike
 
 SHAPES = {"weight": (10,)}
 TWO = ((Slot("weight", 0, 6),), (Slot("weight", 6, 10),))  # on two machines

@@ -10,9 +10,8 @@ import pytest
 
 from partita.engine import SGD, Adagrad, HostError, Optimizer, Session
 from partita.engine.drivers.session import Hosts
-from partita.engine.launch.processes import ProcessLauncher
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.optimizers import UpdateContext
+from partita.engine.launch import ProcessLauncher
+from partita.engine.parameters import UpdateContext, initialise
 from partita.layers import (
     Dense,
     Full,

@@ -11,14 +11,14 @@ import pytest
 
 from partita.engine import SGD, Session
 from partita.engine.drivers.session import Hosts
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.instruction_scheduler import AHEAD
 from partita.engine.protocol.messages import Tensor
 from partita.engine.runtime.trace import COMMUNICATION, PartTrace, Recorder, StepTrace
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Plan, partition
-from partita.partitioner.ir.program import COMPUTES, Op, Program, parse_program
+from partita.partitioner import Cluster, Op, Plan, Program, parse_program, partition
+from partita.partitioner.ir.program import COMPUTES
 
 STEPS = 3
 

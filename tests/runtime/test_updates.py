@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine import SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
 from partita.engine.numerics import downcast_array
-from partita.engine.parameters import SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
 from partita.partitioner import Cluster, partition

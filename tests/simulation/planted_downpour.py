@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
+from partita.engine.protocol import DownpourClient, DownpourCoordinator, Membership, ParameterShard
 from partita.engine.protocol.coordinator_effects import Restart
-from partita.engine.protocol.downpour_client import DownpourClient, SavePushRecord, StepBegins
-from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.downpour_client import SavePushRecord, StepBegins
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.membership import HeartbeatPolicy, Membership
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, PushRecord, Saved
-from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, _Part
+from partita.engine.protocol.parameter_shard import ApplyGradient, _Part
 from partita.engine.protocol.shard_client import Install
 from tests.simulation.outcomes import Planted
 

@@ -8,21 +8,19 @@ from typing import Any
 
 import msgspec
 
+from partita.engine.protocol import Membership, SandblasterClient, SandblasterCoordinator, VectorShard
 from partita.engine.protocol.command_tracker import Purpose
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
 from partita.engine.protocol.coordinator_effects import Commit, Restart
 from partita.engine.protocol.events import Persist, Send
-from partita.engine.protocol.membership import HeartbeatPolicy, Membership
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import AssignmentResult, Contribution, Failed, Saved
-from partita.engine.protocol.sandblaster_client import SandblasterClient
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import (
     AddGradient,
     LoadCheckpoint,
     MoveGradient,
     RunOperations,
     StoreGradient,
-    VectorShard,
 )
 from partita.engine.protocol.work_scheduler import WorkScheduler
 from tests.simulation.outcomes import Planted

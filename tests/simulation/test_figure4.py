@@ -17,8 +17,8 @@ from examples.race.downpour import Downpour
 from examples.race.machines import Fleet, Times
 from examples.race.sandblaster import Sandblaster
 from examples.race.setting import Run, Setting
-from partita.engine.methods import LBFGS
-from partita.engine.parameters import SGD, Adagrad, Vector
+from partita.engine import LBFGS, SGD, Adagrad
+from partita.engine.parameters import Vector
 from partita.engine.runtime.feed import Sampler
 
 COURSE = list[tuple[float, Vector]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.methods import LBFGS, Objective
+from partita.engine import LBFGS, Objective
+from partita.engine.protocol import Topology
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.names import Topology
 from partita.engine.runtime.simulation.sandblaster import Machines, play
 from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
 from partita.engine.runtime.simulation.scenario import Environment

@@ -14,7 +14,8 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.messages import Credit, Fetch, Message, Peer
+from partita.engine.protocol import Message
+from partita.engine.protocol.messages import Credit, Fetch, Peer
 from partita.engine.transport.outbound import ACK_TIMEOUT_S, MAX_UNACKED_BYTES, OutboundConnection
 from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.rendezvous import Rendezvous

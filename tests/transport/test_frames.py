@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.messages import Fetch, Peer, Tensor, encode
+from partita.engine.protocol import encode
+from partita.engine.protocol.messages import Fetch, Peer, Tensor
 from partita.engine.transport import Counters, Payload
 from partita.engine.transport.authenticator import admission, parse_request
 from partita.engine.transport.inbound import InboundConnections

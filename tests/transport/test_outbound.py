@@ -5,7 +5,8 @@ from typing import cast
 import pytest
 import zmq
 
-from partita.engine.protocol.messages import Credit, Message, Peer
+from partita.engine.protocol import Message
+from partita.engine.protocol.messages import Credit, Peer
 from partita.engine.transport import PeerStalled
 from partita.engine.transport.outbound import OutboundConnection
 from partita.engine.transport.reassembly import Reassembly

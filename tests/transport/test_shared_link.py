@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.messages import Credit, Fetch, encode
+from partita.engine.protocol import encode
+from partita.engine.protocol.messages import Credit, Fetch
 from partita.engine.transport import KeyPair
 from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.rendezvous import Rendezvous

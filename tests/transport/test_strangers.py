@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from partita.engine.protocol.messages import Fetch, Peer, encode
+from partita.engine.protocol import encode
+from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.transport import KeyPair, Mailbox
 from partita.engine.transport.sockets import SocketFactory
 from partita.engine.transport.wire import MAX_FRAME_BYTES, frames

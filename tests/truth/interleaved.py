@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine import Optimizer
 from partita.engine.numerics import master, stored, upcast_array
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.layout import gather, scatter
-from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.parameters import gather, initialise, scatter
+from partita.engine.protocol import InstructionScheduler, Message
 from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.instruction_scheduler import (
     BeginStep,
     Completed,
     Compute,
-    InstructionScheduler,
     Kind,
     Place,
     ScheduledInstruction,
@@ -31,18 +30,16 @@ from partita.engine.protocol.instruction_scheduler import (
     StepOver,
     Transmit,
 )
-from partita.engine.protocol.messages import Message
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed, node_major
 from partita.engine.runtime.updates import LocalOptimizer
-from partita.engine.transport.payload import Payload
-from partita.layers import Graph
-from partita.layers.box import BoxSet
+from partita.engine.transport import Payload
+from partita.layers import BoxSet, Graph
 from partita.layers.layer import Placeholder
-from partita.partitioner import Cluster, Op, Plan, Program, StepKind, partition
+from partita.partitioner import Cluster, Instruction, Op, Plan, Program, StepKind, partition
 from partita.partitioner.ir.buffer import Buffer, activations
-from partita.partitioner.ir.program import COMPUTES, Instruction
+from partita.partitioner.ir.program import COMPUTES
 from tests.partitioner.symbolic_host import beside_each_other
 
 Array = npt.NDArray[Any]

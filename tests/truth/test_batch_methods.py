@@ -20,9 +20,8 @@ from scipy import optimize
 from benchmarks._batch_inline import played
 from benchmarks._batch_problems import PROBLEMS, Problem
 from benchmarks._batch_references import Found, Reference, by_scipy, by_torch
-from partita.engine.drivers.minimise import Minimum, minimise
-from partita.engine.methods import LBFGS, LineSearchMethod, NonlinearCG
-from partita.engine.parameters.initialise import initialise
+from partita.engine import LBFGS, LineSearchMethod, Minimum, NonlinearCG, minimise
+from partita.engine.parameters import initialise
 
 CONVEX = ("digits", "iris", "wine", "breast_cancer", "diabetes", "linnerud")
 TWO_LAYERS = tuple(f"{name}, two layers" for name in CONVEX)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.optimizers import LARS, SGD, Momentum, Optimizer
+from partita.engine import LARS, SGD, Momentum, Optimizer
+from partita.engine.parameters import initialise
 from partita.partitioner import Cluster, Plan, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans

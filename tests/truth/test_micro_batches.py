@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from partita.engine import SGD, Momentum
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.optimizers import LARS, Optimizer
+from partita.engine import LARS, SGD, Momentum, Optimizer
+from partita.engine.parameters import initialise
 from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, StepKind, Whole, partition
 from tests.draws import examples

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Downpour, RunFailed, train
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.engine.runtime.nonfinite import NonfiniteArray
 from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Node, OneToOne, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Plan, RowSplit, partition
-from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner import Cluster, Plan, RowSplit, StepKind, partition
 from tests.truth.interleaved import InterleavedReplica, draw_batch
 
 

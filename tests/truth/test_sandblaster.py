@@ -7,7 +7,7 @@ import pytest
 from benchmarks._batch_problems import PROBLEMS
 from benchmarks._batch_references import Reference, by_scipy
 from partita.engine import LBFGS, Iteration, Run, Sandblaster, train
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters import initialise
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import run_on_threads
 

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partita.engine import Session
-from partita.engine.parameters import Checkpoints, Manifest, ShardRecord, ShardSnapshot, gather, scatter
-from partita.engine.parameters.initialise import initial_vector, initialise
-from partita.engine.parameters.optimizers import SGD
+from partita.engine import SGD, Session
+from partita.engine.parameters import (
+    Checkpoints,
+    Manifest,
+    ShardRecord,
+    ShardSnapshot,
+    gather,
+    initialise,
+    scatter,
+)
+from partita.engine.parameters.initialise import initial_vector
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import (

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from partita.engine import Session
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.optimizers import SGD
+from partita.engine import SGD, Session
+from partita.engine.parameters import initialise
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers.layer import Placeholder
 from partita.partitioner import Cluster, Plan, RowSplit, StepKind, partition
