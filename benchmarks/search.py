@@ -22,9 +22,9 @@ from benchmarks._machine import describe
 from benchmarks._networks import WORKS
 from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Machine, Plan, partition
-from partita.partitioner.search.evaluator import Evaluator
-from partita.partitioner.search.layouts import equal
+from partita.partitioner.search.spread import equal
 from partita.partitioner.search.task import Task
+from partita.partitioner.search.trials import Evaluator
 
 FAST_AND_SLOW: Final = Cluster(tuple(Machine(f"m{n}", speed=4.0 if n == 0 else 1.0) for n in range(4)))
 BATCH: Final = 32

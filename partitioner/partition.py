@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
-from partita.partitioner.assign.assign import assigned
 from partita.partitioner.assign.cuts import Cuts, check_cuts, plain
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import products_for
 from partita.partitioner.gc_paused import gc_paused
-from partita.partitioner.ir.sizes import PRECISIONS, Sizes
-from partita.partitioner.lower.lowering import Lowering
+from partita.partitioner.ir.sizes import PRECISIONS
 from partita.partitioner.plan import Plan
 from partita.partitioner.search.fitting import what_would_fit
 from partita.partitioner.search.strategies import STRATEGIES
@@ -65,12 +65,7 @@ def partition(
     cuts = {layer: plain(cut) for layer, cut in cuts.items()}
     task = Task(graph, cluster, batch, precision, cuts, micro_batches)
     with gc_paused():
-        decision = STRATEGIES[strategy](task)
-        owned = assigned(graph, len(cluster), decision.cuts)
-        sizes = Sizes(graph, batch, precision, decision.micro_batches)
-        lowered = Lowering(owned, sizes, decision.programs)
-        products = products_for(processor())
-        plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches, products, lowered)
+        plan = replace(STRATEGIES[strategy](task), products=products_for(processor()))
         _check_memory(plan, task, strategy)
     return plan
 

@@ -13,7 +13,7 @@ from typing import Final
 from partita.engine.profile.recuts import copies, inputs, places, tiles
 from partita.partitioner.cluster.cluster import Cluster, Link
 from partita.partitioner.plan import Plan
-from partita.partitioner.search.strategies.automatic import MICRO_BATCHES
+from partita.partitioner.search.strategies import MICRO_BATCHES
 
 GIGABITS: Final = (1, 10, 25, 100)
 """Rates of common links, in Gbit/s."""

@@ -1,6 +1,6 @@
 """The search behind the automatic plan: it chooses among cuts by their predicted cost.
 
-task            the problem, prices of its pieces, and the decision
+task            the problem, and prices of its pieces
 groups          sets of machines worth trying
 spread          a network over a group: every layer in proportion to the machines' speeds
 layers          whole layers in order, balanced by cost
@@ -12,6 +12,7 @@ moves           small changes of a plan
 trials          simulation of candidate plans, with the best so far
 local           improves a plan by simulating its moves
 fitting         suggestions when no plan fits into memory
+strategies      the automatic plan and two simple ones
 """
 
 __all__: list[str] = []

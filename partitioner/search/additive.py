@@ -7,9 +7,9 @@ geometry are priced once.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -22,12 +22,11 @@ from partita.partitioner.assign.cuts import (
     Replicated,
     RowSplit,
     Whole,
-    cut_layer,
     following,
     follows_input,
 )
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
@@ -35,12 +34,9 @@ from partita.partitioner.search.message_counts import (
     MessageCounts,
     Numbers,
     Runs,
-    are_copies,
     count_messages,
     exchanged,
-    homes,
     joined,
-    without_own,
 )
 from partita.partitioner.search.task import Task
 
@@ -57,6 +53,8 @@ COMPARED: Final = 100
 MOST_KINDS: Final = 32
 """Machines that represent all others when the cheapest message is looked for."""
 
+T = TypeVar("T")
+
 
 class Additive:
     """Costs of layouts for one task."""
@@ -64,16 +62,22 @@ class Additive:
     def __init__(self, task: Task) -> None:
         self.task, self.graph, self.n_machines = task, task.graph, len(task.cluster)
         self._geometry = task.geometry
-        self._known: dict[Hashable, float] = {}
-        self._tables: dict[Hashable, Numbers] = {}
-        self._copies: dict[int, bool] = {}
+        self._known: dict[Hashable, Any] = {}
         self._moved: dict[Hashable, tuple[MessageCounts, MessageCounts]] = {}
-        self._kernels: dict[Hashable, Numbers] = {}
-        self._pieces: dict[tuple[str, Choice], tuple[Piece, ...]] = {}
-        self._needed: dict[Hashable, Runs] = {}
-        self._runs: dict[Hashable, Runs] = {}
+        self._none = MessageCounts.none(self.n_machines)
+        self._consumers = {
+            grid.name: tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
+            for grid in self.graph.computed
+        }
         self.least_send_s, self.least_receive_s = self._least()
         self.interrupts = np.array([task.costs.interrupts(m) for m in range(self.n_machines)])
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Makes a value once for a key, which begins with the kind of value."""
+        found: T | None = self._known.get(key)
+        if found is None:
+            found = self._known[key] = make()
+        return found
 
     def tables(self, choices: Mapping[str, Sequence[Choice]], *, exchange: float = 1.0) -> list[Table]:
         """Tabulates the model over the choices; exchanges are multiplied by `exchange`."""
@@ -99,7 +103,7 @@ class Additive:
 
     def _scopes(self, grid: Grid, choices: Mapping[str, Sequence[Choice]]) -> list[tuple[str, ...]]:
         """Groups the consumers of a layer: all in one table, or each in its own if that is too large."""
-        consumers = self._consumers(grid)
+        consumers = self._consumers[grid.name]
         limit = min(JOINT_LIMIT, JOINT_MACHINES // self.n_machines)
         if len(consumers) > 1 and _combinations((grid.name, *consumers), choices) > limit:
             return [(name,) for name in consumers]
@@ -114,26 +118,29 @@ class Additive:
         all.
         """
         names = (grid.name, *scope)
-        key = tuple((self._geometry[name], tuple(map(_without_sizes, choices[name]))) for name in names)
-        if key not in self._tables:
+
+        def priced() -> Numbers:
             costs = np.empty([len(choices[name]) for name in names])
             for place in np.ndindex(*costs.shape):
                 cuts = {name: choices[name][n] for name, n in zip(names, place, strict=True)}
                 costs[place] = self.exchange_s(grid, cuts)
-            self._tables[key] = costs
-        return self._tables[key]
+            return costs
 
-    def _consumers(self, grid: Grid) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
+        key = tuple((self._geometry[name], tuple(map(_without_sizes, choices[name]))) for name in names)
+        return self._once(("exchanges", key), priced)
 
     def cost_s(self, cuts: Mapping[str, Choice]) -> float:
         """Prices a whole plan, in seconds."""
         total = 0.0
         for grid in self.graph.computed:
             total += self.compute_s(grid, cuts.get(grid.name))
-            if consumers := self._consumers(grid):
-                total += self.exchange_s(grid, {n: cuts.get(n) for n in (grid.name, *consumers)})
+            if len(near := self._near(grid, cuts)) > 1:
+                total += self.exchange_s(grid, near)
         return total
+
+    def _near(self, grid: Grid, cuts: Mapping[str, Choice]) -> dict[str, Choice]:
+        """Selects the cuts of a layer and of its consumers."""
+        return {name: cuts.get(name) for name in (grid.name, *self._consumers[grid.name])}
 
     def compute_s(self, grid: Grid, cut: Choice) -> float:
         """Prices the slowest piece and the exchange inside the layer: shared weights, sums over inputs.
@@ -142,98 +149,84 @@ class Additive:
         """
         if cut is None:
             return 0.0
-        key = (self._geometry[grid.name], cut)
-        if key not in self._known:
+
+        def priced() -> float:
             pieces = self.pieces(grid, cut)
             took = max(self.task.piece_s(piece, pieces) for piece in pieces)
-            self._known[key] = took + self._shared_weights_s(grid, pieces) + self._exchanged_s(grid, pieces)
-        return self._known[key]
+            return took + self._shared_weights_s(grid, pieces) + self._seconds(grid, self._inside(grid, cut))
 
-    def _exchanged_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
-        up = exchanged(pieces, self.n_machines)
-        if not up.sent.any():
-            return 0.0
-        row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), BLOCK))
-        ways = (up, up.reversed) if self.task.train else (up,)
-        return sum(self._seconds(way, row_bytes) for way in ways)
+        return self._once(("compute", self._geometry[grid.name], cut), priced)
+
+    def _inside(self, grid: Grid, cut: Choice) -> tuple[MessageCounts, MessageCounts]:
+        """Counts messages forward and backward between machines of a layer cut by its inputs."""
+
+        def counted() -> tuple[MessageCounts, MessageCounts]:
+            pieces = self.pieces(grid, cut)
+            up = self._none if pieces[0].inputs is None else exchanged(pieces, self.n_machines)
+            return up, up.reversed if self.task.train else self._none
+
+        return self._once(("inside", self._geometry[grid.name], cut), counted)
 
     def exchange_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> float:
         """Prices a layer's activations forward, its gradients backward, and summaries of scores.
 
-        Args:
-            grid: the layer.
-            cuts: cuts of the layer and of its consumers.
+        The cuts are those of the layer and of its consumers.
         """
-        key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
-        if key not in self._known:
-            up, down = self._move(grid, cuts)
-            row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), BLOCK))
-            found = self._seconds(up, row_bytes) + self._seconds(down, row_bytes)
-            self._known[key] = found + sum(self._loss_s(grid, name, cuts) for name in cuts)
-        return self._known[key]
+        return self._once(
+            ("exchange", self._key(cuts)),
+            lambda: (
+                self._seconds(grid, self._move(grid, cuts))
+                + sum(self._loss_s(grid, name, cuts) for name in cuts)
+            ),
+        )
 
     def moved(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[MessageCounts, MessageCounts]:
         """Counts messages forward and backward for the consumers that the cuts name."""
-        key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
+        key = self._key(cuts)
         if key not in self._moved:
             if 8 * self.n_machines * len(self._moved) >= REMEMBERED:
                 self._moved.clear()
             self._moved[key] = self._move(grid, cuts)
         return self._moved[key]
 
+    def _key(self, cuts: Mapping[str, Choice]) -> Hashable:
+        return tuple((self._geometry[name], cut) for name, cut in cuts.items())
+
     def _move(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[MessageCounts, MessageCounts]:
-        owned, pieces = self.runs(grid, cuts[grid.name]), self.pieces(grid, cuts[grid.name])
+        owned, n_machines = self.runs(grid, cuts[grid.name]), self.n_machines
         edges = [(name, number) for name, number in self.graph.consumers(grid.name) if name in cuts]
         needed = [self.needed(grid, name, number, cuts) for name, number in edges]
-        up = self._sent(owned, joined(needed, self.n_machines), pieces)
+        up = count_messages(owned, joined(needed, n_machines), n_machines)
         if not self.task.train or grid.name not in self.graph.needs_gradient:
-            return up, MessageCounts.none(self.n_machines)
+            return up, self._none
         returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, needed, strict=True)]
         if len(returned) == 1 and returned[0] is needed[0]:
             return up, up.reversed
-        down = MessageCounts.none(self.n_machines)
-        for runs in returned:
-            down = down + self._sent(owned, runs, pieces).reversed
-        return up, down
+        down = np.sum([count_messages(owned, runs, n_machines) for runs in returned], axis=0)
+        return up, MessageCounts(*down).reversed
 
-    def _sent(self, owned: Runs, needed: Runs, pieces: Sequence[Piece]) -> MessageCounts:
-        """Counts messages forward: a machine with a copy reads that; others receive from the first owner."""
-        if self._are_copies(pieces):
-            needed = without_own(needed, pieces, self.n_machines)
-        return count_messages(owned, needed, self.n_machines)
-
-    def _are_copies(self, pieces: Sequence[Piece]) -> bool:
-        """Identifies pieces by `id`, because `pieces` keeps them."""
-        found = self._copies.get(id(pieces))
-        if found is None:
-            found = self._copies[id(pieces)] = are_copies(pieces)
-        return found
-
-    def _returned(self, listener: str, needed: Runs, cuts: Mapping[str, Choice]) -> Runs:
+    def _returned(self, consumer: str, needed: Runs, cuts: Mapping[str, Choice]) -> Runs:
         """Selects the machines that return gradients: of a replicated loss, the first alone."""
-        if not isinstance(cuts[listener], Replicated) or listener not in self.graph.losses:
+        cut, grid = cuts[consumer], self.graph[consumer]
+        if (
+            not isinstance(cut, Replicated)
+            or consumer not in self.graph.losses
+            or self._stays(consumer, cuts)
+        ):
             return needed
-        if self._stays(listener, cuts):
-            return needed
-        first = min(piece.machine for piece in self.pieces(self.graph[listener], cuts[listener]))
-        kept = needed.machines == first
-        return Runs(needed.machines[kept], needed.starts[kept], needed.stops[kept])
+        return needed.only(needed.machines == min(piece.machine for piece in self.pieces(grid, cut)))
 
     def pieces(self, grid: Grid, cut: Choice) -> tuple[Piece, ...]:
         """Makes the pieces of a cut."""
-        key = grid.name, cut
-        if key not in self._pieces:
-            assert cut is not None, f"{grid.name} lies where its scores do"
-            source = self.graph[grid.sources[0]]
-            self._pieces[key] = cut_layer(grid, cut, machines=self.n_machines, source=source)
-        return self._pieces[key]
+        assert cut is not None, f"{grid.name} lies where its scores do"
+        return self._once(("pieces", grid.name, cut), lambda: self.task.pieces(grid, cut))
 
     def runs(self, grid: Grid, cut: Choice) -> Runs:
         """Makes the rows of each machine under a cut; rows of copies count for the first owner."""
-        key = self._geometry[grid.name], cut
-        if key not in self._runs:
-            self._runs[key] = Runs.of(homes(self.pieces(grid, cut)), width=_width(grid))
-        return self._runs[key]
+        return self._once(
+            ("runs", self._geometry[grid.name], cut),
+            lambda: Runs.owned(self.pieces(grid, cut), self.n_machines, width=_width(grid)),
+        )
 
     def placed(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Piece, ...]:
         """Makes the pieces of a layer under its cut and that of its input, which it may follow."""
@@ -242,27 +235,29 @@ class Additive:
             return pieces
         return following(pieces, self.pieces(self.graph[below], cuts[below]))
 
-    def needed(self, grid: Grid, listener: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
+    def needed(self, grid: Grid, consumer: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
         """Finds the rows of a layer that each machine needs along one input of a consumer."""
-        if self._stays(listener, cuts) and self.graph[listener].sources[0] == grid.name:
+        if self._stays(consumer, cuts) and self.graph[consumer].sources[0] == grid.name:
             return self.runs(grid, cuts[grid.name])  # a loss that lies with its scores
-        if cuts[listener] is None:
+        if cuts[consumer] is None:
             return Runs.of({})
-        below = cuts[grid.name] if follows_input(cuts[listener]) else None
-        key = (self._geometry[grid.name], self._geometry[listener], number, cuts[listener], below)
-        if key not in self._needed:
-            pieces = self.placed(self.graph[listener], cuts)
+
+        def found() -> Runs:
+            pieces = self.placed(self.graph[consumer], cuts)
             columns = grid.is_picture and any(piece.columns is not None for piece in pieces)
             needed = {
                 p.machine: Box((p.inputs,))
                 if p.inputs
                 else self.graph.source_rows(
-                    listener, p.box if columns else p.box.on(1), number, columns=columns
+                    consumer, p.box if columns else p.box.on(1), number, columns=columns
                 ).hull
                 for p in pieces
             }
-            self._needed[key] = Runs.of(needed, width=_width(grid))
-        return self._needed[key]
+            return Runs.of(needed, width=_width(grid))
+
+        below = cuts[grid.name] if follows_input(cuts[consumer]) else None
+        layers = self._geometry[grid.name], self._geometry[consumer]
+        return self._once(("needed", layers, number, cuts[consumer], below), found)
 
     def _stays(self, loss: str, cuts: Mapping[str, Choice]) -> bool:
         """Whether a loss lies with its scores, also where it is replicated there."""
@@ -278,64 +273,64 @@ class Additive:
         Sums kernel seconds, and beside or on top of them messages: activations in and out, and gradients of
         consumers that add them up by machine.
         """
-        kernels, communication = np.zeros(self.n_machines), np.zeros(self.n_machines)
+        kernels, communication = np.zeros((2, self.n_machines))
         for grid in self.graph.computed:
-            cut, consumers = cuts.get(grid.name), self._consumers(grid)
+            cut, near = cuts.get(grid.name), self._near(grid, cuts)
             if cut is not None:
                 kernels += self._kernels_s(grid, cuts)
-                internal = exchanged(self.pieces(grid, cut), self.n_machines)
-                communication += internal.sent * self.least_send_s + internal.received * self.least_receive_s
-            if consumers:
-                up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *consumers)})
-                for way in (up, down) if self._adds_by_part(consumers) else (up,):
-                    took = way.sent * self.least_send_s + way.received * self.least_receive_s
-                    communication += took * self.task.n_micro_batches
+                communication += self._least_s(self._inside(grid, cut)[0])
+            if len(near) > 1:
+                up, down = self.moved(grid, near)
+                ordered = (self.graph[n].layer.connectivity.ordered_gradients for n in near if n != grid.name)
+                for way in (up,) if any(ordered) else (up, down):
+                    communication += self._least_s(way) * self.task.n_micro_batches
         both = np.where(self.interrupts, kernels + communication, np.maximum(kernels, communication))
         return float(both.max())
 
     def _kernels_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> Numbers:
         """Sums kernel seconds of each machine for a layer; a replicated loss counts nothing."""
-        cut = cuts[grid.name]
-        key = self._geometry[grid.name], cut, cuts.get(grid.sources[0]) if follows_input(cut) else None
-        if key not in self._kernels:
+
+        def summed() -> Numbers:
             found, pieces = np.zeros(self.n_machines), self.placed(grid, cuts)
             for piece in pieces if len(pieces) == 1 or grid.name not in self.graph.losses else ():
                 found[piece.machine] = self.task.piece_s(piece, pieces)
-            self._kernels[key] = found
-        return self._kernels[key]
+            return found
 
-    def size(self, choices: Mapping[str, Choice]) -> int:
+        cut = cuts[grid.name]
+        below = cuts.get(grid.sources[0]) if follows_input(cut) else None
+        return self._once(("kernels", self._geometry[grid.name], cut, below), summed)
+
+    def _least_s(self, way: MessageCounts) -> Numbers:
+        return way.sent * self.least_send_s + way.received * self.least_receive_s
+
+    def size(self, cuts: Mapping[str, Choice]) -> int:
         """Estimates the number of instructions of a candidate, with the effort of comparing arriving rows."""
         found = 0.0
         for grid in self.graph.computed:
-            cut = choices.get(grid.name)
+            cut, near = cuts.get(grid.name), self._near(grid, cuts)
             pieces = () if cut is None else self.pieces(grid, cut)
             found += 5 * max(len(pieces), 1) + 6 * grid.shares_weights * len(pieces)
             if pieces and pieces[0].inputs is not None:
                 found += 2 * _to_each_other(len(pieces))
-            if consumers := self._consumers(grid):
-                up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *consumers)})
-                for way in (up, down):
+            if len(near) > 1:
+                for way in self.moved(grid, near):
                     found += 3 * float(way.sent.sum()) + float((way.received**2).sum()) / COMPARED
-                if any(self._exchanges_summaries(name) and choices.get(name) is None for name in consumers):
+                if any(near[name] is None and _summary_rows(self.graph[name]) for name in near):
                     found += _to_each_other(len(pieces))
         return int(found)
 
-    def _exchanges_summaries(self, name: str) -> bool:
-        """Whether the machines of a loss exchange summaries of their scores."""
-        layer = self.graph[name].layer
-        return isinstance(layer, Loss) and bool(layer.summary_rows)
+    def _seconds(self, grid: Grid, ways: Sequence[MessageCounts]) -> float:
+        """Prices messages of a layer's rows: of machines with most messages or bytes, with one latency."""
+        row_bytes = self._n_bytes(BufferKind.ACTIVATIONS, grid)
+        return sum(self._way_s(way, row_bytes) for way in ways if way.sent.any())
 
-    def _adds_by_part(self, consumers: Sequence[str]) -> bool:
-        return all(not self.graph[name].layer.connectivity.ordered_gradients for name in consumers)
+    def _n_bytes(self, kind: BufferKind, grid: Grid) -> int:
+        return self.task.costs.sizes.n_bytes(Operand(Buffer(kind, grid.name), BLOCK))
 
-    def _seconds(self, way: MessageCounts, row_bytes: int) -> float:
-        """Prices the machine with most messages and the one with most bytes, with one latency."""
-        if not way.sent.any():
-            return 0.0
-        took = 0.0
-        for m in {int(np.argmax(way.sent + way.received)), int(np.argmax(way.sent_rows + way.received_rows))}:
-            other = int(np.argmax((way.sent + way.received) * (np.arange(self.n_machines) != m)))
+    def _way_s(self, way: MessageCounts, row_bytes: int) -> float:
+        took, n_messages = 0.0, way.sent + way.received
+        for m in {int(np.argmax(n_messages)), int(np.argmax(way.sent_rows + way.received_rows))}:
+            other = int(np.argmax(n_messages * (np.arange(self.n_machines) != m)))
             communication = wire = latency = 0.0
             for count, rows, ends in (
                 (way.sent[m], way.sent_rows[m], (m, other)),
@@ -353,24 +348,18 @@ class Additive:
         """Prices sending shared weights to every other machine, and returning their gradients."""
         if not grid.shares_weights or len(pieces) == 1:
             return 0.0
-        took = 0.0
-        for kind in (
-            (BufferKind.PARAMETERS, BufferKind.GRADIENT) if self.task.train else (BufferKind.PARAMETERS,)
-        ):
-            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(kind, grid.name), BLOCK))
-            took += self._to_each(n_bytes, [piece.machine for piece in pieces])
-        return took
+        kinds = (BufferKind.PARAMETERS, BufferKind.GRADIENT)[: 1 + self.task.train]
+        machines = [piece.machine for piece in pieces]
+        return sum(self._to_each(self._n_bytes(kind, grid), machines) for kind in kinds)
 
     def _loss_s(self, grid: Grid, loss: str, cuts: Mapping[str, Choice]) -> float:
         """Prices a loss that lies with its scores, and the exchange of summaries."""
-        layer = self.graph[loss].layer
-        if cuts[loss] is not None or not isinstance(layer, Loss) or self.graph[loss].sources[0] != grid.name:
+        if loss == grid.name or cuts[loss] is not None or self.graph[loss].sources[0] != grid.name:
             return 0.0
         evaluators = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
         took = max(self.task.layer_s(loss, BLOCK, machine) for machine in evaluators) / len(evaluators)
-        if layer.summary_rows and len(evaluators) > 1:
-            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(BufferKind.SUMMARY, loss), BLOCK))
-            took += self._to_each(n_bytes, evaluators)
+        if _summary_rows(self.graph[loss]) and len(evaluators) > 1:
+            took += self._to_each(self._n_bytes(BufferKind.SUMMARY, self.graph[loss]), evaluators)
         return took
 
     def _to_each(self, n_bytes: int, machines: Sequence[int]) -> float:
@@ -386,6 +375,10 @@ class Additive:
         some = sorted({*firsts.values(), *lasts.values()})[:MOST_KINDS]
         costs = [self.task.costs.message(1, a, b) for a in some for b in some if a != b]
         return min((c.send_s for c in costs), default=0.0), min((c.receive_s for c in costs), default=0.0)
+
+
+def _summary_rows(grid: Grid) -> int:
+    return grid.layer.summary_rows if isinstance(grid.layer, Loss) else 0
 
 
 def _width(grid: Grid) -> int:

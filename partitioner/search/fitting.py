@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count, islice, takewhile
 from typing import Final
 
 from partita.layers.graph import Grid
@@ -13,8 +15,7 @@ from partita.partitioner.cluster.cluster import Cluster, Machine
 from partita.partitioner.ir.sizes import PRECISIONS
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layers import in_order
-from partita.partitioner.search.layouts import over
-from partita.partitioner.search.spread import spread
+from partita.partitioner.search.spread import over, spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.text import readable_bytes
 
@@ -38,8 +39,7 @@ def by_memory(task: Task) -> dict[str, Cut]:
         n_bytes += 2 * grid.nodes_per_row * task.batch * PRECISIONS[task.precision]
         return n_bytes / task.limits.get(machine, NO_LIMIT)
 
-    machines = range(len(task.cluster))
-    return spread(task.graph, machines, task.by_hand, row_share, n_machines=len(task.cluster))
+    return spread(task, range(len(task.cluster)), row_share)
 
 
 def fits(task: Task) -> bool:
@@ -82,7 +82,7 @@ def _tried(task: Task) -> Iterator[Cuts]:
     yield over(task, (largest,))
     yield by_memory(task)
     yield over(task, machines)
-    yield in_order(task, machines)
+    yield in_order(task)
 
 
 def _more_machines(task: Task) -> Iterator[str]:
@@ -92,40 +92,32 @@ def _more_machines(task: Task) -> Iterator[str]:
     low, high = len(machines), min(2 * len(machines), MOST_MACHINES)
     if low >= high:
         return
-    while not fits(replace(task, cluster=_enlarged(task.cluster, like, high))):
+
+    def suffice(size: int) -> bool:
+        return fits(replace(task, cluster=_enlarged(task.cluster, like, size)))
+
+    while not suffice(high):
         if high == MOST_MACHINES:
             return
         low, high = high, min(2 * high, MOST_MACHINES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(replace(task, cluster=_enlarged(task.cluster, like, middle))):
-            high = middle
-        else:
-            low = middle
-    memory = readable_bytes(like.memory_bytes or 0)
-    if len({machine.memory_bytes for machine in machines}) == 1:
-        yield f"{counted(high, 'machine')} of {memory}"
-    else:
-        yield f"{counted(high - len(machines), 'more machine')} of {memory}"
+    least = bisect_left(range(low + 1, high), True, key=suffice) + low + 1
+    alike = len({machine.memory_bytes for machine in machines}) == 1
+    found = counted(least, "machine") if alike else counted(least - len(machines), "more machine")
+    yield f"{found} of {readable_bytes(like.memory_bytes or 0)}"
 
 
-def _enlarged(cluster: Cluster, like: Machine, count: int) -> Cluster:
+def _enlarged(cluster: Cluster, like: Machine, size: int) -> Cluster:
     names = {machine.name for machine in cluster.machines}
-    fresh = (name for n in range(10 * count) if (name := f"{like.name}+{n}") not in names)
-    added = [replace(like, name=next(fresh), host="") for _ in range(count - len(cluster))]
+    fresh = (name for n in range(10 * size) if (name := f"{like.name}+{n}") not in names)
+    added = [replace(like, name=next(fresh), host="") for _ in range(size - len(cluster))]
     return replace(cluster, machines=(*cluster.machines, *added))
 
 
 def _smaller_batch(task: Task) -> Iterator[str]:
-    batch = task.batch // 2
-    while batch and not fits(replace(task, batch=batch)):
-        batch //= 2
-    if batch:
-        yield f"batch {batch}"
+    halves = takewhile(bool, (task.batch >> n for n in count(1)))
+    yield from islice((f"batch {n}" for n in halves if fits(replace(task, batch=n))), 1)
 
 
 def _other_precision(task: Task) -> Iterator[str]:
-    for precision in {"float64": ("float32", "bfloat16"), "float32": ("bfloat16",)}.get(task.precision, ()):
-        if fits(replace(task, precision=precision)):
-            yield precision
-            return
+    shorter = {"float64": ("float32", "bfloat16"), "float32": ("bfloat16",)}.get(task.precision, ())
+    yield from islice((name for name in shorter if fits(replace(task, precision=name))), 1)

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.partitioner.assign.assign import stays_with_scores
-from partita.partitioner.assign.cuts import Cut, cut_layer
-from partita.partitioner.search.layouts import over
+from partita.layers.graph import Grid
+from partita.partitioner.assign.cuts import Cut
+from partita.partitioner.search.spread import over
 from partita.partitioner.search.task import Task
 
 HALVINGS = 50
 """Bisection steps for the least possible time of the busiest stage."""
 
 
-def in_order(task: Task, machines: Sequence[int]) -> dict[str, Cut]:
+def in_order(task: Task) -> dict[str, Cut]:
     """Places whole layers on one machine after the other; cuts by hand stand."""
-    return in_stages(task, [(machine,) for machine in machines])
+    return in_stages(task, [(machine,) for machine in range(len(task.cluster))])
 
 
 def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
     """Places runs of layers on one group of machines after the other; cuts by hand stand."""
-    free = [
-        grid.name
-        for grid in task.graph.computed
-        if grid.name not in task.by_hand and not stays_with_scores(task.graph, grid)
-    ]
-    took = _seconds_of(task, stages, free)
+    took = _seconds_of(task, stages)
     low, high = 0.0, min(sum(seconds) for seconds in took) * (1 + 1e-9)
     best = _filled(took, high)
     for _ in range(HALVINGS if len(stages) > 1 else 0):
@@ -40,25 +35,27 @@ def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
             high, best = middle, found
     assert best is not None, "one stage alone has room for all"
     cuts = {stage: over(task, stages[stage]) for stage in dict.fromkeys(best)}
-    return {**{layer: cuts[stage][layer] for layer, stage in zip(free, best, strict=True)}, **task.by_hand}
+    return {
+        **{layer: cuts[stage][layer] for layer, stage in zip(task.free, best, strict=True)},
+        **task.by_hand,
+    }
 
 
-def _seconds_of(task: Task, stages: Sequence[Sequence[int]], layers: Sequence[str]) -> list[list[float]]:
+def _seconds_of(task: Task, stages: Sequence[Sequence[int]]) -> list[list[float]]:
     """Prices each layer on each stage; stages of the same kinds of machines cost the same."""
+
+    def layer_s(grid: Grid, cut: Cut) -> float:
+        return max(task.layer_s(grid.name, piece.rows, piece.machine) for piece in task.pieces(grid, cut))
+
     known: dict[Sequence[int], list[float]] = {}
     found = []
     for stage in stages:
         kinds = tuple(stage) if task.by_hand else tuple(task.cluster.kinds[m] for m in stage)
         if kinds not in known:
             cuts = over(task, stage)
-            known[kinds] = [_seconds(task, layer, cuts[layer]) for layer in layers]
+            known[kinds] = [layer_s(grid, cuts[layer]) for layer, grid in task.free.items()]
         found.append(known[kinds])
     return found
-
-
-def _seconds(task: Task, layer: str, cut: Cut) -> float:
-    pieces = cut_layer(task.graph[layer], cut, machines=len(task.cluster))
-    return max(task.layer_s(layer, piece.rows, piece.machine) for piece in pieces)
 
 
 def _filled(took: Sequence[Sequence[float]], limit_s: float) -> list[int] | None:

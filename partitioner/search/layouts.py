@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
-from partita.partitioner.assign.assign import stays_with_scores
-from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Tiles, Whole
+from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, Tiles, Whole
 from partita.partitioner.assign.piece import boundaries
-from partita.partitioner.search.spread import spread
+from partita.partitioner.search.spread import over
 from partita.partitioner.search.task import Task
 
 PEERS: Final = 128
@@ -98,41 +97,8 @@ def _made(
 ) -> Iterable[Choice]:
     if grid.name in task.by_hand:
         return (task.by_hand[grid.name],)
-    if not stays_with_scores(task.graph, grid):
+    if grid.name in task.free:
         return maker(task, grid, group, cuts[grid.name])
     if maker is repeated:
         return maker(task, grid, group, Whole(group[0]))
     return (None, Whole(group[0])) if len(group) == 1 else (None,)
-
-
-def over(task: Task, group: Sequence[int]) -> Mapping[str, Cut]:
-    """Spreads the whole network over a group of machines, but for cuts by hand."""
-    found = task.spreads.get(tuple(group))
-    if found is None:
-        found = task.spreads[tuple(group)] = _spread_over(task, group)
-    return found
-
-
-def _spread_over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
-    kinds = task.cluster.kinds
-    known: dict[tuple[str, int], float] = {}
-
-    def row_s(grid: Grid, machine: int) -> float:
-        key = grid.name, kinds[machine]
-        if key not in known:
-            known[key] = task.layer_s(grid.name, grid.rows, machine) / grid.n_rows
-        return known[key]
-
-    return spread(task.graph, group, task.by_hand, row_s, n_machines=len(task.cluster))
-
-
-def equal(task: Task) -> dict[str, Cut]:
-    """Cuts every layer into equal pieces over all machines, as far as it has rows."""
-    found: dict[str, Cut] = {}
-    for grid in task.graph.computed:
-        if grid.name in task.by_hand:
-            found[grid.name] = task.by_hand[grid.name]
-        elif not stays_with_scores(task.graph, grid):
-            count = min(len(task.cluster), grid.n_rows) if grid.layer.cuttable else 1
-            found[grid.name] = Whole(0) if count == 1 else RowSplit(count)
-    return found

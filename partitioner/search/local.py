@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -28,23 +28,15 @@ RELIEVED: Final = 0.98
 """... or if the busiest threads are relieved below this share."""
 
 
-def improve(
-    task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]], *, enough: Callable[[], bool]
-) -> None:
+def improve(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]]) -> None:
     """Takes a move that helps and starts again, until a round of moves gains too little.
 
     Then the moves of nearly as good plans are tried too, because a better plan may be two changes away; this
     stops where it would cost much, as in large networks.
-
-    Args:
-        task: the problem.
-        trials: trials with a best plan to begin with, and the effort left.
-        choices: the layouts of each layer.
-        enough: whether the best plan is good enough.
     """
     tried: set[int] = set()
     aside = 0.0
-    while trials.left > 0 and not enough():
+    while trials.left > 0 and not trials.is_near:
         number = trials.nearest(tried, within=NEARLY)
         if number is None or aside > ASIDE or (tried and trials.size(number) > ASIDE):
             return
@@ -58,11 +50,9 @@ def improve(
         aside += (begun - trials.left) * bool(tried)
 
 
-def _gains(before: Score | None, now: Score | None) -> bool:
+def _gains(before: Score, now: Score) -> bool:
     """Whether a score is clearly better."""
-    if before is None or now is None or before.excess_bytes != now.excess_bytes:
-        return before != now
-    return now.step_s < WORTHWHILE * before.step_s
+    return before.excess_bytes != now.excess_bytes or now.step_s < WORTHWHILE * before.step_s
 
 
 def _ranked(
@@ -82,13 +72,13 @@ def _ranked(
     size = additive.size(plan) * task.n_micro_batches
     some = (move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False))
     candidates = [move for move in some if anew.share(move) * size <= trials.left]
-    cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))
+    cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(plan)
     costs = [additive.cost_s(move) for move in candidates]
     for n in sorted(range(len(candidates)), key=lambda n: costs[n]):
         move = candidates[n]
         if anew.share(move) * size > trials.left:
             continue
-        if costs[n] <= DEARER * cost_s or additive.lanes_s(_cuts(move)) < RELIEVED * lanes_s:
+        if costs[n] <= DEARER * cost_s or additive.lanes_s(move) < RELIEVED * lanes_s:
             yield move
 
 
@@ -118,7 +108,3 @@ class _Anew:
 
 def _has_tiles(plan: Candidate) -> bool:
     return any(isinstance(cut, Tiles) for cut in plan.values())
-
-
-def _cuts(plan: Candidate) -> dict[str, Cut]:
-    return {layer: cut for layer, cut in plan.items() if cut is not None}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,26 +30,47 @@ class Runs:
     starts: Numbers
     stops: Numbers
     columns: Numbers | None = None
+    """`[left or right, machine]`."""
+    copies: Numbers | None = None
+    """`[start or stop, machine of the cluster]`: all rows of each machine, if several have the same."""
 
     @classmethod
-    def of(cls, boxes: Mapping[int, Box], *, width: int = 1) -> Runs:
-        """Takes the rows of a box for each machine; empty boxes are left out.
-
-        Args:
-            boxes: rows of a layer, or rows and columns of a picture.
-            width: width of the picture.
-        """
+    def of(cls, boxes: Mapping[int, Box], *, width: int = 1, copies: Numbers | None = None) -> Runs:
+        """Takes the rows of a box for each machine, in a picture of this width; empty boxes are left out."""
         kept = {m: box for m, box in boxes.items() if box[0][0] < box[0][1]}
         machines = np.array(list(kept), dtype=np.int64)
         ends = np.array([box[0] for box in kept.values()], dtype=np.float64).reshape(-1, 2)
         columns, whole = None, (0, width)
         if any(box.columns not in (None, whole) for box in kept.values()):
-            columns = np.array([box.columns or whole for box in kept.values()], dtype=np.float64) / width
-        return cls(machines, ends[:, 0], ends[:, 1], columns)
+            columns = np.array([box.columns or whole for box in kept.values()], dtype=np.float64).T / width
+        return cls(machines, ends[:, 0], ends[:, 1], columns, copies)
+
+    @classmethod
+    def owned(cls, pieces: Sequence[Piece], n_machines: int, *, width: int) -> Runs:
+        """Takes the rows of each machine that no machine before it has. Tiles have no copies."""
+        ordered = sorted(pieces)
+        if not any(a.columns is None and a.stop > b.start for a, b in pairwise(ordered)):
+            return cls.of({piece.machine: piece.box for piece in pieces}, width=width)
+        found, taken, copies = {}, NOTHING, np.zeros((2, n_machines))
+        for piece in ordered:
+            found[piece.machine] = (piece.rows - taken).hull
+            taken |= piece.rows
+            copies[:, piece.machine] = piece.start, piece.stop
+        return cls.of(found, width=width, copies=copies)
+
+    @property
+    def sides(self) -> Numbers:
+        """The columns, also of whole rows."""
+        return (
+            np.array([[0.0], [1.0]]).repeat(len(self.machines), 1) if self.columns is None else self.columns
+        )
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Runs:
+        """Selects the rows of some machines, across the width."""
+        return Runs(self.machines[kept], self.starts[kept], self.stops[kept])
 
 
-@dataclass(frozen=True)
-class MessageCounts:
+class MessageCounts(NamedTuple):
     """For each machine of the cluster: messages sent and received, and rows in them."""
 
     sent: Numbers
@@ -59,15 +81,7 @@ class MessageCounts:
     @classmethod
     def none(cls, n_machines: int) -> MessageCounts:
         """Counts no messages at all."""
-        return cls(*(np.zeros(n_machines) for _ in range(4)))
-
-    def __add__(self, other: MessageCounts) -> MessageCounts:
-        return MessageCounts(
-            self.sent + other.sent,
-            self.received + other.received,
-            self.sent_rows + other.sent_rows,
-            self.received_rows + other.received_rows,
-        )
+        return cls(*np.zeros((4, n_machines)))
 
     @property
     def reversed(self) -> MessageCounts:
@@ -76,19 +90,23 @@ class MessageCounts:
 
 
 def count_messages(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
-    """Counts the messages that bring each machine its needed rows from their owners."""
+    """Counts the messages that bring each machine its needed rows from their owners.
+
+    A machine with a copy reads that; others receive from the first owner.
+    """
+    if owned.copies is not None:
+        needed = _without_copies(needed, owned.copies)
     if owned.columns is not None or needed.columns is not None:
         return _of_boxes(owned, needed, n_machines)
     found = MessageCounts.none(n_machines)
-    order = np.argsort(owned.starts, kind="stable")
-    starts, stops = owned.starts[order], owned.stops[order]
-    own = _overlap_with_own(owned, needed, n_machines)
-    senders = np.searchsorted(starts, needed.stops, "left") - np.searchsorted(stops, needed.starts, "right")
-    found.received[needed.machines] = senders
+    ends = np.zeros((2, n_machines))
+    ends[:, owned.machines] = owned.starts, owned.stops
+    first, last = ends[:, needed.machines]
+    own = np.maximum(np.minimum(last, needed.stops) - np.maximum(first, needed.starts), 0.0)
+    found.received[needed.machines] = _overlapping(needed, owned.starts, owned.stops)
     found.received_rows[needed.machines] = needed.stops - needed.starts
     lows, highs = np.sort(needed.starts), np.sort(needed.stops)
-    consumers = np.searchsorted(lows, owned.stops, "left") - np.searchsorted(highs, owned.starts, "right")
-    found.sent[owned.machines] = consumers
+    found.sent[owned.machines] = _overlapping(owned, lows, highs)
     found.sent_rows[owned.machines] = (
         _above(owned.stops, lows)
         - _above(owned.stops, highs)
@@ -96,63 +114,23 @@ def count_messages(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
         + _above(owned.starts, highs)
     )
     for counted, rows in ((found.sent, found.sent_rows), (found.received, found.received_rows)):
-        counted -= own > 0
-        rows -= own
+        counted[needed.machines] -= own > 0
+        rows[needed.machines] -= own
     return found
 
 
-def _of_boxes(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
-    """Compares pair by pair; a box counts as so many rows as its places would fill."""
-    shared = _overlaps((owned.starts, owned.stops), (needed.starts, needed.stops))
-    shared *= _overlaps(_columns(owned), _columns(needed))
-    shared[owned.machines[:, None] == needed.machines[None, :]] = 0.0
-    found = MessageCounts.none(n_machines)
-    np.add.at(found.sent, owned.machines, (shared > 0).sum(axis=1))
-    np.add.at(found.received, needed.machines, (shared > 0).sum(axis=0))
-    np.add.at(found.sent_rows, owned.machines, shared.sum(axis=1))
-    np.add.at(found.received_rows, needed.machines, shared.sum(axis=0))
-    return found
+def _without_copies(needed: Runs, copies: Numbers) -> Runs:
+    """Removes the machine's own copies from its needed rows; as one run, so rows between two count too."""
+    first, last = copies[:, needed.machines]
+    starts = np.where(first <= needed.starts, np.maximum(needed.starts, last), needed.starts)
+    stops = np.where(last >= needed.stops, np.minimum(needed.stops, first), needed.stops)
+    return Runs(needed.machines, starts, stops).only(starts < stops)
 
 
-def _columns(runs: Runs) -> tuple[Numbers, Numbers]:
-    if runs.columns is None:
-        return np.zeros(len(runs.machines)), np.ones(len(runs.machines))
-    return runs.columns[:, 0], runs.columns[:, 1]
-
-
-def _overlaps(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers]) -> Numbers:
-    """Measures the overlap of each interval with each other one."""
-    low = np.maximum(one[0][:, None], other[0][None, :])
-    high = np.minimum(one[1][:, None], other[1][None, :])
-    found: Numbers = np.maximum(high - low, 0.0)
-    return found
-
-
-def joined(needed: Sequence[Runs], n_machines: int) -> Runs:
-    """Joins the needed rows of each machine; rows between two runs count too."""
-    if len(needed) == 1:
-        return needed[0]
-    starts, stops = np.full(n_machines, np.inf), np.zeros(n_machines)
-    lefts, rights = np.ones(n_machines), np.zeros(n_machines)
-    for runs in needed:
-        np.minimum.at(starts, runs.machines, runs.starts)
-        np.maximum.at(stops, runs.machines, runs.stops)
-        np.minimum.at(lefts, runs.machines, _columns(runs)[0])
-        np.maximum.at(rights, runs.machines, _columns(runs)[1])
-    machines = np.flatnonzero(stops)
-    boxed = any(runs.columns is not None for runs in needed)
-    columns = np.stack((lefts[machines], rights[machines]), axis=1) if boxed else None
-    return Runs(machines, starts[machines], stops[machines], columns)
-
-
-def _overlap_with_own(owned: Runs, needed: Runs, n_machines: int) -> Numbers:
-    starts, stops = np.zeros(n_machines), np.zeros(n_machines)
-    starts[owned.machines], stops[owned.machines] = owned.starts, owned.stops
-    found = np.zeros(n_machines)
-    low = np.maximum(starts[needed.machines], needed.starts)
-    high = np.minimum(stops[needed.machines], needed.stops)
-    found[needed.machines] = np.maximum(high - low, 0.0)
-    return found
+def _overlapping(runs: Runs, starts: Numbers, stops: Numbers) -> npt.NDArray[np.int64]:
+    """Counts the intervals that each run overlaps."""
+    before_end = np.searchsorted(np.sort(starts), runs.stops, "left")
+    return before_end - np.searchsorted(np.sort(stops), runs.starts, "right")
 
 
 def _above(places: Numbers, ascending: Numbers) -> Numbers:
@@ -162,34 +140,40 @@ def _above(places: Numbers, ascending: Numbers) -> Numbers:
     return places * below - sums[below]
 
 
-def are_copies(pieces: Sequence[Piece]) -> bool:
-    """Whether several machines have the same rows. Tiles have no copies."""
-    ordered = sorted(pieces)
-    return any(a.columns is None and a.stop > b.start for a, b in pairwise(ordered))
-
-
-def homes(pieces: Sequence[Piece]) -> dict[int, Box]:
-    """Finds the rows of each machine that no machine before it has."""
-    if not are_copies(pieces):
-        return {piece.machine: piece.box for piece in pieces}
-    found: dict[int, Box] = {}
-    taken = NOTHING
-    for piece in sorted(pieces):
-        found[piece.machine] = (piece.rows - taken).hull
-        taken |= piece.rows
+def _of_boxes(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
+    """Compares pair by pair; a box counts as so many rows as its places would fill."""
+    shared = np.ones((len(owned.machines), len(needed.machines)))
+    for one, other in (
+        ((owned.starts, owned.stops), (needed.starts, needed.stops)),
+        (owned.sides, needed.sides),
+    ):
+        shared *= np.maximum(
+            np.minimum(one[1][:, None], other[1]) - np.maximum(one[0][:, None], other[0]), 0.0
+        )
+    shared[owned.machines[:, None] == needed.machines] = 0.0
+    found = MessageCounts.none(n_machines)
+    for runs, axis, counted, rows in (
+        (owned, 1, found.sent, found.sent_rows),
+        (needed, 0, found.received, found.received_rows),
+    ):
+        counted[runs.machines] = (shared > 0).sum(axis=axis)
+        rows[runs.machines] = shared.sum(axis=axis)
     return found
 
 
-def without_own(needed: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
-    """Removes the machine's own copies from its needed rows; as one run, so rows between two count too."""
-    own = np.zeros((2, n_machines))
-    for piece in pieces:
-        own[:, piece.machine] = piece.start, piece.stop
-    first, last = own[:, needed.machines]
-    starts = np.where(first <= needed.starts, np.maximum(needed.starts, last), needed.starts)
-    stops = np.where(last >= needed.stops, np.minimum(needed.stops, first), needed.stops)
-    left = starts < stops
-    return Runs(needed.machines[left], starts[left], stops[left])
+def joined(needed: Sequence[Runs], n_machines: int) -> Runs:
+    """Joins the needed rows of each machine; rows between two runs count too."""
+    if len(needed) == 1:
+        return needed[0]
+    low, high = np.full((2, n_machines), np.inf), np.zeros((2, n_machines))
+    for runs in needed:
+        (left, right), m = runs.sides, runs.machines
+        low[:, m] = np.minimum(low[:, m], (runs.starts, left))
+        high[:, m] = np.maximum(high[:, m], (runs.stops, right))
+    machines = np.flatnonzero(high[0])
+    boxed = any(runs.columns is not None for runs in needed)
+    columns = np.stack((low[1], high[1]))[:, machines] if boxed else None
+    return Runs(machines, low[0, machines], high[0, machines], columns)
 
 
 def exchanged(pieces: Sequence[Piece], n_machines: int) -> MessageCounts:
@@ -199,9 +183,9 @@ def exchanged(pieces: Sequence[Piece], n_machines: int) -> MessageCounts:
     machine.
     """
     found = MessageCounts.none(n_machines)
-    rows = np.array([piece.stop - piece.start for piece in pieces], dtype=np.float64)
-    machines = np.array([piece.machine for piece in pieces], dtype=np.int64)
     if pieces[0].inputs is not None:
+        rows = np.array([piece.stop - piece.start for piece in pieces], dtype=np.float64)
+        machines = [piece.machine for piece in pieces]
         found.sent[machines] = found.received[machines] = len(pieces) - 1
         found.sent_rows[machines] = rows.sum() - rows
         found.received_rows[machines] = (len(pieces) - 1) * rows

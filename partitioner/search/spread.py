@@ -3,20 +3,20 @@
 A layer with fewer rows than machines goes to the least busy ones, and so does a layer that cannot be cut.
 Over patches, a cut lies where the patches of the consumer begin, so that gradients of a halo travel in one
 direction; against drift in a deep stack, no piece may exceed its share by more than `SLACK`. A loss that
-machines can evaluate separately lies with its scores.
+machines can evaluate separately lies with its scores; cuts by hand stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
-from partita.partitioner.assign.assign import stays_with_scores
-from partita.partitioner.assign.cuts import Cut, Cuts, RowSplit, Whole, cut_layer
-from partita.partitioner.assign.piece import boundaries, rows_worth
+from partita.partitioner.assign.cuts import Cut, RowSplit, Whole
+from partita.partitioner.assign.piece import boundaries, row_flops, rows_worth
+from partita.partitioner.search.task import Task
 
 SLACK: Final = 0.1
 """Share by which a piece may exceed its fair rows to follow the patches above; at least one row."""
@@ -25,40 +25,54 @@ RowSeconds: TypeAlias = Callable[[Grid, int], float]
 """Seconds of a row of a layer on a machine."""
 
 
-def spread(
-    graph: Graph, machines: Iterable[int], by_hand: Cuts, row_s: RowSeconds, *, n_machines: int
-) -> dict[str, Cut]:
-    """Cuts every layer but the losses that stay with their scores.
+def over(task: Task, group: Sequence[int]) -> Mapping[str, Cut]:
+    """Spreads the network over a group of machines by predicted times, once for each group."""
+    found = task.spreads.get(tuple(group))
+    if found is None:
+        found = task.spreads[tuple(group)] = spread(task, group, task.row_s)
+    return found
 
-    Args:
-        graph: the network.
-        machines: the group, in the order of the pieces.
-        by_hand: cuts that stand.
-        row_s: seconds of a row of a layer on a machine.
-        n_machines: number of machines of the whole cluster.
+
+def balanced(task: Task) -> dict[str, Cut]:
+    """Spreads the network over all machines by operations alone; the cost of messages does not matter."""
+    speed = [m.flops_per_s * m.threads * m.speed for m in task.cluster.machines]
+    return spread(
+        task,
+        range(len(speed)),
+        lambda grid, machine: row_flops(grid, batch=1) * grid.layer.slowdown / speed[machine],
+    )
+
+
+def equal(task: Task) -> dict[str, Cut]:
+    """Cuts every layer into equal pieces over all machines, as far as it has rows."""
+    found = dict(task.by_hand)
+    for layer, grid in task.free.items():
+        count = min(len(task.cluster), grid.n_rows) if grid.layer.cuttable else 1
+        found[layer] = Whole(0) if count == 1 else RowSplit(count)
+    return found
+
+
+def spread(task: Task, machines: Iterable[int], row_s: RowSeconds) -> dict[str, Cut]:
+    """Cuts every layer but the losses that stay with their scores.
 
     Raises:
         ValueError: a cut by hand is impossible.
     """
     busy = dict.fromkeys(machines, 0.0)
     found: dict[str, Cut] = {}
-    for grid in reversed(graph.computed):  # downwards: a cut follows the patches of its consumer
-        if grid.name in by_hand:
-            found[grid.name] = by_hand[grid.name]
-            below = graph[grid.sources[0]]
-            for piece in cut_layer(grid, by_hand[grid.name], machines=n_machines, source=below):
+    for grid in reversed(task.graph.computed):  # a cut follows the patches of its consumer
+        if grid.name in task.by_hand:
+            found[grid.name] = task.by_hand[grid.name]
+            for piece in task.pieces(grid, found[grid.name]):
                 if piece.machine in busy:
-                    busy[piece.machine] += row_s(grid, piece.machine) * rows_worth(graph, piece)
-            continue
-        if stays_with_scores(graph, grid):
-            continue
-        took = {m: row_s(grid, m) for m in busy}
-        sizes = _shares(graph, grid, busy, took, found)
-        found[grid.name] = (
-            Whole(next(iter(sizes))) if len(sizes) == 1 else RowSplit(tuple(sizes), tuple(sizes.values()))
-        )
-        for machine, size in sizes.items():
-            busy[machine] += took[machine] * size
+                    busy[piece.machine] += row_s(grid, piece.machine) * rows_worth(task.graph, piece)
+        elif grid.name in task.free:
+            took = {m: row_s(grid, m) for m in busy}
+            sizes = _shares(task.graph, grid, busy, took, found)
+            many = RowSplit(tuple(sizes), tuple(sizes.values()))
+            found[grid.name] = Whole(next(iter(sizes))) if len(sizes) == 1 else many
+            for machine, size in sizes.items():
+                busy[machine] += took[machine] * size
     return found
 
 

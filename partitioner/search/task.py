@@ -1,4 +1,4 @@
-"""The problem that a strategy solves, prices of its pieces, and the decision."""
+"""The problem that a strategy solves, and prices of its pieces."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import cached_property
 
 from partita.layers.box import BoxSet
 from partita.layers.graph import Graph, Grid
-from partita.partitioner.assign.assign import assigned
-from partita.partitioner.assign.cuts import Cuts
+from partita.partitioner.assign.assign import assigned, stays_with_scores
+from partita.partitioner.assign.cuts import Cut, Cuts, cut_layer
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster
-from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
 from partita.partitioner.lower.lowering import Lowering
 from partita.partitioner.lower.piece_program import feed
@@ -23,15 +22,9 @@ from partita.partitioner.predict.cost import Costs
 
 @dataclass(frozen=True)
 class Task:
-    """A network to be cut over a cluster.
+    """A network to be cut over a cluster, with the arguments of `partition`.
 
-    Args:
-        graph: the network.
-        cluster: the machines.
-        batch: examples in a minibatch.
-        precision: precision of activations and gradients.
-        by_hand: cuts that stand.
-        micro_batches: number of micro-batches in a minibatch; None: to be decided, one until then.
+    Cuts by hand stand; a number of micro-batches not given is to be decided, and is one until then.
     """
 
     graph: Graph
@@ -78,6 +71,30 @@ class Task:
         count = self.n_micro_batches
         return Plan(self.graph, self.cluster, self.batch, owned, self.precision, count, lowered=lowered)
 
+    def pieces(self, grid: Grid, cut: Cut) -> tuple[Piece, ...]:
+        """Makes the pieces of a layer under a cut.
+
+        Raises:
+            ValueError: the cut is impossible.
+        """
+        return cut_layer(grid, cut, machines=len(self.cluster), source=self.graph[grid.sources[0]])
+
+    @cached_property
+    def free(self) -> Mapping[str, Grid]:
+        """Layers to be cut: neither cut by hand nor losses that stay with their scores."""
+        return {
+            grid.name: grid
+            for grid in self.graph.computed
+            if grid.name not in self.by_hand and not stays_with_scores(self.graph, grid)
+        }
+
+    def row_s(self, grid: Grid, machine: int) -> float:
+        """Prices a row of a layer, as its share of the whole layer, in seconds."""
+        key = grid.name, self.cluster.kinds[machine]
+        if key not in self._layer_s:
+            self._layer_s[key] = self.layer_s(grid.name, grid.rows, machine) / grid.n_rows
+        return self._layer_s[key]
+
     def layer_s(self, layer: str, rows: BoxSet, machine: int) -> float:
         """Prices all instructions of these rows of a layer in a step, in seconds."""
         key = self.geometry[layer], rows, self.cluster.kinds[machine]
@@ -88,9 +105,7 @@ class Task:
     def piece_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
         """Prices a piece on its machine and the feeding of its inputs, in seconds.
 
-        Args:
-            piece: a piece of a layer.
-            pieces: all pieces of the layer.
+        `pieces` are all pieces of the layer.
         """
         return self._computed_s(piece, pieces) + self._fed_s(piece)
 
@@ -164,21 +179,6 @@ class Task:
         states = nodes * self.batch * max(PRECISIONS[self.precision], ITEM_BYTES["int64"])
         plenty = 2 * (7 * self.graph.n_parameters * sizes.master_bytes + states)
         return {m: limit for m, limit in self.limits.items() if limit < plenty}
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A cut for every layer, but for losses that lie with their scores.
-
-    Args:
-        cuts: cuts by layer; those by hand stand.
-        micro_batches: number of micro-batches in a minibatch.
-        programs: programs of a training step, if the strategy has made them.
-    """
-
-    cuts: Cuts
-    micro_batches: int = 1
-    programs: tuple[Program, ...] = field(default=(), compare=False, repr=False)
 
 
 def _geometry_of(graph: Graph, grid: Grid) -> Hashable:

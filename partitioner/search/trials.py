@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.assign.piece import Piece
@@ -23,6 +24,9 @@ from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.task import Task
 
+CLOSE: Final = 1.005
+"""A plan within this factor of the bound is not improved."""
+
 
 @dataclass(frozen=True, order=True)
 class Score:
@@ -30,6 +34,14 @@ class Score:
 
     excess_bytes: int
     step_s: float
+
+    def is_near(self, bound_s: float) -> bool:
+        """Whether the plan fits, and is so near a bound that no search is worthwhile."""
+        return not self.excess_bytes and self.step_s <= bound_s * CLOSE
+
+
+WORST: Final = Score(1 << 62, math.inf)
+"""The score to beat where there is none."""
 
 
 @dataclass
@@ -78,24 +90,15 @@ class Evaluator:
 class Trials:
     """Candidates of one task."""
 
-    def __init__(self, task: Task, additive: Additive, *, effort: int, to_beat: Score | None = None) -> None:
-        """Begins without a best plan.
-
-        Args:
-            task: the problem.
-            additive: the cost model that rules out candidates.
-            effort: instructions that may be simulated.
-            to_beat: score that the best plan must exceed.
-        """
-        self.task, self.additive = task, additive
+    def __init__(self, task: Task, additive: Additive, *, effort: int, to_beat: Score = WORST) -> None:
+        """Begins without a best plan; the effort is the number of instructions that may be simulated."""
+        self.task, self.additive, self.score = task, additive, to_beat
         self.effort: float = effort
         self.evaluator = Evaluator(task)
-        self.best: Mapping[str, Cut] | None = None
-        self.programs: tuple[Program, ...] = ()
-        """Programs of the best plan."""
-        self.score = to_beat
+        self.best: Plan | None = None
+        self.best_cuts: Mapping[str, Cut] = {}
         self.plans: list[Mapping[str, Cut]] = []
-        """The evaluated plans of one search."""
+        """Cuts of all plans simulated."""
         self._scores: list[Score] = []
         self._known: dict[tuple[Piece, ...], Score | None] = {}
         self.mistake: ValueError | None = None
@@ -114,13 +117,17 @@ class Trials:
         return self._known[key]
 
     @property
+    def is_near(self) -> bool:
+        """Whether the best plan is so near the bound that no search is worthwhile."""
+        return self.score.is_near(self.task.bound_s)
+
+    @property
     def left(self) -> float:
         """Effort left, in instructions."""
         return self.effort - self.evaluator.spent
 
     def nearest(self, tried: Collection[int], *, within: float) -> int | None:
         """Finds the best plan not tried yet, if its step is within this factor of the best."""
-        assert self.score is not None
         left = [n for n in range(len(self.plans)) if n not in tried]
         found = min(left, key=lambda n: self._scores[n], default=None)
         if found is None or self._scores[found] > replace(self.score, step_s=within * self.score.step_s):
@@ -132,13 +139,13 @@ class Trials:
         return self.additive.size(self.plans[number]) * self.task.n_micro_batches
 
     def _score(self, plan: Plan, cuts: Mapping[str, Cut]) -> Score | None:
-        fits = self.score is not None and not self.score.excess_bytes
-        if fits and self.score is not None and self.additive.lanes_s(cuts) >= self.score.step_s:
+        fits = not self.score.excess_bytes
+        if fits and self.additive.lanes_s(cuts) >= self.score.step_s:
             return None
-        limit_s = self.score.step_s if fits and self.score is not None else math.inf
-        found = self.evaluator.score(plan, limit_s=limit_s)
+        found = self.evaluator.score(plan, limit_s=self.score.step_s if fits else math.inf)
         self.plans.append(cuts)
         self._scores.append(found)
-        if self.score is None or found < self.score:
-            self.best, self.score, self.programs = cuts, found, self.evaluator.programs
+        if found < self.score:
+            made = replace(plan.lowering, made=self.evaluator.programs)
+            self.best, self.best_cuts, self.score = replace(plan, lowered=made), cuts, found
         return found

@@ -20,9 +20,9 @@ from partita.partitioner.gc_paused import gc_paused
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
 from partita.partitioner.search.groups import FEWEST, groups
-from partita.partitioner.search.layouts import choices, equal
+from partita.partitioner.search.layouts import choices
 from partita.partitioner.search.moves import swapped
-from partita.partitioner.search.strategies import balanced
+from partita.partitioner.search.spread import balanced, equal
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Evaluator, Trials
 from tests.draws import examples
@@ -65,7 +65,7 @@ def whole_cuts(draw: st.DrawFn, *, rows_only: bool = False) -> tuple[Task, dict[
     graph = draw(networks(max_layers=5, shared=True))
     cluster = draw(clusters(max_machines=4))
     task = Task(graph, cluster, 2, by_hand=drawn_cuts(draw, graph, cluster, rows_only=rows_only))
-    return task, dict(balanced(task).cuts)
+    return task, balanced(task)
 
 
 def drawn_cuts(draw: st.DrawFn, graph: Graph, cluster: Cluster, *, rows_only: bool) -> dict[str, Cut]:
@@ -215,7 +215,9 @@ def test_effort_is_counted_and_the_promised_candidates_are_played_even_without()
     trials = Trials(task, Additive(task), effort=0)
     both: Mapping[str, Cut] = equal(task)
     score = trials.try_out(both)
-    assert score is not None and trials.best == both and trials.left < 0
+    assert (
+        score is not None and trials.best_cuts == both and trials.best == task.plan(both) and trials.left < 0
+    )
     assert trials.try_out({**both, "scores": Whole(7)}) is None
     assert trials.mistake is not None and "machines are 0 to 1" in str(trials.mistake)
 

@@ -1,4 +1,6 @@
-"""The automatic plan: layouts by dynamic programming, then moves that shorten the simulated step.
+"""Strategies: the automatic plan, and two that follow one rule.
+
+The automatic plan takes layouts by dynamic programming, then moves that shorten the simulated step.
 
 Candidates are the best of the additive model, the whole network over each group of machines, equal pieces
 over all of them, and whole layers in order. The best in simulation is improved move by move, so the result is
@@ -10,20 +12,21 @@ micro-batches are tried, unless their number is given.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Final
 
+from partita.partitioner.plan import Plan
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
 from partita.partitioner.search.fitting import by_memory
 from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layers import in_order, in_stages
-from partita.partitioner.search.layouts import Choice, choices, equal, over
+from partita.partitioner.search.layouts import Choice, choices
 from partita.partitioner.search.local import improve
-from partita.partitioner.search.strategies.balanced import balanced
-from partita.partitioner.search.task import Decision, Task
+from partita.partitioner.search.spread import balanced, equal, over
+from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Score, Trials
 
 EFFORT: Final = 25_000
@@ -36,8 +39,6 @@ EXCHANGED: Final = 20_000
 """Exchanges priced before layers get fewer layouts."""
 ALL_PLANS: Final = 256
 """Combinations of layouts up to which all are tried."""
-CLOSE: Final = 1.005
-"""A plan within this factor of the bound is not improved."""
 EXCHANGES: Final = (1.0, 0.5, 0.2)
 """Weights of exchanges in the additive model: some are hidden behind kernels."""
 WORTH: Final = 0.97
@@ -46,49 +47,44 @@ MICRO_BATCHES: Final = (2, 4, 8, 16)
 """Numbers of micro-batches that are tried."""
 
 
-def automatic(task: Task) -> Decision:
+def automatic(task: Task) -> Plan:
     """Searches for the plan with the shortest simulated step.
 
     Raises:
         ValueError: a cut by hand is impossible.
     """
     whole = replace(task, micro_batches=task.micro_batches or 1)
-    found, score = _search(whole)
-    if task.micro_batches is not None or len(task.cluster) == 1:
-        return Decision(found.best or {}, whole.n_micro_batches, found.programs)
-    decision = Decision(found.best or {}, 1, found.programs)
-    for count in MICRO_BATCHES:
-        if task.batch % count or _is_near(score, whole):
+    best = _search(whole)
+    for count in () if task.micro_batches is not None or len(task.cluster) == 1 else MICRO_BATCHES:
+        if task.batch % count or best.score.is_near(whole.bound_s):
             break
-        trials = _divided(replace(task, micro_batches=count), decision, score)
-        if trials.score is None or not _is_worth_it(trials.score, score):
+        trials = _divided(replace(task, micro_batches=count), best)
+        if not _is_worth_it(trials.score, best.score):
             break
-        assert trials.best is not None
-        decision, score = Decision(trials.best, count, trials.programs), trials.score
-    return decision
+        best = trials
+    assert best.best is not None
+    return best.best
 
 
-def _search(task: Task) -> tuple[Trials, Score]:
+def _search(task: Task) -> Trials:
     """Searches for the best plan with a fixed number of micro-batches."""
     additive = Additive(task)
     trials = Trials(task, additive, effort=0)
     sets, available = _affordable(task, additive)
     _begin(trials, _first(task, additive, sets, available))
-    if trials.score is None or trials.score.excess_bytes:
-        spread_by_memory = by_memory(task)
-        if additive.size(spread_by_memory) <= PROMISED:
-            trials.try_out(spread_by_memory)
+    if trials.score.excess_bytes and additive.size(spread_by_memory := by_memory(task)) <= PROMISED:
+        trials.try_out(spread_by_memory)
     trials.effort = trials.evaluator.spent + EFFORT
-    if trials.score is None:
+    if trials.best is None:
         assert trials.mistake is not None
         raise trials.mistake
     if math.prod(len(found) for found in available.values()) <= ALL_PLANS:
         for combination in product(*available.values()):
-            if _is_near(trials.score, task):
+            if trials.is_near:
                 break
             trials.try_out(dict(zip(available, combination, strict=True)))
-    improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
-    return trials, trials.score
+    improve(task, trials, available)
+    return trials
 
 
 def _affordable(
@@ -110,19 +106,18 @@ def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -
         candidate, is_promised = first[n]
         if trials.evaluator.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
             trials.try_out(candidate)
-    if trials.score is None:  # cuts by hand are large or impossible
+    if trials.best is None:  # cuts by hand are large or impossible
         trials.try_out(first[min(range(len(first)), key=lambda n: sizes[n])][0])
 
 
-def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
+def _divided(task: Task, whole: Trials) -> Trials:
     """Tries more micro-batches for consecutive stages and for the best plan so far."""
-    trials = Trials(task, Additive(task), effort=EFFORT, to_beat=to_beat)
-    for candidate in (decision.cuts, *_stages(task)):
+    trials = Trials(task, Additive(task), effort=EFFORT, to_beat=whole.score)
+    for candidate in (whole.best_cuts, *_stages(task)):
         if trials.additive.size(candidate) * task.n_micro_batches <= trials.left:
             trials.try_out(candidate)
     if trials.best is not None:
-        _, available = _affordable(task, trials.additive)
-        improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
+        improve(task, trials, _affordable(task, trials.additive)[1])
     return trials
 
 
@@ -131,12 +126,6 @@ def _is_worth_it(divided: Score, whole: Score) -> bool:
     if divided.excess_bytes or whole.excess_bytes:
         return divided < whole
     return divided.step_s <= WORTH * whole.step_s
-
-
-def _is_near(score: Score | None, task: Task) -> bool:
-    """Whether the plan is so near the bound that no search is worthwhile."""
-    fits = score is not None and not score.excess_bytes
-    return fits and score is not None and score.step_s <= task.bound_s * CLOSE
 
 
 def _first(
@@ -150,10 +139,8 @@ def _first(
     for exchange in EXCHANGES:
         best = minimum(additive.tables(available, exchange=exchange))
         found.append(({layer: available[layer][n] for layer, n in best.choices.items()}, False))
-    machines = range(len(task.cluster))
     found += [(candidate, False) for candidate in _stages(task)]
-    promised = [balanced(task).cuts, equal(task), in_order(task, machines)]
-    found += [(candidate, True) for candidate in promised]
+    found += [(candidate, True) for candidate in (balanced(task), equal(task), in_order(task))]
     return sorted(found, key=lambda pair: additive.cost_s(pair[0]))
 
 
@@ -166,3 +153,11 @@ def _stages(task: Task) -> Iterator[Mapping[str, Choice]]:
             if count * size <= len(ranked):
                 yield in_stages(task, [sorted(ranked[n * size : (n + 1) * size]) for n in range(count)])
         size *= 2
+
+
+STRATEGIES: Final[Mapping[str, Callable[[Task], Plan]]] = {
+    "automatic": automatic,
+    "balanced": lambda task: task.plan(balanced(task)),
+    "layers": lambda task: task.plan(in_order(task)),
+}
+"""Strategies by the names that `partition` takes; cuts by hand stand."""
