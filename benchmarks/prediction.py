@@ -35,7 +35,7 @@ from partita.engine.profile import Calibration, calibrate
 from partita.engine.profile.kernel_benchmark import QUANTILE
 from partita.engine.profile.store import Store
 from partita.partitioner import Cluster, Costs, Plan
-from partita.partitioner.predict.simulate import play
+from partita.partitioner.predict.simulate import simulate
 
 WARM_UP: Final = 3
 LEAST_STEPS: Final = 8
@@ -185,7 +185,7 @@ def _measured(session: Session) -> float:
 def _predicted(plan: Plan) -> float:
     """Predicted seconds of a step of a session, to whose parts a batch was brought before."""
     costs = Costs(plan.graph, plan.cluster, batch=plan.batch, precision=plan.precision, feeds=False)
-    return play(plan.programs, costs, plan.sizes).step_s
+    return simulate(plan.programs, costs, plan.sizes).step_s
 
 
 def _rows(outcomes: list[Outcome]) -> list[Row]:
