@@ -23,7 +23,7 @@ REPEATS: Final = 5
 
 
 class LayerPlayer:
-    """The layer's way up and its gradient; of errors it has none to send."""
+    """The layer's forward pass and its gradient; it has no gradient of an input to send."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         recipe, arrays = Recipe.read(folder), read_arrays(folder)

@@ -1,7 +1,7 @@
 """The peak of this process's resident memory, as Linux keeps it.
 
-Asked before the network is made, so that what the interpreter and its imports take can be told from what a
-training takes.
+It is read before the network is made too, which separates the memory of the interpreter and its imports from
+that of a training.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _recipe(graph: Graph, grid: Grid) -> LayerRecipe:
 
 
 def flops(graph: Graph, batch: int) -> float:
-    """Operations of a training step: the way up, the errors that somebody needs, and the gradients."""
+    """Operations of a training step: forward pass, needed gradients of outputs, gradients of parameters."""
     total = 0.0
     for grid in graph.computed:
         passes = 1 + bool(grid.parameters) + any(source in graph.needs_gradient for source in grid.sources)

@@ -1,6 +1,6 @@
 """Two processes of PyTorch that train one network together over gloo, a thread for each.
 
-The first answers calls and starts the second, which it tells through gloo how many steps to play.
+The first answers calls, starts the second, and sends it the number of steps through gloo.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from benchmarks._worker import serve
 
 
 class TorchPlayer:
-    """Plays steps: the way up, the way down, and SGD in one pass over memory."""
+    """Runs steps: forward, backward, and SGD in one pass over memory."""
 
     def __init__(self, folder: Path, form: str, threads: int) -> None:
         torch.set_num_threads(threads)

@@ -53,7 +53,7 @@ class Case:
     Args:
         problem: its name.
         portions: examples in one, with one replica and with two.
-        stretch: portions of a work unit.
+        push_every: portions of a work unit.
         after: iterations of SciPy after which the loss is the one to reach; None: the minimum.
         one, two: how many times as fast as PyTorch with one replica and with two.
         gain: that two replicas should have over one, in evaluations per second.
@@ -61,7 +61,7 @@ class Case:
 
     problem: str
     portions: tuple[int, int]
-    stretch: int
+    push_every: int
     after: int | None = None
     one: float = 1 / 1.1
     two: float = 1.0
@@ -165,7 +165,9 @@ def ours(
 
     def turn() -> float:
         method = LBFGS(history=HISTORY, gtol=0.0, ftol=0.0, max_iterations=limit)
-        found = play(problem, plan, Watched(method, until=goal), replicas=replicas, push_every=case.stretch)
+        found = play(
+            problem, plan, Watched(method, until=goal), replicas=replicas, push_every=case.push_every
+        )
         last = found.method.iterated[-1][0]
         if last.loss > goal:
             raise SystemExit(

@@ -3,8 +3,8 @@
     python -m benchmarks.precision [--rounds SEEDS] [--json FILE]
 
 Each seed draws the first parameters and the order of the examples; a round is a training of 20 epochs on one
-part in each precision, judged on the held-out examples. What is compared is the difference of the means with
-the spread over the seeds: a precision that costs nothing lies within it.
+part in each precision, evaluated on the held-out examples. The difference of the means is compared with the
+spread over the seeds: a precision that costs nothing lies within this spread.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def trained(precision: str, seed: int) -> tuple[float, float, float]:
             losses = [session.step({k: v[chosen] for k, v in arrays.items()}).loss for chosen in batches]
         last = {k: v[: plan.batch] for k, v in arrays.items()}
         parameters = session.step(last, collect=("parameters",)).vectors["parameters"]
-    loss, accuracy = judged(precision, parameters, {k: np.asarray(v) for k, v in held_out.items()})
+    loss, accuracy = evaluated(precision, parameters, {k: np.asarray(v) for k, v in held_out.items()})
     return statistics.mean(losses), loss, accuracy
 
 
-def judged(
+def evaluated(
     precision: str, parameters: dict[str, np.ndarray], held_out: dict[str, np.ndarray]
 ) -> tuple[float, float]:
     """Mean loss and accuracy on whole batches of the held-out examples."""

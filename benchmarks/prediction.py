@@ -139,7 +139,7 @@ class Trial:
     def __post_init__(self) -> None:
         self._task = self.bar.add_task("")
         self._stores = (Store(self.folder / f"{n}.json") for n in itertools.count())
-        self._links = calibrate(store=next(self._stores), progress=self._tell).record
+        self._links = calibrate(store=next(self._stores), progress=self._progress).record
 
     def outcome(self, case: Case, place: Opened) -> Outcome:
         """Predicts and measures a case."""
@@ -148,7 +148,7 @@ class Trial:
         with place.session(plan, SEED, SGD(RATE)) as session:
             session.step(data(plan.graph, plan.batch))
             for n in range(self.rounds):
-                self._tell(case.name, n, self.rounds)
+                self._progress(case.name, n, self.rounds)
                 costed = case.plan(place.cluster(self._calibrated(case), case.machines))
                 rounds.append((_predicted(costed), _measured(session)))
                 calibrated &= costed.costs.calibrated
@@ -164,11 +164,11 @@ class Trial:
             batch=case.batch,
             plans=[case.plan(Cluster.local(case.machines))] if self.exactly else [],
             store=store,
-            progress=self._tell,
+            progress=self._progress,
         )
 
-    def _tell(self, told: str, done: int, total: int) -> None:
-        self.bar.update(self._task, description=told, completed=done, total=total)
+    def _progress(self, what: str, done: int, total: int) -> None:
+        self.bar.update(self._task, description=what, completed=done, total=total)
 
 
 def _measured(session: Session) -> float:

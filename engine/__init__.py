@@ -1,10 +1,10 @@
-"""Run: a plan's programs on hosts, under a driver, and what comes of it.
+"""Execution of a plan's programs on hosts, under a driver.
 
-`train` runs a plan under a driver: `Downpour` with an update rule (`SGD`, `Adagrad`, `Adam` and others),
-whose rate may follow a schedule (`Cosine` and others), or `Sandblaster` with a batch method (`LBFGS` and
-others). Its `Run` saves itself; `evaluate` and `predict` play a run on data; `Session` plays single steps;
-`check_gradients` compares a layer's way down with differences; `minimise` plays a batch method on any
-function.
+`train` runs a plan under a driver: `Downpour` with an optimizer (`SGD`, `Adagrad`, `Adam` and others), whose
+learning rate may follow a schedule (`Cosine` and others), or `Sandblaster` with a batch method (`LBFGS` and
+others). The result is a `Run`, which can be saved; `evaluate` and `predict` apply a run to data; `Session`
+runs single steps; `check_gradients` compares a layer's backward function with finite differences; `minimise`
+runs a batch method on any function.
 """
 
 from partita.engine.drivers.downpour import Downpour

@@ -44,7 +44,7 @@ class Assumed:
     spare_cores: int = 4  # a guess: 24 in two sockets; messages need not share those of the kernels
     core_flops_per_s: float = 5e9  # a guess: a quarter of SSE at 2.5 GHz (4 products and 4 sums a cycle)
     memory_bytes_per_s: float = 25e9  # STREAM on a server of 2010: 25 to 29 GB/s (AnandTech, Xeon X7560)
-    instruction_s: float = 40e-6  # a guess: to hand work to all cores, and to hear that it is done
+    instruction_s: float = 40e-6  # a guess: to start work on all cores, and to wait for its end
     latency_s: float = 250e-6  # half of "round trip within same datacenter: 500 us" (Dean, LADIS 2009)
     link_bytes_per_s: float = 100e6  # "send 2K bytes over 1 Gbps network: 20 us" (Dean, LADIS 2009)
     message_s: float = 100e-6  # a guess: a remote call keeps a thread on each side so long ...

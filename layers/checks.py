@@ -1,7 +1,7 @@
 """Checks of arguments, for declarations and settings alike. Each returns the value in plain form.
 
 Numbers of NumPy are accepted and turned into Python's, lists into tuples; `True`, 2.0 and "2" are no whole
-numbers. `what` begins the sentence of the error and ends in its verb: "the size of a patch is".
+numbers. `what` begins the error's sentence, verb included: "the size of a patch is".
 """
 
 from __future__ import annotations

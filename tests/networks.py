@@ -99,7 +99,7 @@ def node_layers(draw: st.DrawFn, shape: Shape, *, local: bool = False) -> Node:
 
 @st.composite
 def sparse(draw: st.DrawFn, shape: Shape) -> Edges:
-    """Random edges from a grid of this shape; some nodes may have none, some rows may be heard by nobody."""
+    """Random edges from a grid of this shape; some nodes may have none, some rows no receiver."""
     nodes = draw(st.sampled_from([(1,), (4,), (6,), (3, 2)]))
     pairs = st.tuples(st.integers(0, math.prod(shape) - 1), st.integers(0, math.prod(nodes) - 1))
     return Edges(draw(st.sets(pairs, min_size=1, max_size=12)), nodes=nodes)
@@ -216,14 +216,14 @@ def networks(
     placed: list[SymbolicTensor] = [
         draw(layers(source.shape, local=local, shared=shared))(source) for source in given
     ]
-    heard: set[str] = set()
+    consumed: set[str] = set()
     for _ in range(draw(st.integers(0, max(0, max_layers - len(given))))):
         layer, sources = draw(_grown(given, placed, local=local, shared=shared))
-        heard.update(source.name for source in sources)
+        consumed.update(source.name for source in sources)
         placed.append(layer(*sources))
     if losses:
-        loose = [states for states in placed if states.name not in heard]
-        net.loss = _judged(draw, net, loose, placed, local=local)
+        loose = [states for states in placed if states.name not in consumed]
+        net.loss = _with_loss(draw, net, loose, placed, local=local)
     return net.graph()
 
 
@@ -244,7 +244,7 @@ def _grown(
     return draw(layers(source.shape, local=local, shared=shared)), (source,)
 
 
-def _judged(
+def _with_loss(
     draw: st.DrawFn, net: Network, loose: list[SymbolicTensor], placed: list[SymbolicTensor], *, local: bool
 ) -> list[SymbolicTensor]:
     """A loss on each loose end (first joined, if many); or one more, perhaps in the middle."""

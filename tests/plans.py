@@ -70,7 +70,7 @@ def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -
 
 
 def _near_pictures(graph: Graph, grid: Grid) -> bool:
-    """Whether a layer is a picture or hears one."""
+    """Whether a layer is a picture or has one as an input."""
     return any(one.is_picture for one in (grid, *(graph[source] for source in grid.sources)))
 
 

@@ -77,7 +77,7 @@ class Job:
 
     @cached_property
     def network(self) -> dict[str, str]:
-        """Text for each layer, which tells this network from others of equal shapes."""
+        """Text for each layer, which distinguishes this network from others of equal shapes."""
         return identity(self.plan.graph)
 
     @property

@@ -44,7 +44,7 @@ class _ScoresKernel(LossKernel):
         return sequence(*calls)
 
     def metrics(self, count: int) -> tuple[float, int]:
-        """The sum of the losses and the number of right examples, as far as this machine's scores tell."""
+        """The sum of the losses and the number of right examples, for this machine's scores."""
         return loops.tally(self.example_metrics, count)
 
     @abstractmethod

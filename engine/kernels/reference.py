@@ -31,9 +31,9 @@ class Reference:
         assert grid.layer.definition is not None, f"{grid.name} has no node definition"
         self.grid, self._sources, self._is_loss = grid, tuple(sources), isinstance(grid.layer, Loss)
         self.definition: NodeDefinition = grid.layer.definition
-        self._heard = self._sources[:1] if self._is_loss else self._sources
+        self._inputs = self._sources[:1] if self._is_loss else self._sources
         connectivity, rows = grid.connectivity, (0, grid.n_rows)
-        self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._heard]
+        self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._inputs]
 
     def forward(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:
         """Computes the activations of all nodes, float64, for these inputs."""
@@ -58,7 +58,7 @@ class Reference:
         """
         downward, batch = self.definition.downward, error.shape[-1]
         assert downward is not None, f"{self.grid.name} has no downward function"
-        errors = [np.zeros((source.n_nodes, batch)) for source in self._heard]
+        errors = [np.zeros((source.n_nodes, batch)) for source in self._inputs]
         gradients = [np.zeros(np.shape(parameter)) for parameter in parameters]
         states, given = state.reshape(-1, batch), error.reshape(-1, batch)
         for n in range(self.grid.n_nodes):
@@ -68,7 +68,7 @@ class Reference:
                 self._scatter(n, e, result if not self._is_loss else (result,), errors)
                 for gradient, found, where in zip(gradients, result[1:], self._places(n), strict=False):
                     gradient.reshape(-1)[where] += found
-        shaped = [array.reshape(*s.shape, batch) for array, s in zip(errors, self._heard, strict=True)]
+        shaped = [array.reshape(*s.shape, batch) for array, s in zip(errors, self._inputs, strict=True)]
         return shaped, gradients
 
     def _incoming(self, n: int, e: int, sources: Sequence[Array]) -> Array:

@@ -1,7 +1,7 @@
 """Numba's compiler, with names and a cache that are right across processes.
 
-Numba links machine code by the names of symbols, and tells functions of one name apart by a number that it
-counts in each process. So code that several processes have cached can share a symbol, and a caller that is
+Numba links machine code by the names of symbols, and distinguishes functions of one name by a number, counted
+in each process. So code that several processes have cached can share a symbol, and a caller that is
 linked with both gets the wrong one, silently. Here numbers begin at a random place in each process, and the
 symbols of this project's functions contain a fingerprint of their content.
 

@@ -16,7 +16,7 @@ WORTH_SAYING: Final = 1.02
 """Smallest gain that is reported; smaller ones are below the accuracy of predictions."""
 NEARLY: Final = 0.98
 """Share of the best gain of a family that makes a cheaper change preferred."""
-TOLD: Final = 3
+SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Change:
         return f"{self.what}: {self.gain:.1f}x" if self.gain >= 1.1 else f"{self.what}: {self.gain:.2f}x"
 
 
-def best_changes(plan: Plan, again: Planner | None = None, *, most: int = TOLD) -> tuple[Change, ...]:
+def best_changes(plan: Plan, again: Planner | None = None, *, most: int = SHOWN) -> tuple[Change, ...]:
     """Returns the changes that would gain most, the best first; of each family at most one.
 
     Changes that would gain less than 2%, or whose parts would not fit into memory, are left out.

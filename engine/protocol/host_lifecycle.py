@@ -250,7 +250,7 @@ class HostLifecycle(ABC):
             return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
         if self.phase is Phase.LAUNCHING:  # nothing has run yet: a restart would not help
             return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
-        if failed.stuck:  # twice is no accident, and each time takes long
+        if failed.stuck:  # a second time is hardly by chance, and each takes long
             limit = min(limit, _MOST_STUCK)
         if times >= limit:
             advice = "" if failed.stuck else "; correct what its traceback shows"

@@ -87,7 +87,7 @@ class Device:
         accumulated: Vector | None,
         copy: Array | None,
     ) -> Update:
-        """Prepares an update, as `Optimizer.bind`; it returns True if it cannot tell yet."""
+        """Prepares an update, as `Optimizer.bind`; the update returns True while its result is not known."""
         return optimizer.bind(values, gradient, state, accumulated=accumulated, copy=copy)
 
     def updates_were_finite(self) -> bool:

@@ -26,7 +26,7 @@ class NonfiniteArray:
     """An array with a NaN or an infinity.
 
     Attributes:
-        what: the array and its verb: "the states of 'hidden' are".
+        what: subject and verb of the message: "the states of 'hidden' are".
         received: whether another machine computed the array; that machine may know of an earlier one.
         hint: a further place to look at, or nothing.
     """

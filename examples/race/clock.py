@@ -2,8 +2,8 @@
 
 A message with numbers occupies its sender's outgoing link and its receiver's incoming link, each first come,
 first served, as in `partita.partitioner.predict.simulate`; one without takes the latency alone. A host of
-several machines has a way for each of them, as far as slices of the vector tell them apart. Nothing is lost,
-and nobody dies.
+several machines has a link for each of them, as far as slices of the vector distinguish them. No message is
+lost, and no host dies.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_what_no_run_can_go_on_from_is_reported(
 def test_a_torn_journal_goes_on_from_its_last_whole_entry(
     on_threads: list[WatchedThreads], done: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The checkpoint then holds more than the journal tells, and is of no use."""
+    """The checkpoint is then ahead of the journal, and is not used."""
     whole = (folder / "journal").read_bytes()
     (folder / "journal").write_bytes(whole[:-5])
     run = train_toy(checkpoints=folder, resume=True, show="lines")

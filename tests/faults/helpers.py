@@ -71,11 +71,11 @@ class Witness:
     def index(self, text: str) -> int:
         """Index in `seen` of the first line with this text."""
         found = [n for n, seen in enumerate(self.seen) if isinstance(seen, str) and text in seen]
-        assert found, f"nobody said {text!r}: {self.texts}"
+        assert found, f"no text contains {text!r}: {self.texts}"
         return found[0]
 
     def reports(self, name: str, *, start: int = 0, stop: int | None = None) -> list[int]:
-        """The steps that a part reported, in this stretch of `seen`."""
+        """The steps that a part reported, in this slice of `seen`."""
         return [p.step for p in self.seen[start:stop] if isinstance(p, Progress) and p.name == name]
 
     # What a run asks of a display.

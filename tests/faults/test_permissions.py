@@ -79,7 +79,7 @@ class Members:
         self.thread = threading.Thread(target=self.host.run, name="host")
         self.thread.start()
 
-    def tell(self, sender: str, message: Message, payload: object = None) -> None:
+    def receive(self, sender: str, message: Message, payload: object = None) -> None:
         self.boxes[sender].send(self.name, message, payload)  # type: ignore[arg-type]
 
     def answer(self, kind: type[Message]) -> Received:
@@ -112,13 +112,13 @@ def check_that_it_plays(members: Members) -> None:
     """The host is set up with a session, and plays a step of it."""
     plan = partition(toy.network(), Cluster.local(machines=1), batch=4, strategy="balanced")
     parameters = {name: np.zeros(p.shape, np.float32) for name, p in plan.graph.parameters.items()}
-    members.tell(COORDINATOR, SetUp("ours"), pack_task(SessionTask(plan, 0, train=False)))
+    members.receive(COORDINATOR, SetUp("ours"), pack_task(SessionTask(plan, 0, train=False)))
     members.answer(Ready)
-    members.tell(COORDINATOR, Load(), gather(layout_of(plan, shards=1).machines[0], parameters))
+    members.receive(COORDINATOR, Load(), gather(layout_of(plan, shards=1).machines[0], parameters))
     members.answer(Ready)
     batch = toy.data(4)
     inputs = [np.ascontiguousarray(batch["picture"].T), batch["digit"].astype(np.int64)]
-    members.tell(COORDINATOR, Play(0, 4), inputs)
+    members.receive(COORDINATOR, Play(0, 4), inputs)
     played = members.answer(Played).message
     assert isinstance(played, Played) and played.loss == pytest.approx(4 * np.log(3))
 
@@ -126,7 +126,7 @@ def check_that_it_plays(members: Members) -> None:
 @pytest.mark.parametrize("members", ["part 0.0"], indirect=True)
 def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> None:
     members.answer(Hello)
-    members.tell(
+    members.receive(
         COORDINATOR, Directory(tuple(members.peers[n] for n in members.boxes if n != COORDINATOR), 1)
     )
     orders: list[tuple[Message, object]] = [
@@ -141,17 +141,17 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
     ]
     for sender in ("part 0.1", "shard 0"):
         for message, payload in orders:
-            members.tell(sender, message, payload)
-    members.tell("part 0.1", Parameters(0, 0, 0), np.ones(8, np.float32))
-    members.tell("shard 0", Tensor(0, "hidden", (((0, 1),),)), np.ones(4, np.float32))
-    members.tell("part 1.0", Credit(0))
+            members.receive(sender, message, payload)
+    members.receive("part 0.1", Parameters(0, 0, 0), np.ones(8, np.float32))
+    members.receive("shard 0", Tensor(0, "hidden", (((0, 1),),)), np.ones(4, np.float32))
+    members.receive("part 1.0", Credit(0))
 
     refused = [members.answer(Refused).message for _ in range(3)]
     assert sorted(r.by for r in refused if isinstance(r, Refused)) == ["part 0.1", "part 1.0", "shard 0"]
     check_that_it_plays(members)
     assert members.box.counters.refused_messages == 2 * len(orders) + 3
     assert not (tmp_path / "unpickled").exists()
-    members.tell(COORDINATOR, Stop())
+    members.receive(COORDINATOR, Stop())
     members.thread.join(DEADLINE_S)
     assert not members.thread.is_alive()
 
@@ -159,16 +159,16 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
 @pytest.mark.parametrize("members", ["shard 1"], indirect=True)
 def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_path: Path) -> None:
     size = set_up_shard(members, tmp_path)
-    members.tell("part 0.1", Push(0, 0, 0, 0), np.ones(size + 1, np.float32))
-    members.tell("part 0.1", Push(7, 0, 0, 0), np.ones(size, np.float32))
-    members.tell("part 0.1", Save(1))
-    members.tell("shard 0", Push(0, 0, 0, 0), np.ones(size, np.float32))
-    members.tell("part 1.0", Stop())
+    members.receive("part 0.1", Push(0, 0, 0, 0), np.ones(size + 1, np.float32))
+    members.receive("part 0.1", Push(7, 0, 0, 0), np.ones(size, np.float32))
+    members.receive("part 0.1", Save(1))
+    members.receive("shard 0", Push(0, 0, 0, 0), np.ones(size, np.float32))
+    members.receive("part 1.0", Stop())
     refused = [members.answer(Refused).message for _ in range(3)]
     assert {r.by for r in refused if isinstance(r, Refused)} == {"part 0.1", "part 1.0", "shard 0"}
-    members.tell("part 0.1", Push(0, 0, 0, 0), np.full(size, 0.5, np.float32))
+    members.receive("part 0.1", Push(0, 0, 0, 0), np.full(size, 0.5, np.float32))
     assert members.answer(PushAck).message == PushAck(0, 0, 0, 1, 0)
-    members.tell("part 0.1", Fetch(0))
+    members.receive("part 0.1", Fetch(0))
     got = members.answer(Parameters)
     assert got.message == Parameters(0, 0, 1, updates=1) and isinstance(got.payload, Payload)
     assert np.frombuffer(got.payload.to_bytes(), np.float32) == pytest.approx(np.full(size, 0.75))
@@ -193,14 +193,14 @@ def set_up_shard(members: Members, tmp_path: Path) -> int:
         acknowledged=tmp_path / "noted",
     )
     members.answer(Hello)
-    members.tell(COORDINATOR, SetUp("run"), pack_task(task))
+    members.receive(COORDINATOR, SetUp("run"), pack_task(task))
     peers = tuple(members.peers[n] for n in members.boxes if n != COORDINATOR)
-    members.tell(COORDINATOR, Directory(peers, 1))
+    members.receive(COORDINATOR, Directory(peers, 1))
     members.answer(Ready)
     beat = members.answer(Heartbeat).message
     assert isinstance(beat, Heartbeat)
-    members.tell(COORDINATOR, Heartbeat(0, beat.clock))  # its lease
-    members.tell(COORDINATOR, Directory(peers, 2))
+    members.receive(COORDINATOR, Heartbeat(0, beat.clock))  # its lease
+    members.receive(COORDINATOR, Directory(peers, 2))
     while members.answer(DirectoryAck).message != DirectoryAck(2):  # then it has its lease, too
         pass
 

@@ -118,7 +118,7 @@ def test_losses_are_checked_for_a_target_of_their_kind(loss: Any) -> None:
 
 @dataclass(frozen=True)
 class Halves(Layer):
-    """Half of one input and `share` of another; the way down is wrong for the second."""
+    """Half of one input and `share` of another; the backward pass is wrong for the second."""
 
     share: float = 0.5
     name: str | None = None

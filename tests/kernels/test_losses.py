@@ -1,4 +1,4 @@
-"""Losses: against the node definition and torch, whole and by machines that each judge some of the scores."""
+"""Losses: against the node definition and torch, whole and by machines that each evaluate some scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of who hears whom: against the edges of the connectivity, without repetitions."""
+"""The tables of senders and receivers: against the edges of the connectivity, without repetitions."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_every_library_adds_products(library: Library, precision: str) -> None:
     assert_product(a, b, out, precision, roundings=allowed)
 
 
-class Told(Products):
+class Recorded(Products):
     """Chooses as a test says, and remembers what for."""
 
     def __init__(self, choice: Choice) -> None:
@@ -122,7 +122,7 @@ class Told(Products):
 def test_a_product_is_computed_by_the_library_that_the_plan_says(library: Library) -> None:
     a, b = matrix(150, 260, "float32", transposed=True), matrix(260, 170, "float32")
     out, expected = np.zeros((150, 170), "f"), np.zeros((150, 170), "f")
-    choices = Told(Choice(library, 2))
+    choices = Recorded(Choice(library, 2))
     with blas_on_one_thread(), closing(ThreadPool(2)) as pool:
         product(a, b, out, pool=pool, choices=choices)()
         product_by(Choice(library, 2), a, b, expected, pool=pool)()

@@ -1,4 +1,4 @@
-"""Turning matrices: every shape, upcast on the way, nothing written beside them."""
+"""Transposition: every shape, with upcasts, and nothing written outside of the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sources`, `source_rows` and `edges` tell one story, for any connectivity, region and shape."""
+"""`sources`, `source_rows` and `edges` agree, for any connectivity, region and shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses as they are declared: what they compare with, and what machines must tell one another."""
+"""Declared losses: their targets, and the summaries that machines exchange."""
 
 from __future__ import annotations
 

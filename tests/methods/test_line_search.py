@@ -80,7 +80,7 @@ def test_no_more_trials_than_allowed(function: Function, step: float, max_trials
 
 
 def test_a_parabola_takes_one_step_to_its_minimum() -> None:
-    """The first trial tells all about it."""
+    """The first trial determines the parabola."""
     verdict, tried, _ = searched(lambda t: ((t - 3) ** 2, 2 * (t - 3)), 10.0, c2=0.1)
     assert (verdict, tried) == ("found", [10.0, pytest.approx(3.0)])
 

@@ -49,26 +49,26 @@ ALONE = Objective(Portions(1, 1))
 
 @dataclass
 class Played:
-    """All that a method asked for and was told."""
+    """All requests of a method, and their answers."""
 
     outcome: Outcome
     wishes: list[Request | Iterated]
-    told: list[Scalars]
+    answers: list[Scalars]
     x: Array
 
 
 def played(method: Method, function: Function, start: Array, objective: Objective = ALONE) -> Played:
     store, steps = VectorStore(start.astype(np.float64)), method.steps(objective)
     wishes: list[Request | Iterated] = []
-    told: list[Scalars] = []
+    answers: list[Scalars] = []
     try:
         wish = next(steps)
         while True:
             wishes.append(wish)
-            told.append(() if isinstance(wish, Iterated) else answered(wish, store, function))
-            wish = steps.send(told[-1])
+            answers.append(() if isinstance(wish, Iterated) else answered(wish, store, function))
+            wish = steps.send(answers[-1])
     except StopIteration as end:
-        return Played(end.value, wishes, told, store.vector(POINT).copy())
+        return Played(end.value, wishes, answers, store.vector(POINT).copy())
 
 
 def answered(request: Request, store: VectorStore, function: Function) -> Scalars:
@@ -127,10 +127,10 @@ def test_a_replay_asks_for_the_same(method: Method) -> None:
     first = played(method, rosenbrock, np.array([-1.2, 1.0]))
     steps = method.steps(ALONE)
     assert next(steps) == first.wishes[0]
-    for scalars, wish in zip(first.told, first.wishes[1:], strict=False):
+    for scalars, wish in zip(first.answers, first.wishes[1:], strict=False):
         assert steps.send(scalars) == wish
     with pytest.raises(StopIteration) as end:
-        steps.send(first.told[-1])
+        steps.send(first.answers[-1])
     assert end.value.value == first.outcome
 
 

@@ -116,7 +116,7 @@ class Interpreter:
         for place in host.beside.get(buffer.place(host.program.slots), ()):
             number, other = place.micro_batch, place.undivided
             found = host if number is None or place.is_of_minibatch else host.portion(number, up=False)
-            for rows in (found.states, found.errors, found.told, host.shared):
+            for rows in (found.states, found.errors, found.values, host.shared):
                 for key in [key for key in rows if key[0] == other]:
                     del rows[key]
             host.gradients.pop(other, None)
@@ -183,8 +183,10 @@ class Interpreter:
                 layer = instruction.target.buffer.layer
                 self._check_gradient(machine, host, layer)
                 if self.kind.norms:
-                    told = self._read(host, instruction.sources[1])
-                    assert told == [(host.learnt, other) for other in self.expected.parameter_owners()], told
+                    found = self._read(host, instruction.sources[1])
+                    assert found == [(host.learnt, other) for other in self.expected.parameter_owners()], (
+                        found
+                    )
                 self._update(machine, host, layer)
 
     # Learning
@@ -207,7 +209,7 @@ class Interpreter:
                 continue
             number = errors.buffer.micro_batch
             of_portion = last if number is None else whole.portion(number, up=False)
-            host = replace(of_portion, updated=last.updated, lent=last.lent)
+            host = replace(of_portion, updated=last.updated, given=last.given)
             self._check_site(machine, host, layer)
             self._check_deltas(machine, host, layer)
         last.gradients[Buffer(BufferKind.GRADIENT, layer)] = self._terms(
@@ -250,7 +252,7 @@ class Interpreter:
         if operand.buffer.is_of_minibatch:
             return [host.shared[operand.buffer, row] for row in members(operand.rows)]
         if operand.buffer.kind is not BufferKind.ACTIVATIONS:
-            return [host.told[operand.buffer, row] for row in members(operand.rows)]
+            return [host.values[operand.buffer, row] for row in members(operand.rows)]
         self._check_states(host, operand.buffer.layer, members(operand.rows))
         return [host.states[operand.buffer, row] for row in members(operand.rows)]
 
@@ -278,7 +280,7 @@ class Interpreter:
             elif operand.buffer.is_of_minibatch:
                 host.shared[operand.buffer, row] = value
             elif operand.buffer.kind is not BufferKind.ACTIVATIONS:
-                host.told[operand.buffer, row] = value
+                host.values[operand.buffer, row] = value
             else:
                 host.states[operand.buffer, row] = value
 
@@ -330,7 +332,7 @@ class Interpreter:
         learns = self.train and self.graph[layer].parameters
         if machine in self.expected.weight_receivers(layer):
             found = host.shared.get((Buffer(BufferKind.PARAMETERS, layer), 0))
-            expected = host.lent if learns else (host.lent[0], "as given")
+            expected = host.given if learns else (host.given[0], "as given")
             assert found == expected, f"machine {machine} uses weights of {layer} of {found}"
         else:
             assert host.updates.get(layer, 0) == (host.updated if learns else 0), (

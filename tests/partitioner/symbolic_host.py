@@ -24,7 +24,7 @@ class Host:
 
     `step` is the step; in what belongs to a portion, the step and its number. `learnt` is the number of the
     minibatch, of all steps; `updated` how often each parameter must have been updated before this portion's
-    instruction, and `lent` when those were that another machine has lent.
+    instruction, and `given` when the parameters that another machine shares were.
     """
 
     program: Program
@@ -32,13 +32,13 @@ class Host:
     step: object = 0
     learnt: int = 0
     updated: int = 0
-    lent: tuple[int, int] = (0, 0)
+    given: tuple[int, int] = (0, 0)
     done: set[int] = field(default_factory=set)
     states: dict[tuple[Buffer, int], object] = field(default_factory=dict)
     sums: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     errors: dict[tuple[Buffer, int], list[Term]] = field(default_factory=dict)
     gradients: dict[Buffer, list[Term]] = field(default_factory=dict)
-    told: dict[tuple[Buffer, int], object] = field(default_factory=dict)
+    values: dict[tuple[Buffer, int], object] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
     spoilt: set[Buffer] = field(default_factory=set)
     shared: dict[tuple[Buffer, int], object] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Host:
         numbers = [name.micro_batch or 0 for name in numbered if not name.is_of_minibatch]
         pipeline = self.program.pipeline
         if pipeline.total == 1:
-            return replace(self, learnt=self.number, updated=self.number, lent=(self.number, self.number))
+            return replace(self, learnt=self.number, updated=self.number, given=(self.number, self.number))
         if not numbers:  # a message of what is learnt, or what follows it
             learnt = self.updates.get(names[-1 if instruction.op is Op.SQUARES else 0].layer, 0)
             minibatch = numbered[0].micro_batch or 0 if numbered else learnt % pipeline.overlap
-            is_lent = instruction.op in (Op.SEND, Op.RECV) and names[0].kind is BufferKind.PARAMETERS
-            return self.portion(minibatch * pipeline.micro_batches, up=is_lent)
+            is_given = instruction.op in (Op.SEND, Op.RECV) and names[0].kind is BufferKind.PARAMETERS
+            return self.portion(minibatch * pipeline.micro_batches, up=is_given)
         is_up = instruction.op in (Op.FORWARD, Op.MULTIPLY, Op.SUMMARISE)
         return self.portion(max(numbers), up=is_up)
 
@@ -78,7 +78,7 @@ class Host:
             step=(self.step, number),
             learnt=begun + number // size,
             updated=begun + (max(0, number - depth) if up else number) // size,
-            lent=(begun + latest, begun + max(0, latest * size - depth) // size),
+            given=(begun + latest, begun + max(0, latest * size - depth) // size),
             done=self.done,
             gradients=self.gradients,
             updates=self.updates,

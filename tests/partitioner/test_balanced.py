@@ -76,7 +76,7 @@ def test_what_is_too_small_to_share_goes_to_the_least_busy() -> None:
 
 
 def test_a_loss_lies_where_its_scores_do() -> None:
-    net = Network("judged")
+    net = Network("evaluated")
     scores = Dense(2, name="scores")(Dense(30, name="hidden")(net.input("x", shape=16)))
     net.loss = SoftmaxCrossEntropy(name="loss")(scores, net.target("y"))
     plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": RowSplit((2, 1))}, strategy="balanced")

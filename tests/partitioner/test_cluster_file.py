@@ -179,8 +179,10 @@ def test_a_link_that_is_missing_is_reported(tmp_path: Path) -> None:
 def test_times_of_another_version_are_reported(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"version": 99, "seconds": {}}')
     machine = '[[machine]]\nname = "a"\nmemory = "1 GiB"\ntimes = "t.json"\n'
-    told = f"t.json holds times of kernels in version 99, and this Partita reads version {VERSION}; calibrate"
-    with pytest.raises(ValueError, match=told):
+    message = (
+        f"t.json holds times of kernels in version 99, and this Partita reads version {VERSION}; calibrate"
+    )
+    with pytest.raises(ValueError, match=message):
         read(tmp_path, machine)
     (tmp_path / "t.json").write_text(f'{{"version": {VERSION}, "seconds": {{"up": [-1, 0]}}}}')
     with pytest.raises(ValueError, match=re.escape("holds no times of kernels ('up' takes [-1, 0] seconds)")):

@@ -105,19 +105,19 @@ def test_the_weights_of_columns_count_once() -> None:
     assert flops == pytest.approx([8 * 17 * 3 / 8, 8 * 17 * 5 / 8])
 
 
-def picture(*, copies: Cut, lent: Cut) -> Plan:
+def picture(*, copies: Cut, shared: Cut) -> Plan:
     net = Network("picture")
     image = net.input("image", shape=(12, 4, 1))
     local = LocallyConnected2D(2, 3, padding="same", name="local")(image)
     conv = Conv2D(2, 3, padding="same", name="conv")(MaxPool2D(3, stride=1, name="pool")(local))
     net.loss = HalfSquaredError(name="loss")(Dense(4, name="scores")(conv), net.target("y"))
-    cuts: dict[str, Cut] = {"local": RowSplit(2), "pool": copies, "conv": lent, "scores": RowSplit(2)}
+    cuts: dict[str, Cut] = {"local": RowSplit(2), "pool": copies, "conv": shared, "scores": RowSplit(2)}
     return partition(net, Cluster.local(2), batch=2, cuts=cuts, strategy="balanced")
 
 
 def test_a_margin_spares_the_halo_above_and_its_errors() -> None:
     """Two rows that both machines pool are neither sent up, nor are their errors sent down."""
-    cut, halo = (picture(copies=RowSplit(2, halo=n), lent=RowSplit(2)) for n in (0, 1))
+    cut, halo = (picture(copies=RowSplit(2, halo=n), shared=RowSplit(2)) for n in (0, 1))
     halos = [(str(m.buffer), m.rows) for m in cut.messages if m.layer == "pool"]
     down = [("pool<conv", BoxSet.of_rows((4, 6))), ("pool<conv", BoxSet.of_rows((4, 5)))]
     assert halos == [("pool", BoxSet.of_rows((5, 6))), ("pool", BoxSet.of_rows((4, 5))), *down]
@@ -127,7 +127,7 @@ def test_a_margin_spares_the_halo_above_and_its_errors() -> None:
 
 
 def test_a_repeated_layer_is_sent_nowhere_where_it_is() -> None:
-    plan = picture(copies=Replicated(2), lent=Replicated((1, 0)))
+    plan = picture(copies=Replicated(2), shared=Replicated((1, 0)))
     assert not [
         m for m in plan.messages if str(m.buffer).startswith(("pool", "conv<")) or str(m.buffer) == "conv"
     ]
@@ -178,7 +178,7 @@ def test_a_cut_that_cannot_be_is_refused(layer: str, cut: Cut, sentence: str) ->
 
 def test_what_takes_no_sum_is_not_cut_by_its_inputs() -> None:
     with pytest.raises(ValueError, match=r"MaxPool2D 'pool' cannot be cut by its inputs, because its nodes"):
-        picture(copies=InputSplit(2), lent=RowSplit(2))
+        picture(copies=InputSplit(2), shared=RowSplit(2))
     net = Network("local")
     LocallyConnected2D(2, 3, name="local")(net.input("image", shape=(6, 4, 1)))
     with pytest.raises(

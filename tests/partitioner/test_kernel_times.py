@@ -93,7 +93,7 @@ def test_names_do_not_matter_and_settings_do() -> None:
         return signatures(partition(network, cluster, **{"batch": 4, **settings}))  # type: ignore[arg-type]
 
     plain = of(net())
-    assert plain == of(net(x="picture", local="filters", scores="classes", loss="judge", y="digit"))
+    assert plain == of(net(x="picture", local="filters", scores="classes", loss="error", y="digit"))
     for other in (of(net(), batch=5), of(net(), precision="float64"), of(net(), threads=2)):
         assert not set(plain) & set(other)
 

@@ -96,7 +96,7 @@ def test_shared_weights_are_sent_once_and_their_gradients_come_back_once(plan: P
 @given(plans(shared=True))
 def test_loss_shards_exchange_a_few_numbers_for_each_example(plan: Plan) -> None:
     expected = Expected(plan.ownership)
-    told = {
+    listed = {
         (f"{loss}.summary", BoxSet.of_rows((n, n + 1)), machine, other)
         for loss in plan.graph.losses
         for n, machine in enumerate(expected.summary_senders(loss))
@@ -104,8 +104,8 @@ def test_loss_shards_exchange_a_few_numbers_for_each_example(plan: Plan) -> None
         if machine != other
     }
     found = [m for m in plan.messages if m.buffer.kind is BufferKind.SUMMARY]
-    assert {(str(m.buffer), m.rows, m.source, m.destination) for m in found} == told
-    assert len(found) == len(told)
+    assert {(str(m.buffer), m.rows, m.source, m.destination) for m in found} == listed
+    assert len(found) == len(listed)
     for message in found:
         numbers = 2 if isinstance(plan.graph[message.layer].layer, SoftmaxCrossEntropy) else 1
         assert message.n_bytes == numbers * plan.batch * 4

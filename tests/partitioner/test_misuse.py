@@ -100,14 +100,14 @@ def test_numbers_of_numpy_and_lists_are_as_good() -> None:
     assert cluster([Machine("a")]) == Cluster((Machine("a"),))
 
 
-def with_a_node(*, judged: bool) -> Network:
+def with_a_node(*, with_loss: bool) -> Network:
     @node(Full(), weight=per_edge())
     def weigh(incoming: Any, weight: Any) -> Any:
         return (weight * incoming).sum()
 
     net = Network("n")
     scores = weigh(3, name="mine")(net.input("x", shape=4))
-    if judged:
+    if with_loss:
         net.loss = HalfSquaredError()(scores, net.target("y"))
     return net
 
@@ -116,9 +116,9 @@ def test_a_node_without_a_backward_function_is_refused_under_a_loss() -> None:
     with pytest.raises(
         ValueError, match="Node weigh 'mine' has no downward function, so it cannot be trained"
     ):
-        strict(with_a_node(judged=True), LOCAL, batch=4)
+        strict(with_a_node(with_loss=True), LOCAL, batch=4)
 
 
 def test_it_may_still_predict() -> None:
-    plan = strict(with_a_node(judged=False), LOCAL, batch=4)
+    plan = strict(with_a_node(with_loss=False), LOCAL, batch=4)
     assert plan.for_prediction().programs == plan.programs

@@ -68,10 +68,10 @@ def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
 
 
 def test_a_kind_is_written_in_one_way(plan_of_two: Plan) -> None:
-    judged, alone = plan_of_two.graph, plan_of_two.for_prediction().graph
-    assert StepKind(norms=True).of(judged) == StepKind(gradients="whole", norms=True)
+    training, alone = plan_of_two.graph, plan_of_two.for_prediction().graph
+    assert StepKind(norms=True).of(training) == StepKind(gradients="whole", norms=True)
     assert StepKind(norms=True).of(alone) == StepKind(train=False)
-    assert StepKind(train=False, gradients="whole").of(judged) == StepKind(train=False)
+    assert StepKind(train=False, gradients="whole").of(training) == StepKind(train=False)
     assert plan_of_two.programs_for(StepKind(norms=True))[0].kind == StepKind(gradients="whole", norms=True)
     assert plan_of_two.programs == plan_of_two.programs_for(StepKind())
     assert plan_of_two.messages == plan_of_two.messages_for(StepKind(gradients="whole"))

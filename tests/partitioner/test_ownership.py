@@ -40,8 +40,8 @@ def test_every_row_of_every_layer_is_owned_once(plan: Plan) -> None:
             count == 1 or plan.ownership.is_input_split(layer) or grid.shares_weights or not grid.parameters
         )
     for loss in plan.graph.losses:
-        judges = plan.ownership.loss_shards(loss)
-        assert sorted(judges) == sorted(p.machine for p in plan.ownership.of(loss)) or not judges
+        machines = plan.ownership.loss_shards(loss)
+        assert sorted(machines) == sorted(p.machine for p in plan.ownership.of(loss)) or not machines
     parameters = sum(plan.n_parameters(machine) for machine in range(len(plan.cluster)))
     assert parameters == plan.graph.n_parameters
 

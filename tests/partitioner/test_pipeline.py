@@ -110,7 +110,7 @@ def test_machines_of_a_vertical_cut_stand_side_by_side() -> None:
 
 
 def test_machines_that_share_weights_have_one_pipeline_stage() -> None:
-    net = Network("lent")
+    net = Network("shared")
     states = Conv2D(2, kernel_size=1, name="conv")(net.input("x", shape=(4, 1, 1)))
     net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     cuts = {"conv": RowSplit((0, 1)), "loss": Whole(1)}

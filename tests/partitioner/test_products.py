@@ -110,7 +110,7 @@ def test_the_rule_of_a_plan_is_that_of_the_processor_on_which_it_is_made() -> No
     assert partition(large(), Cluster.local(1), batch=32).products == products_for(processor())
 
 
-def test_machines_with_choices_of_their_own_are_told_apart() -> None:
+def test_machines_with_choices_of_their_own_are_distinguished() -> None:
     own = Products("tiles", "c")
     cluster = Cluster((Machine("a"), Machine("b", products=own)), link=Cluster.local(1).memory)
     plan = dataclasses.replace(
@@ -136,7 +136,7 @@ def test_a_cluster_is_written_and_read_with_its_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"broken", "holds no choices of products"),
         (b'{"version": 1}', "holds no choices of products"),
@@ -144,11 +144,11 @@ def test_a_cluster_is_written_and_read_with_its_choices(tmp_path: Path) -> None:
         (b'{"version": 1, "rule": "magic", "origin": "", "source": "", "measured": []}', "holds no choices"),
     ],
 )
-def test_a_file_that_holds_no_choices_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_file_that_holds_no_choices_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     cluster = Cluster((Machine("a", products=Products("tiles")),))
     path = cluster.write(tmp_path / "cluster.toml")
     (tmp_path / "cluster.products.json").write_bytes(content)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         Cluster.read(path)
 
 

@@ -25,10 +25,10 @@ def test_every_plan_prints(plan: Plan) -> None:
             shown = "-" if piece is None else f"{piece.start}:{piece.stop}"
             inputs = "" if piece is None or piece.inputs is None else "/{}:{}".format(*piece.inputs)
             assert cell == shown + inputs
-    (told,) = [line for line in lines if f"{counted(len(plan.messages), 'message')} a step" in line]
+    (sentence,) = [line for line in lines if f"{counted(len(plan.messages), 'message')} a step" in line]
     states, sums = plan.travelling
     and_sums = f"and {counted(sums, 'partial sum')} " if sums else ""
-    assert f"{counted(states, 'activation')} {and_sums}travel" in told
+    assert f"{counted(states, 'activation')} {and_sums}travel" in sentence
     assert any(line.startswith("critical path: machine ") for line in lines)
 
 

@@ -195,7 +195,7 @@ def test_sums_over_inputs_are_measured(store: Store) -> None:
 def test_nothing_is_measured_twice_whatever_things_are_called(store: Store) -> None:
     calibrate(network(), batch=8, store=store, bench=Pretended())
     bench = Pretended()
-    names = {"x": "picture", "y": "digit", "hidden": "below", "scores": "above", "loss": "judge"}
+    names = {"x": "picture", "y": "digit", "hidden": "below", "scores": "above", "loss": "error"}
     other = calibrate(network("other", **names), batch=8, store=store, bench=bench)
     assert (bench.timed_groups, bench.played, other.measured) == ([], 0, 0)
     calibrate(network(), batch=9, store=store, bench=bench)

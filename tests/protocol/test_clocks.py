@@ -18,9 +18,9 @@ def rounds(draw: st.DrawFn) -> tuple[float, list[RoundTrip]]:
     offset, now = float(draw(st.integers(-10_000, 10_000))), 0.0
     found = []
     for there, thinking, back in draw(st.lists(st.tuples(WAYS, WAYS, WAYS), min_size=1, max_size=8)):
-        heard, said, home = now + there, now + there + thinking, now + there + thinking + back
-        found.append(RoundTrip(now, heard - offset, said - offset, home))
-        now = home + draw(WAYS)
+        received, replied = now + there, now + there + thinking
+        found.append(RoundTrip(now, received - offset, replied - offset, replied + back))
+        now = replied + back + draw(WAYS)
     return offset, found
 
 

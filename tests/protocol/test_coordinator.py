@@ -53,7 +53,7 @@ def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
     assert run.feed(Opened()) == [Restart(tuple((name, 0) for name in HOSTS), None, "the run starts")]
     for name in HOSTS[:-1]:
         task = Send(name, SetUp("r"), Span(f"task of {name}", 0, 0))
-        assert run.hello(name) == [task], "nobody is told who is where before all are there"
+        assert run.hello(name) == [task], "a directory is sent only when all hosts have arrived"
     last = run.hello(HOSTS[-1])
     directories = messages(Directory, last)
     assert set(directories) == set(HOSTS)

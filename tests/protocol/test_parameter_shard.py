@@ -129,13 +129,17 @@ def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() ->
 
 
 def test_a_shard_that_comes_back_counts_acknowledged_pushes() -> None:
-    told = {"part 0.0": (PushRecord(0, 7), PushRecord(1, 2)), "part 1.0": (PushRecord(0, 4),), "part 0.9": ()}
+    acks = {
+        "part 0.0": (PushRecord(0, 7), PushRecord(1, 2)),
+        "part 1.0": (PushRecord(0, 4),),
+        "part 0.9": (),
+    }
     machine = ParameterShard(
         "shard 0",
         incarnation=1,
         ranges=RANGES,
         restored=RestoredState(seen={"part 0.0": (0, 3), "part 1.0": (0, 3)}),
-        acknowledged=told,
+        acknowledged=acks,
     )
     receive(machine, "coordinator", Heartbeat(1, clock=0.0))
     assert machine.lost == {"part 0.0": 5}
@@ -359,9 +363,9 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
         else:
             shard_incarnation += 1
             lost, applied = kept.lost, kept.applied.copy()
-            told = {name: client.settled for name, client in clients.items()}
+            acks = {name: client.settled for name, client in clients.items()}
             machine = shard(
-                shard_incarnation=shard_incarnation, version=kept.version, seen=kept.seen, acknowledged=told
+                shard_incarnation=shard_incarnation, version=kept.version, seen=kept.seen, acknowledged=acks
             )
         assert all(count == 1 for count in applied.values())
         assert machine.version == sum(applied.values())
@@ -375,5 +379,5 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
             shard_incarnation=shard_incarnation,
         )
         assert any(isinstance(effect, ApplyGradient | Send) for effect in after)
-    told_of = {(name, *key) for name, client in clients.items() for key in client.acknowledged}
-    assert len(told_of - set(applied)) == lost + sum(machine.lost.values())
+    acknowledged_pushes = {(name, *key) for name, client in clients.items() for key in client.acknowledged}
+    assert len(acknowledged_pushes - set(applied)) == lost + sum(machine.lost.values())

@@ -140,7 +140,7 @@ def test_one_gradient_is_in_flight_and_one_accumulates() -> None:
     for assignment in range(3):
         assign(client, assignment, 3)
     assert played(over(client, 0)) == [play_of(1, 3)]
-    assert over(client, 1) == [computed(1, 3)], "told, but neither sent nor followed"
+    assert over(client, 1) == [computed(1, 3)], "reported, but neither sent nor followed"
     assert client.waits_for == tuple(BYTES)
     assert take(client, 0, 3, shards=("shard 2",)) == []
     assert client.waits_for == ("shard 0",)
@@ -191,7 +191,7 @@ def test_points_of_two_evaluations_are_never_mixed() -> None:
     assign(client, 0, 3)
     point(client, 3, shards=("shard 0",))
     assert played(point(client, 4, shards=("shard 2",))) == []
-    assert played(assign(client, 1, 4)) == [], "shard 0 has not told its part of it"
+    assert played(assign(client, 1, 4)) == [], "shard 0 has not sent its slice of it"
     assert played(point(client, 4, shards=("shard 0",))) == [play_of(1, 4)]
 
 

@@ -163,7 +163,7 @@ def test_assignments_of_an_old_evaluation_keep_a_replica_busy_and_count_for_noth
     found.begin(5, work_units_of(evaluation(4), 1))
     found.validate()
     dispatched = found.schedule(0.0)
-    assert [who for who, _ in dispatched] == [0, 1]  # each still owes an old one
+    assert [who for who, _ in dispatched] == [0, 1]  # each still has an old assignment
     finish(found, 0, mine, 1.0)
     assert not any(found._progress[n].losses for n in range(4))
     assert [who for who, _ in found.schedule(1.0)] == [0]

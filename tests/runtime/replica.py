@@ -84,9 +84,9 @@ class Replica:
     def schedule(self, assignment: int, first: int, count: int, *, to: str | None = None) -> None:
         message = Assignment(self.evaluation, assignment, first, first, count)
         for name in self.roles if to is None else (to,):
-            self.tell(name, COORDINATOR, message)
+            self.receive(name, COORDINATOR, message)
 
-    def tell(self, name: str, sender: str, message: Message, payload: Payload | None = None) -> None:
+    def receive(self, name: str, sender: str, message: Message, payload: Payload | None = None) -> None:
         self.roles[name].receive(Received(sender, 0, message, payload), 0.0)
         self.roles[name].poll(0.0)
 
@@ -112,18 +112,18 @@ class Replica:
                 assert payload is not None
                 self.taken[evaluation, unit][sender, to] = payload.to_bytes()
                 if not self.silent:
-                    self.tell(sender, to, ContributionAck(evaluation, unit))
+                    self.receive(sender, to, ContributionAck(evaluation, unit))
             case AssignmentResult(sequence=assignment):
                 self.computed[assignment][sender] = message
             case _:
-                self.tell(to, sender, message, payload)
+                self.receive(to, sender, message, payload)
 
     def _answer(self, part: str, shard: str, after: int) -> None:
         if self.evaluation > after:
             del self.asked[part, shard]
             start, stop = self._range(part, shard)
             numbers = self.point[self._machine(part)][start:stop]
-            self.tell(part, shard, Point(self.evaluation), Payload([memoryview(numbers.tobytes())]))
+            self.receive(part, shard, Point(self.evaluation), Payload([memoryview(numbers.tobytes())]))
 
     def _machine(self, part: str) -> int:
         indices = part_indices(part)

@@ -55,7 +55,7 @@ class Shard:
         self.woken = threading.Event()
         link = HostContext(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
         self.role = DownpourShardRole(task, link)
-        self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
+        self.receive(COORDINATOR, Heartbeat(0, clock=0.0))
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         self.said.append((message, payload))
@@ -63,20 +63,20 @@ class Shard:
     def _refuse(self, sender: str, reason: str) -> None:
         raise AssertionError(f"{sender}: {reason}")
 
-    def tell(self, sender: str, message: Message, payload: Vector | None = None) -> None:
+    def receive(self, sender: str, message: Message, payload: Vector | None = None) -> None:
         carried = None if payload is None else Payload([memoryview(payload).cast("B")])
         self.role.receive(Received(sender, 0, message, carried), 0.0)
 
     def values(self, part: str = "part 0.0") -> tuple[int, Vector]:
         """Updates so far, and values."""
-        self.tell(part, Fetch(0))
+        self.receive(part, Fetch(0))
         message, numbers = self.said.pop()
         assert isinstance(message, Parameters) and isinstance(numbers, np.ndarray)
         return message.updates, numbers
 
     def save(self, number: int) -> ShardFile:
         """Writes the shard's file, and waits for it."""
-        self.tell(COORDINATOR, Save(number))
+        self.receive(COORDINATOR, Save(number))
         assert self.woken.wait(60)
         self.role.poll(0.0)
         saved = self.said.pop()[0]
@@ -103,15 +103,15 @@ def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Pa
     layout = Layout(TWO, SHAPES, shards=2)  # shard 0 holds [0:3] of machine 0, shard 1 the rest of both
     shards = [Shard(layout, optimizer, tmp_path, shard=n) for n in (0, 1)]
     for sequence in range(3):
-        shards[0].tell("part 0.0", Push(0, sequence, 0, 0), np.ones(3))
-    shards[1].tell("part 0.0", Push(0, 0, 0, 0), np.ones(1))
-    shards[1].tell("part 0.1", Push(0, 0, 0, 0), np.ones(2))
+        shards[0].receive("part 0.0", Push(0, sequence, 0, 0), np.ones(3))
+    shards[1].receive("part 0.0", Push(0, 0, 0, 0), np.ones(1))
+    shards[1].receive("part 0.1", Push(0, 0, 0, 0), np.ones(2))
     assert shards[0].values() == (3, pytest.approx([-11 / 6] * 3))
     assert shards[1].values("part 0.1") == (1, pytest.approx([-1.0] * 2))
     commit(tmp_path, 1, [shard.save(1) for shard in shards])
 
     whole = Shard(Layout(ONE, SHAPES, shards=1), optimizer, tmp_path, checkpoint=1)
-    whole.tell("part 0.0", Push(0, 3, 0, 0), np.ones(6))  # the one after those in the checkpoint
+    whole.receive("part 0.0", Push(0, 3, 0, 0), np.ones(6))  # the one after those in the checkpoint
     updates, values = whole.values()
     assert updates == 4
     assert values == pytest.approx([-11 / 6 - 1 / 4] * 3 + [-1 - 1 / 4] * 3), "the most that any had counts"
@@ -123,16 +123,16 @@ def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Pa
 
 def test_a_push_that_is_not_finite_ends_the_shard(tmp_path: Path) -> None:
     shard = Shard(Layout(ONE, SHAPES, shards=1), Adam(0.1), tmp_path)
-    shard.tell("part 0.0", Push(0, 0, 0, 0), np.ones(6))
+    shard.receive("part 0.0", Push(0, 0, 0, 0), np.ones(6))
     shard.said.clear()
     with pytest.raises(SpoiltPush, match=r"^a push to its values \[0:6\] is not finite; lower"):
-        shard.tell("part 0.0", Push(0, 1, 0, 0), np.array([1.0, np.nan, 1, 1, 1, 1]))
+        shard.receive("part 0.0", Push(0, 1, 0, 0), np.array([1.0, np.nan, 1, 1, 1, 1]))
     assert not shard.said, "nothing was acknowledged"
 
 
 def test_values_that_have_run_away_are_not_written(tmp_path: Path) -> None:
     shard = Shard(Layout(ONE, SHAPES, shards=1), SGD(1e300), tmp_path)
-    shard.tell("part 0.0", Push(0, 0, 0, 0), np.full(6, 1e300))
+    shard.receive("part 0.0", Push(0, 0, 0, 0), np.full(6, 1e300))
     with pytest.raises(NotWritten, match=r"^checkpoint 1 was not written: its parameters are not finite"):
         shard.save(1)
     shard.role.close()
@@ -154,8 +154,8 @@ def test_a_shard_that_was_replaced_in_an_update_does_not_acknowledge_it(
         apply(*given)  # type: ignore[arg-type]
         clock.now += 3.5
 
-    shard.tell("part 0.0", Push(0, 0, 0, 0), np.ones(6))
+    shard.receive("part 0.0", Push(0, 0, 0, 0), np.ones(6))
     assert isinstance(shard.said.pop()[0], PushAck)
     monkeypatch.setattr(shard.role._storage, "apply", stopped)
-    shard.tell("part 0.0", Push(0, 1, 0, 0), np.ones(6))
+    shard.receive("part 0.0", Push(0, 1, 0, 0), np.ones(6))
     assert shard.said == []

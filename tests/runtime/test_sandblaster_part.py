@@ -208,7 +208,7 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
     assert replica.taken[1, 0] == first, "said again"
     replica.silent = False
     for shard in range(SHARDS):
-        replica.tell("part 0.0", shard_name(shard), ContributionAck(1, 0))
+        replica.receive("part 0.0", shard_name(shard), ContributionAck(1, 0))
     replica.until(2)
     for assignment in range(3):
         chosen = slice(assignment * BATCH, (assignment + 1) * BATCH)

@@ -97,7 +97,7 @@ class Shard:
         self.role = SandblasterShardRole(task, link)
         self.dtype = precision
         if leased:
-            self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
+            self.receive(COORDINATOR, Heartbeat(0, clock=0.0))
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         if isinstance(payload, np.ndarray):
@@ -107,7 +107,7 @@ class Shard:
     def _refuse(self, sender: str, reason: str) -> None:
         self.refused.append(reason)
 
-    def tell(self, sender: str, message: Message, payload: Vector | None = None) -> list[Message]:
+    def receive(self, sender: str, message: Message, payload: Vector | None = None) -> list[Message]:
         """Sends a message, and returns the replies."""
         said = len(self.said)
         carried = None
@@ -119,7 +119,7 @@ class Shard:
     def command(self, number: int, *operations: Operation) -> list[Message]:
         """Sends a command and waits for operations in the background too."""
         said = len(self.said)
-        self.tell(COORDINATOR, Command(number, operations))
+        self.receive(COORDINATOR, Command(number, operations))
         self.settle()
         return [message for _, message, _ in self.said[said:] if not isinstance(message, Saved)]
 
@@ -181,7 +181,7 @@ def test_the_bits_of_a_gradient_follow_from_the_work_units_alone(
         shard.command(number, evaluate(units * UNIT_SIZE))
         for unit, machine in order:
             slices = (gradients[unit][:6], gradients[unit][6:])
-            said = shard.tell(f"part {unit % 3}.{machine}", Contribution(number, unit), slices[machine])
+            said = shard.receive(f"part {unit % 3}.{machine}", Contribution(number, unit), slices[machine])
             assert said[-1] == ContributionAck(number, unit)
         assert said[:-1] == [CommandResult(number, ())]
         assert shard.role._store.vector("g").tobytes() == in_a_tree(gradients).tobytes()
@@ -197,7 +197,7 @@ def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> 
     answers: list[Message] = []
     for n, shard in enumerate(shards):
         for _, machine in (key for key in slices if key[0] == n):
-            shard.tell(f"part 0.{machine}", FetchPoint(0))
+            shard.receive(f"part 0.{machine}", FetchPoint(0))
         shard.command(1, scale("x", 2.0), evaluate(3), Dots(("g",), ("g", "x")), axpy("x", -0.5, "g"))
         for to, message, numbers in list(shard.said):
             machine = int(to[-1])
@@ -205,7 +205,7 @@ def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> 
             assert isinstance(numbers, np.ndarray)
             assert numbers.tolist() == (2 * START)[slices[n, machine]].tolist()
             for unit in (1, 0):
-                answers += shard.tell(to, Contribution(1, unit), gradient[slices[n, machine]])
+                answers += shard.receive(to, Contribution(1, unit), gradient[slices[n, machine]])
     done = [answer.scalars for answer in answers if isinstance(answer, CommandResult)]
     summed = np.array(done).sum(axis=0)
     assert summed == pytest.approx([4 * gradient @ gradient, 4 * gradient @ START], rel=1e-14)
@@ -224,7 +224,7 @@ def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path
         answer = shard.command(5, scale("x", 3.0), Snapshot(1), Combine("x"), copy("later", "x"))
         assert answer == [CommandResult(5, ())]
         entries.append(shard.save())
-        assert shard.tell(COORDINATOR, Save(1)) == [Saved(1, 0, 5, entries[-1].file, entries[-1].sha256)]
+        assert shard.receive(COORDINATOR, Save(1)) == [Saved(1, 0, 5, entries[-1].file, entries[-1].sha256)]
         assert entries[-1].version == 5
     commit(tmp_path, 1, entries)
 
@@ -288,11 +288,11 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
         Checkpoints, "write_shard", lambda *call, **how: go.wait(60) and written(*call, **how)
     )
 
-    assert shard.tell(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
+    assert shard.receive(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
     shard.role.tick(1.0)
     shard.role.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=1.0)), 1.0)
     waits = MissingUnits(2, ())  # it has the command, and lacks nothing for it
-    assert shard.tell(COORDINATOR, Command(2, (scale("x", 3.0),))) == [waits]
+    assert shard.receive(COORDINATOR, Command(2, (scale("x", 3.0),))) == [waits]
     go.set()
     shard.settle()
     entry = shard.save()
@@ -302,7 +302,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     commit(tmp_path, 1, [entry], dtype="float64")
     go.clear()
     shard.said.clear()
-    assert shard.tell(COORDINATOR, Command(3, (Restore(1), Largest("x")))) == []
+    assert shard.receive(COORDINATOR, Command(3, (Restore(1), Largest("x")))) == []
     shard.role.tick(2.0)
     go.set()
     shard.settle()
@@ -318,7 +318,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
     shard = Shard(tmp_path)
     shard.command(1, scale("x", 2.0), evaluate(1), axpy("x", -0.5, "g"), dot("x", "g"))
-    shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
+    shard.receive("part 0.0", Contribution(1, 0), np.ones(10))
     shard.settle()
     x = 2 * START - 0.5
     assert shard.vector("x") == x.tolist()
@@ -350,7 +350,7 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
 
     monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "execute", one)
-    shard.tell(COORDINATOR, Command(1, (zero("a"), zero("b"))))
+    shard.receive(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)
     closing = threading.Thread(target=shard.role.close)
     closing.start()
@@ -363,10 +363,10 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
 def test_what_comes_before_the_lease_waits_for_it(tmp_path: Path) -> None:
     shard = Shard(tmp_path, leased=False)
     shard.command(1, evaluate(1), dot("g", "x"))
-    shard.tell("part 0.0", FetchPoint(0))
-    shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
+    shard.receive("part 0.0", FetchPoint(0))
+    shard.receive("part 0.0", Contribution(1, 0), np.ones(10))
     assert shard.said == []
-    shard.tell(COORDINATOR, Heartbeat(0, clock=0.0))
+    shard.receive(COORDINATOR, Heartbeat(0, clock=0.0))
     assert [message for _, message, _ in shard.said] == [
         Point(1),
         CommandResult(1, (START.sum(),)),
@@ -389,7 +389,7 @@ def test_what_no_shard_can_do_ends_the_run_with_a_sentence(
 
     def ask() -> None:
         shard.command(1, *operations)
-        shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
+        shard.receive("part 0.0", Contribution(1, 0), np.ones(10))
 
     with pytest.raises(CannotBeDone, match=f"^{sentence}"):
         ask()
@@ -398,10 +398,10 @@ def test_what_no_shard_can_do_ends_the_run_with_a_sentence(
 def test_a_contribution_of_another_size_is_refused_and_the_evaluation_goes_on(tmp_path: Path) -> None:
     shard = Shard(tmp_path)
     shard.command(1, evaluate(4))
-    assert shard.tell("part 0.0", Contribution(1, 0), np.ones(9)) == []
+    assert shard.receive("part 0.0", Contribution(1, 0), np.ones(9)) == []
     assert shard.refused == ["a contribution of 'part 0.0' to shard 0 has 40 bytes, not 36"]
     for unit in (0, 1):
-        shard.tell("part 0.0", Contribution(1, unit), np.full(10, 3e38))
+        shard.receive("part 0.0", Contribution(1, unit), np.full(10, 3e38))
     assert shard.vector("g") == [np.inf] * 10, "a sum that runs away is no error, and no warning"
 
 
@@ -409,12 +409,12 @@ def test_memory_does_not_grow_with_the_work_units(tmp_path: Path) -> None:
     shard = Shard(tmp_path)
     shard.command(1, evaluate(2 * 300))
     for unit in [*range(1, 300), 0]:
-        shard.tell("part 0.0", Contribution(1, unit), np.ones(10))
+        shard.receive("part 0.0", Contribution(1, unit), np.ones(10))
         assert len(shard.role._gradients) <= 2 * 9
     assert shard.vector("g") == [300.0] * 10
     shard.command(2, evaluate(2 * 300))
     for unit in range(5):
-        shard.tell("part 0.0", Contribution(2, unit), np.ones(10))
+        shard.receive("part 0.0", Contribution(2, unit), np.ones(10))
     assert len(shard.role._gradients) == 2
     shard.command(3, Combine("x"))
     assert len(shard.role._gradients) == 0, "dropped with its evaluation"

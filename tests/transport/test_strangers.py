@@ -25,7 +25,7 @@ _FAILED = (
 
 
 class Strangers:
-    """Sockets of nobody's factory, and monitors that tell how they fare."""
+    """Sockets that are not made by the factory, and monitors of their events."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -232,8 +232,8 @@ class InterleavedReplica:
             for grid in graph.computed:
                 rows = owned.rows(grid.name, player.index)
                 edges = owned.edges(grid.name)
-                judged = bool(rows) and owned.loss_shards(grid.name)
-                for box in rows if judged else owned.primary_rows(grid.name, player.index):
+                sharded = bool(rows) and owned.loss_shards(grid.name)
+                for box in rows if sharded else owned.primary_rows(grid.name, player.index):
                     self._collect(
                         result.states, activations(grid.name), BoxSet((box,)), player.buffers, grid.shape
                     )

@@ -114,8 +114,8 @@ def delayed_sgd(
 ) -> list[float]:
     """Plain SGD on the whole network, each of whose layers learns late, written by hand.
 
-    A layer `depth` machines before the loss takes its turn with a minibatch so many turns later: its way up
-    finds the updates of all but the last `depth` minibatches. The way down takes the layer as it is then.
+    A layer `depth` machines before the loss updates by a minibatch `depth` minibatches later. A forward pass
+    finds the updates of all but the last `depth` minibatches; the backward pass uses the current parameters.
     """
     losses = []
     before: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in ORDER}

@@ -82,7 +82,7 @@ def _errors(module: _Module) -> None:
     ):
         lines("place, e = i // state.shape[1], i % state.shape[1]", "sender = low + place")
         lines("total = upcast(out[place, e]) if accumulate else R(0)", "begin, end = 0, 0")
-        with lines.inside("if 0 <= sender < starts.size - 1:"):  # others are heard by nobody here
+        with lines.inside("if 0 <= sender < starts.size - 1:"):  # others have no receivers here
             lines("begin, end = starts[sender], starts[sender + 1]")
         with lines.inside("for j in range(begin, end):"):
             lines("n, tap = receivers[j], taps[j]")

@@ -268,7 +268,7 @@ def _agree(
 
 
 def _near(given: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields arguments that differ from those given by less than float32 can tell."""
+    """Yields arguments that differ from those given by less than the precision of float32."""
     draw = np.random.default_rng(1)
     for _ in range(_NUDGES):
         moved = [value * (1 + _NUDGE * draw.normal(size=np.shape(value))) for value in given]

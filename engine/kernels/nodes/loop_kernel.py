@@ -133,5 +133,5 @@ class NodeLoopKernel(Kernel):
 
     @property
     def _trained(self) -> BackwardLoops:
-        assert self._down is not None, "there is no way down"
+        assert self._down is not None, "there is no backward loop"
         return self._down

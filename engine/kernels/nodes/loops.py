@@ -1,10 +1,10 @@
 """Compiles the loops that run a node definition, in the fastest form in which its functions can be written.
 
-First with the examples innermost; if a function is not understood, as it stands, as text that the cache can
-keep; if not even that, as the object that it is in this process. The last form also tells why a function
-cannot be compiled, on which of the user's lines.
+The first form has the examples innermost. The second is the function unchanged, as text that can be cached;
+the third the function's object in this process. Compiling the last form also reports why a function cannot be
+compiled, and on which of the user's lines.
 
-Loops are kept for the life of the process.
+Loops are cached until the process ends.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _first_ready(
     signature: Signature,
     warm: Callable[[Names], None],
 ) -> tuple[Names | None, bool]:
-    """Compiles the loops from text; None if text will not do. Tells whether examples are innermost."""
+    """Compiles the loops from text, None where that fails; also returns whether examples are innermost."""
     source = written(function)
     if source is None:
         return None, False

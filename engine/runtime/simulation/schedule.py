@@ -276,15 +276,15 @@ class Schedule(ABC):
     def check_failure(self, ending: AbortRun) -> None:
         """Requires that a run fails only when a user's function raises, and reports that (I13)."""
         raising = self.environment.raising
-        told = raising is not None and raising[1] >= 3 and ending.traceback.endswith(raising[0])
-        require(told and not self.mended, "I8", "the run failed:", ending.reason)
+        reported = raising is not None and raising[1] >= 3 and ending.traceback.endswith(raising[0])
+        require(reported and not self.mended, "I8", "the run failed:", ending.reason)
 
     def _check_raising(self) -> None:
         environment, network = self.environment, self.environment.network
         quiet = not (environment.faults or network.drop) and environment.stop_at is None
-        told = self.world.now > self._raised_at + (network.slow_s if network.slow else network.delay_s)
+        due = self.world.now > self._raised_at + (network.slow_s if network.slow else network.delay_s)
         raising = environment.raising
-        raised = raising is not None and raising[1] >= 3 and self._raises_left == 0 and told
+        raised = raising is not None and raising[1] >= 3 and self._raises_left == 0 and due
         require(self.mended or not (quiet and raised), "I13", raising, "raised, and the run went on")
 
     @abstractmethod

@@ -97,7 +97,7 @@ class PartHost(hosts.PartHost):
         self._try_to_begin()
 
     def peer_replaced(self, replaced: Replaced) -> None:
-        """Tells the client of a shard's new process; being drained has to be found anew with it."""
+        """Informs the client of a shard's new process, with which the part is not drained yet."""
         if any(shard == replaced.name for shard, _, _ in self.spans):
             self.drained = False
             self.do(replaced)

@@ -63,7 +63,7 @@ class PartHost(hosts.PartHost):
             self.do(received)
 
     def peer_replaced(self, replaced: Replaced) -> None:
-        """Tells the client of a shard's new process."""
+        """Informs the client of a shard's new process."""
         self.do(replaced)
 
     def _play(self, assignment: RunAssignment) -> None:
