@@ -19,8 +19,8 @@ def element(tag: str, *children: str, tooltip: object = None, **attributes: obje
     if tooltip is not None:
         children = title(str(tooltip)), *children
     written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
-        for name, value in attributes.items()
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else number(value)}"'
+        for key, value in attributes.items()
         if value is not None
     )
     return f"<{tag}{written}>{''.join(children)}</{tag}>" if children else f"<{tag}{written}/>"
