@@ -58,8 +58,8 @@ class Slowed:
         """The hosts are there: looks for their processes, and slows them."""
         if self._factors:
             running = hosts()
-            told = [f"{running[name]}:{factor}" for name, factor in self._factors.items()]
-            command = [sys.executable, "-m", "benchmarks._slowed", *told]
+            slowed = [f"{running[name]}:{factor}" for name, factor in self._factors.items()]
+            command = [sys.executable, "-m", "benchmarks._slowed", *slowed]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Devices: who has none is told so; on tensors, numbers come and go through memory of their own."""
+"""Devices: a missing one is reported; tensors are copied through separate host memory."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ def table(nodes: Nodes) -> tuple[Any, ...]:
 def receivers(nodes: Nodes) -> tuple[Any, Any, Any]:
     """Receivers of each sender in ascending order, and the edges to them."""
     edges = [(n, k) for n, count in enumerate(COUNTS) for k in range(count)]
-    heard = [
+    receivers_of = [
         [(n, k) for n, k in edges if nodes.senders[nodes.offsets[n] + k] == sender]
         for sender in range(SENDERS)
     ]
-    starts = np.cumsum([0, *map(len, heard)])
-    return starts, *np.array([pair for pairs in heard for pair in pairs]).reshape(-1, 2).T
+    starts = np.cumsum([0, *map(len, receivers_of)])
+    return starts, *np.array([pair for pairs in receivers_of for pair in pairs]).reshape(-1, 2).T
 
 
 @given(seeds.map(upward), seeds)
@@ -63,7 +63,7 @@ def test_any_downward_equals_plain_python(text: str, seed: int) -> None:
     errors, weight, bias = nodes.backward(function)
     given_arrays = *table(nodes), nodes.weight, nodes.bias, nodes.state, nodes.error
     found = np.full((SENDERS + 2, BATCH), np.nan)
-    for low, high in ((-1, 4), (4, SENDERS + 1)):  # two rows that are not here, and nobody hears
+    for low, high in ((-1, 4), (4, SENDERS + 1)):  # two rows that are not here, without receivers
         kernels["backward_input"](
             *given_arrays, *receivers(nodes), found[low + 1 : high + 1], low, high, False
         )

@@ -29,13 +29,13 @@ def plain(text: str) -> dict[str, Any]:
         "kept": node_kernels._kept,
         "keep": node_kernels._keep,
         "number": lambda parameter, edge, k: parameter[edge + k] if k >= 0 else math.nan,
-        "heard": lambda x, senders, first, k, e: _heard(x, senders, first, k, e),
+        "incoming_at": lambda x, senders, first, k, e: _incoming_at(x, senders, first, k, e),
     }
     exec(text, names)
     return names
 
 
-def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> float:
+def _incoming_at(x: Any, senders: Any, first: int, k: int, e: int) -> float:
     if k < 0:
         return math.nan
     return float(x[senders[first + k], e]) if senders[first + k] >= 0 else 0.0

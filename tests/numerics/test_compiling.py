@@ -21,7 +21,7 @@ from partita.engine.numerics import compiled
 from partita.engine.kernels.products import tiles
 from partita.engine.kernels.tiles import vector_products
 
-class Tell(event.Listener):
+class Printer(event.Listener):
     def on_start(self, found):
         function = found.data["dispatcher"]
         if type(function).__name__ == "CompiledFunction":
@@ -37,7 +37,7 @@ for _ in range(4):
     if not children[-1]:
         os.close(goes)
         os.read(waits, 1)
-        event.register("numba:compile", Tell())
+        event.register("numba:compile", Printer())
         a, b, out = np.ones((3, 2)), np.full((2, 5), 2.0), np.zeros(15)
         tiles._rows(out, a.reshape(-1), 2, 1, b.reshape(-1), 5, 0, 3, 2, 5, False)
         os._exit(0 if (out == 4).all() else 1)

@@ -110,7 +110,7 @@ class Expected:
             if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
                 return self.evaluated(scores.name, machine)
         own = self.own(consumer, machine)
-        found = {heard for unit in own for heard in self.sources(consumer, number, unit)}
+        found = {place for unit in own for place in self.sources(consumer, number, unit)}
         if not found or not columns:
             return found
         by_hand = isinstance(self.graph[consumer].layer.connectivity, Edges)

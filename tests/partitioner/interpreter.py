@@ -366,9 +366,9 @@ class Interpreter:
         """A machine's sums over its own inputs; or those of all machines, added up in their order."""
         self._check_parameters(machine, host, layer)
         if instruction.op is Op.MULTIPLY:
-            (heard,) = instruction.sources
-            assert set(members(heard.rows)) == self.expected.needed(layer, 0, machine)
-            self._check_states(host, heard.buffer.layer, members(heard.rows))
+            (received,) = instruction.sources
+            assert set(members(received.rows)) == self.expected.needed(layer, 0, machine)
+            self._check_states(host, received.buffer.layer, members(received.rows))
             self._write(
                 host, instruction.target, [(host.step, machine)] * len(members(instruction.target.rows))
             )
@@ -386,8 +386,8 @@ class Interpreter:
         assert instruction.target.rows == BoxSet.of_rows((place, place + 1))
         for source in instruction.sources:
             self._check_states(host, source.buffer.layer, members(source.rows))
-        heard = set(members(instruction.sources[0].rows))
-        assert heard == self.expected.evaluated(self.graph[loss].sources[0], machine)
+        received = set(members(instruction.sources[0].rows))
+        assert received == self.expected.evaluated(self.graph[loss].sources[0], machine)
         self._write(host, instruction.target, [(host.step, machine)])
 
     def _check_summaries(self, host: Host, loss: str, operand: Operand) -> None:

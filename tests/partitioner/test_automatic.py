@@ -95,7 +95,7 @@ def test_what_is_played_again_takes_what_it_takes_anew(
 @settings(max_examples=examples(12))
 @given(whole_cuts(rows_only=True))
 def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str, Cut]]) -> None:
-    """States exactly, where what is heard is one run of rows."""
+    """Exact, where the rows that a machine receives are one range."""
     task, cut = found
     plan, additive = task.plan(cut), Additive(task)
     counted = [

@@ -70,10 +70,10 @@ def test_the_connectivity_is_what_is_received_in_the_forward_pass(plan: Plan) ->
         if expected.is_input_split(layer)
     )
     assert plan.travelling == (states, sums) and plan.connectivity == states + sums
-    heard = Counter[str]()
+    received = Counter[str]()
     for _, _, buffer, rows in receives(plan.programs_for(StepKind(train=False))):
-        heard[str(buffer.undivided)] += len(members(rows))
-    found = {name: heard[name] + heard[f"{name}.sums"] for name in nodes}
+        received[str(buffer.undivided)] += len(members(rows))
+    found = {name: received[name] + received[f"{name}.sums"] for name in nodes}
     assert plan.connectivity * plan.micro_batches == sum(nodes[name] * count for name, count in found.items())
 
 

@@ -146,7 +146,7 @@ def test_tiles_stand_in_rows_and_print_as_they_parse() -> None:
 
 
 def test_tiles_are_drawn(tmp_path: Path) -> None:
-    """The plan with its boxes; a layer with the places that are heard, and no others."""
+    """The plan with its boxes; a layer with the places that have receivers, and no others."""
     cuts = {"below": Tiles(4, (2, 2)), "above": Tiles(4, (2, 2))}
     plan = partition(picture(), Cluster.local(4), batch=2, cuts=cuts)
     assert "0:4x4:8" in plan.draw(tmp_path / "plan.svg").read_text()

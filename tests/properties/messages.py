@@ -50,7 +50,7 @@ def assert_sent_once_and_received_once(plan: Plan, kind: StepKind) -> None:
     assert Counter(sends(programs)) == Counter(receives(programs)) == Counter(addressed(messages))
     assert len(set(sends(programs))) == len(messages)
     keys = Counter((m.source, m.destination, m.buffer) for m in messages)
-    assert max(keys.values(), default=1) == 1, "two messages of a step cannot be told apart"
+    assert max(keys.values(), default=1) == 1, "two messages of a step cannot be distinguished"
 
 
 def assert_activations_sent_where_needed(plan: Plan) -> None:

@@ -168,7 +168,7 @@ def _kernels(
     if source is None:
         raise ir.Unsupported("its source is not there to be read")
     text, real = write(source, signature, width), master(signature.precision).type
-    helpers = (_heard, _number, _kept)
+    helpers = (_incoming_at, _number, _kept)
     names: dict[str, Any] = {
         **FUNCTIONS,
         **{
@@ -193,7 +193,7 @@ def _kernels(
     }
 
 
-def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> Any:
+def _incoming_at(x: Any, senders: Any, first: int, k: int, e: int) -> Any:
     """The activation of the sender of edge number `k`."""
     if k < 0:
         return R(math.nan)

@@ -122,7 +122,7 @@ class _OneExample(Writing):
         """Writes numbers of arrays by functions that check the index; the rest by its name."""
         match expression:
             case ir.Item(array, index) if array == ir.INCOMING:
-                return f"heard(x, senders, first, {self.text(index)}, e)"
+                return f"incoming_at(x, senders, first, {self.text(index)}, e)"
             case ir.Item(array, index) if array in self.own:
                 return f"kept(a_{array}, {self.text(index)})"
             case ir.Item(array, index):
