@@ -49,7 +49,7 @@ class Cell(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Width, in pixels."""
+        """Width of the box, in pixels."""
         return self.right - self.left
 
 

@@ -36,7 +36,7 @@ _RULE = re.compile(r"^products: fixed rule .*\)$", re.MULTILINE)
 """The rule follows from the processor on which a plan is made."""
 
 _PASSING = re.compile(
-    r"starting \d+ (process|thread)|planning |(evaluating|predicting|compiling): |"
+    r"starting \d+ (process|thread)|planning |(evaluating|predicting|compiling): |\w+: \d+ of \d+ schedules|"
     r"\w+ [\d.]+ (has been silent for|sends again after) "
 )
 """Lines that say what is being waited for. How many come depends on what else the machine does, and on what
