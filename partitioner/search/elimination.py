@@ -30,13 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Best:
-    """The best choices.
-
-    Args:
-        choices: index of the choice of each variable.
-        cost: sum of the tables at these choices.
-        exact: whether no choice was given up.
-    """
+    """Index of the choice of each variable, the sum there, and whether no choice was given up."""
 
     choices: dict[str, int]
     cost: float
@@ -44,11 +38,9 @@ class Best:
 
 
 def minimum(tables: Sequence[Table], *, max_entries: int = MAX_ENTRIES) -> Best:
-    """Finds the choices with the least sum; among equal ones, the first.
+    """Finds the choices with the least sum; among equal ones, the first. Costs may be infinite.
 
-    Args:
-        tables: every variable stands in at least one; costs may be infinite.
-        max_entries: largest intermediate table.
+    Choices are given up where an intermediate table would have more entries than the limit.
     """
     sizes = {v: n for table in tables for v, n in zip(table.variables, table.costs.shape, strict=True)}
     kept = {v: np.arange(n) for v, n in sizes.items()}

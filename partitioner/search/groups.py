@@ -23,9 +23,7 @@ FEWEST: Final = len(BLOCKS) - 1
 def groups(task: Task, *, thinned: int = 0) -> tuple[tuple[int, ...], ...]:
     """Lists sets of machines, ascending, smaller first; of few machines also reversed.
 
-    Args:
-        task: the task whose machines are grouped.
-        thinned: degree of thinning, at most `FEWEST`.
+    The degree of thinning is at most `FEWEST`.
     """
     speed = task.speeds
     ranked = sorted(speed, key=lambda m: (-speed[m], m))

@@ -103,7 +103,7 @@ def count_messages(owned: Runs, needed: Runs, n_machines: int) -> MessageCounts:
     ends[:, owned.machines] = owned.starts, owned.stops
     first, last = ends[:, needed.machines]
     own = np.maximum(np.minimum(last, needed.stops) - np.maximum(first, needed.starts), 0.0)
-    found.received[needed.machines] = _overlapping(needed, owned.starts, owned.stops)
+    found.received[needed.machines] = _overlapping(needed, np.sort(owned.starts), np.sort(owned.stops))
     found.received_rows[needed.machines] = needed.stops - needed.starts
     lows, highs = np.sort(needed.starts), np.sort(needed.stops)
     found.sent[owned.machines] = _overlapping(owned, lows, highs)
@@ -128,9 +128,8 @@ def _without_copies(needed: Runs, copies: Numbers) -> Runs:
 
 
 def _overlapping(runs: Runs, starts: Numbers, stops: Numbers) -> npt.NDArray[np.int64]:
-    """Counts the intervals that each run overlaps."""
-    before_end = np.searchsorted(np.sort(starts), runs.stops, "left")
-    return before_end - np.searchsorted(np.sort(stops), runs.starts, "right")
+    """Counts the intervals, of ascending ends, that each run overlaps."""
+    return np.searchsorted(starts, runs.stops, "left") - np.searchsorted(stops, runs.starts, "right")
 
 
 def _above(places: Numbers, ascending: Numbers) -> Numbers:
@@ -165,13 +164,16 @@ def joined(needed: Sequence[Runs], n_machines: int) -> Runs:
     """Joins the needed rows of each machine; rows between two runs count too."""
     if len(needed) == 1:
         return needed[0]
+    boxed = any(runs.columns is not None for runs in needed)
     low, high = np.full((2, n_machines), np.inf), np.zeros((2, n_machines))
     for runs in needed:
-        (left, right), m = runs.sides, runs.machines
-        low[:, m] = np.minimum(low[:, m], (runs.starts, left))
-        high[:, m] = np.maximum(high[:, m], (runs.stops, right))
+        m, ends = runs.machines, [(runs.starts, runs.stops)]
+        if boxed:
+            ends.append((runs.sides[0], runs.sides[1]))
+        for axis, (first, last) in enumerate(ends):
+            low[axis, m] = np.minimum(low[axis, m], first)
+            high[axis, m] = np.maximum(high[axis, m], last)
     machines = np.flatnonzero(high[0])
-    boxed = any(runs.columns is not None for runs in needed)
     columns = np.stack((low[1], high[1]))[:, machines] if boxed else None
     return Runs(machines, low[0, machines], high[0, machines], columns)
 

@@ -104,13 +104,10 @@ def with_cuts(plan: Plan, cuts: Cuts) -> Plan:
     for loss in graph.computed:
         scores = loss.sources[0]
         if isinstance(loss.layer, Loss) and scores in pieces and loss.name not in pieces:
-            together = _owners(with_scores(loss, owned.of(scores))) == _owners(owned.of(loss.name))
+            evaluators = {piece.machine for piece in with_scores(loss, owned.of(scores))}
+            together = evaluators == {piece.machine for piece in owned.of(loss.name)}
             if together and (loss.layer.splits_scores or len(pieces[scores]) == 1):
                 pieces[loss.name] = with_scores(loss, pieces[scores])
     others = (piece for piece in plan.pieces if piece.layer not in pieces)
     changed = (piece for some in pieces.values() for piece in some)
     return replace(plan, ownership=replace(owned, pieces=(*others, *changed)))
-
-
-def _owners(pieces: Sequence[Piece]) -> set[int]:
-    return {piece.machine for piece in pieces}

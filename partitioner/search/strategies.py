@@ -131,17 +131,14 @@ def _is_worth_it(divided: Score, whole: Score) -> bool:
 def _first(
     task: Task, additive: Additive, sets: Sequence[tuple[int, ...]], available: Mapping[str, Sequence[Choice]]
 ) -> list[tuple[Mapping[str, Choice], bool]]:
-    """Lists first candidates, cheapest by the additive model first.
-
-    Each stands with whether the plan found is promised to be no slower.
-    """
-    found: list[tuple[Mapping[str, Choice], bool]] = [(over(task, group), False) for group in sets]
+    """Lists first candidates, cheapest first, each with whether the plan found must be no slower."""
+    found: list[Mapping[str, Choice]] = [over(task, group) for group in sets]
     for exchange in EXCHANGES:
         best = minimum(additive.tables(available, exchange=exchange))
-        found.append(({layer: available[layer][n] for layer, n in best.choices.items()}, False))
-    found += [(candidate, False) for candidate in _stages(task)]
-    found += [(candidate, True) for candidate in (balanced(task), equal(task), in_order(task))]
-    return sorted(found, key=lambda pair: additive.cost_s(pair[0]))
+        found.append({layer: available[layer][n] for layer, n in best.choices.items()})
+    promised = (balanced(task), equal(task), in_order(task))
+    pairs = [*((cuts, False) for cuts in (*found, *_stages(task))), *((cuts, True) for cuts in promised)]
+    return sorted(pairs, key=lambda pair: additive.cost_s(pair[0]))
 
 
 def _stages(task: Task) -> Iterator[Mapping[str, Choice]]:
