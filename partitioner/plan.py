@@ -149,11 +149,7 @@ class Plan:
 
     @cached_property
     def simulated_step(self) -> SimulatedStep:
-        """The programs, simulated on a virtual clock.
-
-        Raises:
-            Deadlock: never, for a plan of `partition`.
-        """
+        """The programs, simulated on a virtual clock."""
         return simulate(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
 
     @property
@@ -311,40 +307,29 @@ class Plan:
         """
         if layer is None and nodes is not None:
             raise ValueError(f"nodes {nodes} are marked in the picture of a layer; name the layer too")
-        target = Path(path)
-        drawn = (
-            view("plan_picture").draw_plan(self)
-            if layer is None
-            else view("layer_picture").draw_layer(self, layer, nodes)
-        )
-        target.write_text(drawn, encoding="utf-8")
-        return target
+        if layer is None:
+            return _written(path, view("plan_picture").draw_plan(self))
+        return _written(path, view("layer_picture").draw_layer(self, layer, nodes))
 
     def draw_timeline(self, path: str | Path) -> Path:
-        """Draws the predicted step as an SVG picture: the timeline of each machine, with waits.
-
-        Args:
-            path: the file to write.
-        """
-        target = Path(path)
-        target.write_text(view("steps").draw_step(self), encoding="utf-8")
-        return target
+        """Draws the predicted step as an SVG picture: the timeline of each machine, with waits."""
+        return _written(path, view("steps").draw_step(self))
 
     def write_page(self, path: str | Path) -> Path:
         """Writes everything known of the plan as one HTML page, which needs no other file.
 
         The page has the table, the picture, the timeline of a predicted step (which can be enlarged), the
         messages by size, and the memory of each machine.
-
-        Args:
-            path: the file to write.
         """
-        target = Path(path)
-        target.write_text(view("pages").plan_page(self, str(self)), encoding="utf-8")
-        return target
+        return _written(path, view("pages").plan_page(self, str(self)))
 
     def __str__(self) -> str:
         return plan_table(self)
+
+
+def _written(path: str | Path, text: str) -> Path:
+    Path(path).write_text(text, encoding="utf-8")
+    return Path(path)
 
 
 def _nearest_divisor(batch: int, n: int) -> int:

@@ -24,13 +24,7 @@ COLUMNS = 8
 
 
 def plan_table(plan: Plan, *, width: int | None = None) -> str:
-    """Prints the whole plan.
-
-    Args:
-        plan: the plan.
-        width: columns of the terminal; without it a line is as long as its words, at most 100 columns as long
-            as names are short.
-    """
+    """Prints the whole plan. Without the `width` of a terminal, a line is as long as its words."""
     head = (
         f"plan of {plan.graph.name}: {counted(len(plan.cluster), 'machine')}, {plan.batch_text}, "
         f"{plan.precision}, {counted(plan.graph.n_parameters, 'parameter')}"
@@ -117,10 +111,9 @@ def _machines(plan: Plan, width: int | None) -> list[str]:
     empty = [m for m in range(len(plan.cluster)) if not plan.ownership.of_machine(m)]
     table = columns(rows, width=width)
     if empty:
-        few = len(empty) <= COLUMNS
-        names = (
-            ", ".join(plan.cluster.machines[m].name for m in empty) if few else counted(len(empty), "machine")
-        )
+        names = ", ".join(plan.cluster.machines[m].name for m in empty)
+        if len(empty) > COLUMNS:
+            names = counted(len(empty), "machine")
         table += wrapped(f"left empty (too few nodes, or no shorter step with them): {names}", width)
     return table
 

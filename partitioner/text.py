@@ -26,9 +26,7 @@ BYTES_PER_S: Final[Mapping[str, float]] = {
 FLOPS_PER_S: Final[Mapping[str, float]] = {f"{k}flop/s": n for k, n in _DECIMAL.items()}
 
 _WRITTEN: Final = re.compile(r"\s*([0-9.eE+-]+)\s*(\S+)\s*")
-
-
-_GAP = "  "
+_GAP: Final = "  "
 
 
 def readable_bytes(n_bytes: float) -> str:
@@ -51,9 +49,7 @@ def readable_seconds(seconds: float) -> str:
 def parse_quantity(written: object, units: Mapping[str, float]) -> float:
     """Reads a quantity in the plain unit (seconds, bytes, bytes per second, operations per second).
 
-    Args:
-        written: a number with its unit.
-        units: the plain unit's multiples by their names, recommended ones first.
+    `units` are the plain unit's multiples by their names, recommended ones first.
 
     Raises:
         ValueError: the text is no quantity; the message says what would be, from "write" on.
@@ -72,14 +68,12 @@ def parse_quantity(written: object, units: Mapping[str, float]) -> float:
 def quantity(number: float, units: Mapping[str, float], *, digits: int | None = None) -> str:
     """Writes a quantity in the unit in which it is shortest.
 
-    Args:
-        number: the quantity in the plain unit.
-        units: as for `parse_quantity`.
-        digits: significant digits; None: `parse_quantity` gives the very number back.
+    Without a number of significant digits, `parse_quantity` gives the very number back.
     """
     if digits is not None:
         fitting = [unit for unit, size in units.items() if 1.0 <= abs(number) / size < 1000.0]
-        texts = (f"{number / units[unit]:.{digits}g} {unit}" for unit in fitting or [_unit(units)])
+        plain = [unit for unit, size in units.items() if size == 1.0]
+        texts = (f"{number / units[unit]:.{digits}g} {unit}" for unit in fitting or plain)
         return min(texts, key=len)
     written = [f"{_plain(number, size)} {unit}" for unit, size in units.items()]
     return min((text for text in written if parse_quantity(text, units) == number), key=_length)
@@ -93,10 +87,6 @@ def _length(text: str) -> tuple[int, int]:
 def _plain(number: float, size: float) -> str:
     """The number of units of this size, in plain decimals."""
     return f"{(Decimal(repr(float(number))) / Decimal(repr(size))).normalize():f}"
-
-
-def _unit(units: Mapping[str, float]) -> str:
-    return next(unit for unit, size in units.items() if size == 1.0)
 
 
 def columns(

@@ -10,9 +10,7 @@ from partita.partitioner.assign.piece import Piece
 
 
 def assigned(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
-    """Returns the ownership that follows from a cut for every layer.
-
-    A loss without a cut that can be evaluated in shards lies with its scores.
+    """Returns the ownership that follows from cuts for all layers; losses without one lie with their scores.
 
     Raises:
         ValueError: a cut cannot be.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import replace
 from itertools import product
 
-from partita.layers.box import Box, BoxSet, Span, Spans
+from partita.layers.box import Box, BoxSet, Span
 from partita.layers.graph import Graph, Grid
 from partita.partitioner.assign.piece import Piece
 
@@ -91,9 +91,11 @@ def are_tiles(pieces: Sequence[Box], whole: Box) -> bool:
     return list(pieces) == list(product(*axes))
 
 
-def bands(pieces: Sequence[Box]) -> Spans:
-    """The spans of axis 0 into which pieces cut a grid, ascending."""
-    return tuple(sorted({piece[0] for piece in pieces}))
+def in_bands(rows: BoxSet, pieces: Sequence[Piece], columns: Span) -> list[BoxSet]:
+    """Divides these columns of rows by the spans of axis 0 into which pieces cut a grid, ascending."""
+    spans = sorted({piece.box[0] for piece in pieces})
+    found = (rows & BoxSet((Box((span, columns)),)) for span in spans)
+    return [some for some in found if some]
 
 
 def _consecutive(spans: Set[Span] | Sequence[Span], whole: Span) -> list[Span]:

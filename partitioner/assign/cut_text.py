@@ -13,84 +13,13 @@ conv=tiles:3+5x8:0,1    three rows on machine 0, five on machine 1, of eight col
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Tiles, Whole
 
-Machines: TypeAlias = tuple[int, ...]
-Sizes: TypeAlias = tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class _Form:
-    """A form of text for cuts: `WORD:MACHINE[:ROWS],...` or `WORD:SETTING:MACHINE[:ROWS],...`.
-
-    Args:
-        word: first word; "" for plain rows.
-        made_by: returns the cut of machines and sizes, with a setting.
-        setting: returns the setting of a cut of this form, "" for none; None for any other cut.
-    """
-
-    word: str
-    made_by: Callable[[Machines, Sizes, str], Cut]
-    setting: Callable[[Any], str | None]
-    has_setting: bool = False
-
-
-def _plain(machines: Machines, sizes: Sizes, setting: str) -> Cut:
-    return Whole(machines[0]) if len(machines) == 1 and sizes is None else RowSplit(machines, sizes)
-
-
-def _replicated(machines: Machines, sizes: Sizes, setting: str) -> Cut:
-    if sizes is not None:
-        raise ValueError("every machine has the whole layer, so leave the sizes out")
-    return Replicated(machines)
-
-
-def _tiles(machines: Machines, sizes: Sizes, setting: str) -> Cut:
-    if sizes is not None:
-        raise ValueError("the sizes of tiles are rows and columns, for example tiles:3+5x4+4:0,1,2,3")
-    axes = [tuple(_whole(extent) for extent in axis.split("+")) for axis in setting.split("x")]
-    if len(axes) != 2:
-        raise ValueError(f"'{setting}' is no number of tiles down and across, for example 2x2")
-    down, across = axes
-    if "+" not in setting:
-        return Tiles(machines, (down[0], across[0]))
-    return Tiles(machines, (len(down), len(across)), (down, across))
-
-
-def _tiling(cut: Tiles) -> str:
-    axes = zip(cut.across, cut.sizes or ((), ()), strict=True)
-    if cut.sizes is None or cut.across == (1, 1):
-        return "x".join(str(count) for count, _ in axes)
-    return "x".join("+".join(map(str, sizes)) for _, sizes in axes)
-
-
+_WORDS: Final = ("halo", "replicate", "inputs", "summed", "tiles")
 _EARLIER: Final = {"margin": "halo", "repeat": "replicate"}
 """Words of earlier versions, which are still read."""
-_FORMS: Final = (
-    _Form("", _plain, lambda cut: "" if isinstance(cut, RowSplit) and not cut.halo else None),
-    _Form(
-        "halo",
-        lambda machines, sizes, setting: RowSplit(machines, sizes, halo=_whole(setting)),
-        lambda cut: str(cut.halo) if isinstance(cut, RowSplit) and cut.halo else None,
-        has_setting=True,
-    ),
-    _Form("replicate", _replicated, lambda cut: "" if isinstance(cut, Replicated) else None),
-    _Form(
-        "inputs",
-        lambda machines, sizes, setting: InputSplit(machines, sizes),
-        lambda cut: "" if isinstance(cut, InputSplit) and not cut.replicated else None,
-    ),
-    _Form(
-        "summed",
-        lambda machines, sizes, setting: InputSplit(machines, sizes, replicated=True),
-        lambda cut: "" if isinstance(cut, InputSplit) and cut.replicated else None,
-    ),
-    _Form("tiles", _tiles, lambda cut: _tiling(cut) if isinstance(cut, Tiles) else None, has_setting=True),
-)
 
 
 def parse_cut(written: str) -> tuple[str, Cut]:
@@ -105,12 +34,10 @@ def parse_cut(written: str) -> tuple[str, Cut]:
             raise ValueError("name a layer and its machines")
         word, _, after = rest.partition(":") if rest[:1].isalpha() else ("", "", rest)
         word = _EARLIER.get(word.strip(), word.strip())
-        form = next((form for form in _FORMS if form.word == word), None)
-        if form is None:
-            known = ", ".join(form.word for form in _FORMS if form.word)
-            raise ValueError(f"there is no way '{word}' to cut, only {known}")
-        setting, _, machines = after.partition(":") if form.has_setting else ("", "", after)
-        return layer, _made(form, setting, machines)
+        if word and word not in _WORDS:
+            raise ValueError(f"there is no way '{word}' to cut, only {', '.join(_WORDS)}")
+        setting, _, pieces = after.partition(":") if word in ("halo", "tiles") else ("", "", after)
+        return layer, _cut(word, setting, *_machines_and_sizes(pieces))
     except ValueError as error:
         raise ValueError(
             f"'{written}' is not a cut ({error}); write LAYER=MACHINE[,MACHINE...], for example hidden=0,1, "
@@ -120,22 +47,61 @@ def parse_cut(written: str) -> tuple[str, Cut]:
 
 def format_cut(layer: str, cut: Cut) -> str:
     """The text of a layer's cut, which `parse_cut` reads."""
-    if isinstance(cut, Whole):
-        return f"{layer}={cut.machine}"
-    machines = tuple(range(cut.machines)) if isinstance(cut.machines, int) else cut.machines
-    sizes = None if isinstance(cut, Tiles | Replicated) else cut.sizes
+    match cut:
+        case Whole(machine):
+            return f"{layer}={machine}"
+        case RowSplit(sizes=sizes, halo=halo):
+            words = ["halo", str(halo)] if halo else []
+        case InputSplit(sizes=sizes, replicated=replicated):
+            words = ["summed" if replicated else "inputs"]
+        case Replicated():
+            words, sizes = ["replicate"], None
+        case Tiles():
+            words, sizes = ["tiles", _tiling(cut)], None
+    machines = range(cut.machines) if isinstance(cut.machines, int) else cut.machines
     pieces = machines if sizes is None else (f"{m}:{size}" for m, size in zip(machines, sizes, strict=True))
-    form, setting = next((form, setting) for form in _FORMS if (setting := form.setting(cut)) is not None)
-    return f"{layer}=" + ":".join(filter(None, (form.word, setting, ",".join(map(str, pieces)))))
+    return f"{layer}=" + ":".join((*words, ",".join(map(str, pieces))))
 
 
-def _made(form: _Form, setting: str, written: str) -> Cut:
+def _machines_and_sizes(written: str) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     pieces = [piece.partition(":") for piece in written.split(",")]
     sized = [colon for _, colon, _ in pieces]
     if len(set(sized)) > 1:
         raise ValueError("give rows to each machine, or to none")
     sizes = tuple(_whole(size) for _, _, size in pieces) if sized[0] else None
-    return form.made_by(tuple(_whole(machine) for machine, _, _ in pieces), sizes, setting)
+    return tuple(_whole(machine) for machine, _, _ in pieces), sizes
+
+
+def _cut(word: str, setting: str, machines: tuple[int, ...], sizes: tuple[int, ...] | None) -> Cut:
+    if word == "halo":
+        return RowSplit(machines, sizes, halo=_whole(setting))
+    if word in ("inputs", "summed"):
+        return InputSplit(machines, sizes, replicated=word == "summed")
+    if word == "tiles" and sizes is not None:
+        raise ValueError("the sizes of tiles are rows and columns, for example tiles:3+5x4+4:0,1,2,3")
+    if word == "tiles":
+        return _tiles(machines, setting)
+    if word == "replicate" and sizes is not None:
+        raise ValueError("every machine has the whole layer, so leave the sizes out")
+    if word == "replicate":
+        return Replicated(machines)
+    return Whole(machines[0]) if len(machines) == 1 and sizes is None else RowSplit(machines, sizes)
+
+
+def _tiles(machines: tuple[int, ...], setting: str) -> Tiles:
+    axes = [tuple(_whole(extent) for extent in axis.split("+")) for axis in setting.split("x")]
+    if len(axes) != 2:
+        raise ValueError(f"'{setting}' is no number of tiles down and across, for example 2x2")
+    down, across = axes
+    if "+" not in setting:
+        return Tiles(machines, (down[0], across[0]))
+    return Tiles(machines, (len(down), len(across)), (down, across))
+
+
+def _tiling(cut: Tiles) -> str:
+    if cut.sizes is None or cut.across == (1, 1):
+        return "x".join(map(str, cut.across))
+    return "x".join("+".join(map(str, sizes)) for sizes in cut.sizes)
 
 
 def _whole(written: str) -> int:

@@ -133,7 +133,8 @@ def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None
     if len(set(owners)) < len(owners):
         raise ValueError(f"{what} names a machine twice, {owners}; give each machine one piece")
     if isinstance(cut, Replicated):
-        return _replicated(grid, owners, what)
+        _check_replicable(grid, owners, what)
+        return tuple(Piece(grid.name, 0, grid.n_rows, owner) for owner in owners)
     if len(owners) > 1 and not grid.layer.cuttable:
         raise ValueError(f"{what} cannot be cut; put it on one machine, for example Whole({owners[0]})")
     if isinstance(cut, Tiles):
@@ -142,24 +143,19 @@ def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None
         assert source is not None, f"{what} is cut by its inputs, but these are not known"
         return _split_inputs(grid, source, cut, owners, what)
     unit = "node" if len(grid.shape) == 1 else "row"
-    ends = _boundaries(None if isinstance(cut, Whole) else cut.sizes, len(owners), grid.n_rows, what, unit)
-    halo = 0 if isinstance(cut, Whole) else check_whole(cut.halo, f"{what}: the halo is", least=0)
-    if halo and len(owners) > 1:
-        _check_replicable(grid, what)
+    rows = RowSplit(owners) if isinstance(cut, Whole) else cut
+    ends = _boundaries(rows.sizes, len(owners), grid.n_rows, what, unit)
+    halo = check_whole(rows.halo, f"{what}: the halo is", least=0)
+    if halo:
+        _check_replicable(grid, owners, what)
     return tuple(
         Piece(grid.name, max(ends[k] - halo, 0), min(ends[k + 1] + halo, grid.n_rows), owner)
         for k, owner in enumerate(owners)
     )
 
 
-def _replicated(grid: Grid, owners: tuple[int, ...], what: str) -> tuple[Piece, ...]:
-    if len(owners) > 1:
-        _check_replicable(grid, what)
-    return tuple(Piece(grid.name, 0, grid.n_rows, owner) for owner in owners)
-
-
-def _check_replicable(grid: Grid, what: str) -> None:
-    if grid.replicable:
+def _check_replicable(grid: Grid, owners: tuple[int, ...], what: str) -> None:
+    if grid.replicable or len(owners) < 2:
         return
     instead = "InputSplit(2, replicated=True)" if grid.layer.splits_sum else "RowSplit(2)"
     raise ValueError(

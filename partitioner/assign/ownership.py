@@ -107,14 +107,12 @@ class Ownership:
 
     def primary_rows(self, layer: str, machine: int) -> BoxSet:
         """The rows of a layer of which a machine is the primary owner."""
-        if layer in self.replicated:
-            return self._primary_rows.get((layer, machine), NOTHING)
-        return self.rows(layer, machine)
+        return self._primary_rows.get((layer, machine), NOTHING)
 
     @cached_property
     def _primary_rows(self) -> dict[tuple[str, int], BoxSet]:
-        """`primary_rows` of replicated layers."""
-        found: dict[tuple[str, int], BoxSet] = {}
+        """`rows`, without those of other replicas in earlier pieces."""
+        found = dict(self._rows)
         for layer in self.replicated:
             taken = NOTHING
             for piece in self.of(layer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -127,8 +126,7 @@ class Cluster:
 
     @cached_property
     def _between(self) -> dict[tuple[str, str], Link]:
-        pairs = ((one, other, b.link) for b in self.between for one, other in _both(b.one, b.other))
-        return {(one, other): link for one, other, link in pairs}
+        return {ends: b.link for b in self.between for ends in ((b.one, b.other), (b.other, b.one))}
 
     def _check_links(self) -> None:
         first = {(machine.site, machine.kind): machine for machine in self.machines}
@@ -146,11 +144,6 @@ class Cluster:
     def __str__(self) -> str:
         threads = (f"{m.place}: {counted(m.threads, 'thread')}" for m in self.machines)
         return f"{counted(len(self), 'machine')} ({', '.join(threads)})"
-
-
-def _both(one: str, other: str) -> Iterator[tuple[str, str]]:
-    yield one, other
-    yield other, one
 
 
 def _machines_of(given: object) -> tuple[Machine, ...]:

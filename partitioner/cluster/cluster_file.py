@@ -65,12 +65,7 @@ _TABLES: Final = ("machine", "link", "between", "shared_memory")
 
 
 def read_parts(path: Path) -> dict[str, Any]:
-    """Reads the arguments of a `Cluster`.
-
-    Raises:
-        ValueError: the file has a mistake; the message does not name the file.
-        OSError: it cannot be read.
-    """
+    """Reads the arguments of a `Cluster`; the ValueError of a mistake does not name the file."""
     file = tomllib.loads(path.read_text(encoding="utf-8"))
     for key in file.keys() - set(_TABLES):
         raise ValueError(f"the file has the unknown key '{key}'; known are {', '.join(_TABLES)}")
@@ -92,11 +87,7 @@ def read_parts(path: Path) -> dict[str, Any]:
 def write_parts(
     path: Path, machines: tuple[Machine, ...], link: Link | None, between: tuple[Between, ...], memory: Link
 ) -> None:
-    """Writes a file that `read_parts` reads, and beside it one for each table of times or products.
-
-    Raises:
-        OSError: one cannot be written.
-    """
+    """Writes a file that `read_parts` reads, and beside it one for each table of times or products."""
     files = _write_beside(machines, path)
     tables = [("[[machine]]", _machine_table(*each, files)) for each in _folded(machines)]
     if link is not None:

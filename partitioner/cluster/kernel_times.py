@@ -22,12 +22,7 @@ Origin: TypeAlias = Literal["measured", "interpolated", "scaled"]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A measured time.
-
-    Args:
-        seconds: time that the kernel took.
-        reference_s: time that it takes on the reference machine, see `Work.reference_s`.
-    """
+    """A measured time, and the time on the reference machine (see `Work.reference_s`)."""
 
     seconds: float
     reference_s: float

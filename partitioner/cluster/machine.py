@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import cast
 
 from partita.layers.checks import check_flag, check_number, check_whole
 from partita.partitioner.cluster.kernel_times import KernelTimes
 from partita.partitioner.cluster.products import Products
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{name!r} cannot name a machine; write for example Machine('a')")
-
-
-def _check_device(device: object, machine: str) -> None:
-    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:(0|[1-9]\d*)", device):
-        raise ValueError(
-            f"machine '{machine}': the device is {device!r}; write 'cpu', or for example 'cuda:0'"
-        )
 
 
 def _check_number(value: object, what: str, *, zero: bool = False) -> None:
@@ -74,30 +63,34 @@ class Machine:
     products: Products | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        found = f"machine '{self.name}': the number of"
+        name, device = cast(object, self.name), cast(object, self.device)
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{name!r} cannot name a machine; write for example Machine('a')")
+        found = f"machine '{name}': the number of"
         object.__setattr__(self, "threads", check_whole(self.threads, f"{found} threads is"))
         _check_number(self.flops_per_s, f"{found} flop/s is")
         _check_number(self.bytes_per_s, f"{found} bytes/s is")
         if self.cores is not None:
             object.__setattr__(self, "cores", check_whole(self.cores, f"{found} cores is"))
         if self.memory_bytes is not None:
-            told = f"machine '{self.name}': the memory in bytes is"
+            told = f"machine '{name}': the memory in bytes is"
             object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, told))
-        _check_device(self.device, self.name)
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:(0|[1-9]\d*)", device):
+            raise ValueError(
+                f"machine '{name}': the device is {device!r}; write 'cpu', or for example 'cuda:0'"
+            )
         for what in ("host", "kind"):
             if not isinstance(getattr(self, what), str):
                 raise ValueError(
-                    f"machine '{self.name}': the {what} is {getattr(self, what)!r}; write a name, or ''"
+                    f"machine '{name}': the {what} is {getattr(self, what)!r}; write a name, or ''"
                 )
-        _check_number(self.speed, f"machine '{self.name}': the speed is")
+        _check_number(self.speed, f"machine '{name}': the speed is")
         for what in ("instruction_s", "step_s", "cold_s"):
-            told = f"machine '{self.name}': the {what} is"
-            _check_number(getattr(self, what), told, zero=True)
+            _check_number(getattr(self, what), f"machine '{name}': the {what} is", zero=True)
         for what, kind in (("times", KernelTimes), ("products", Products)):
             if not isinstance(getattr(self, what), kind | None):
                 raise ValueError(
-                    f"machine '{self.name}': the {what} are {getattr(self, what)!r}; "
+                    f"machine '{name}': the {what} are {getattr(self, what)!r}; "
                     "give what a calibration measured"
                 )
 

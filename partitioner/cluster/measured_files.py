@@ -44,12 +44,7 @@ def write_times(times: KernelTimes, path: Path) -> None:
 
 
 def read_times(path: Path) -> KernelTimes:
-    """Reads what `write_times` wrote.
-
-    Raises:
-        ValueError: the file is of another kind or version.
-        OSError: it cannot be read.
-    """
+    """Reads what `write_times` wrote; raises ValueError if the file is of another kind or version."""
     table = _read(path, _Times, "times of kernels", TIMES_VERSION).seconds
     for signature, pair in table.items():
         numbers = pair if isinstance(pair, list) and len(pair) == 2 else ()
@@ -65,12 +60,7 @@ def write_products(products: Products, path: Path) -> None:
 
 
 def read_products(path: Path) -> Products:
-    """Reads what `write_products` wrote.
-
-    Raises:
-        ValueError: the file is of another kind or version.
-        OSError: it cannot be read.
-    """
+    """Reads what `write_products` wrote; raises ValueError if the file is of another kind or version."""
     found = _read(path, _Products, "choices of products", PRODUCTS_VERSION)
     return Products(found.rule, found.origin, found.measured, found.source)
 

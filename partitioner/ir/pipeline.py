@@ -21,13 +21,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class MicroBatchPass:
-    """The forward or backward pass of a micro-batch.
+    """The forward or backward pass of a micro-batch, by its number in the step.
 
-    Args:
-        direction: of the pass.
-        micro_batch: its number in the step.
-        starts_minibatch: whether a forward pass is the first of its minibatch.
-        updates: whether a backward pass is the last of its minibatch, and the update follows.
+    `starts_minibatch` marks the first forward pass of a minibatch, `updates` its last backward pass.
     """
 
     direction: Literal["forward", "backward"]

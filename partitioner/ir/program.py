@@ -141,14 +141,7 @@ def _parse_operand(written: str) -> Operand:
 
 @dataclass(frozen=True)
 class Program:
-    """The instructions of one machine for a kind of step.
-
-    Args:
-        machine: the machine's number.
-        instructions: instructions in the order of their priority.
-        kind: the kind of step.
-        pipeline: the order of its micro-batches.
-    """
+    """The instructions of one machine for a kind of step, in the order of their priority."""
 
     machine: int
     instructions: tuple[Instruction, ...]
@@ -194,10 +187,10 @@ def ordered(
         writes = [past.of(operand) for operand in written]
         others = [past.of(operand) for operand in read]
         clashes = 0
-        for used in writes:
-            clashes |= used.by_anybody()
-        for used in others:
-            clashes |= used.by_writers()
+        for other in (other for used in writes for other in used.overlapping):
+            clashes |= other.users
+        for other in (other for used in others for other in used.overlapping):
+            clashes |= other.writers
         after: list[int] = []
         met = 0
         while clashes:  # the latest first, because earlier ones are often done before it
@@ -223,20 +216,6 @@ class _Used:
     def __init__(self, operand: Operand) -> None:
         self.operand, self.writers, self.users = operand, 0, 0
         self.overlapping: list[_Used] = []
-
-    def by_writers(self) -> int:
-        """Positions that write some of these rows."""
-        found = 0
-        for used in self.overlapping:
-            found |= used.writers
-        return found
-
-    def by_anybody(self) -> int:
-        """Positions that write or read some of these rows."""
-        found = 0
-        for used in self.overlapping:
-            found |= used.users
-        return found
 
 
 class _Past:

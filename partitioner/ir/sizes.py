@@ -24,14 +24,7 @@ PRECISIONS: Final = {name: ITEM_BYTES[name] for name in MASTERS}
 
 @dataclass(frozen=True)
 class Sizes:
-    """Shapes and bytes of a network's buffers.
-
-    Args:
-        graph: the network.
-        batch: examples in a minibatch.
-        precision: precision of activations and their gradients, and of weights where kernels read them.
-        micro_batches: number of equal micro-batches in a minibatch.
-    """
+    """Shapes and bytes of a network's buffers; the fields are those of `Plan`."""
 
     graph: Graph
     batch: int

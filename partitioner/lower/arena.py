@@ -24,11 +24,7 @@ def arranged(
 ) -> dict[Buffer, WindowPlan]:
     """Places windows, the largest first, each in the first gap that is large enough.
 
-    Args:
-        owned: the assignment.
-        program: the program that uses the windows.
-        windows: its windows.
-        keep: buffers that keep their rows until the end of the step; None: all.
+    Buffers in `keep` (None: all) keep their rows until the end of the step.
     """
     lives = _Lives(owned, program)
     kept = (name for name in windows if keep is None or name.undivided in keep)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from partita.layers.box import Box, BoxSet
+from partita.layers.box import BoxSet
 from partita.layers.graph import Grid
-from partita.partitioner.assign.coverage import bands
+from partita.partitioner.assign.coverage import in_bands
 from partita.partitioner.ir.buffer import Edge, activations
 from partita.partitioner.ir.program import Op, Operand
-from partita.partitioner.lower.messages import GradientSum, Message
+from partita.partitioner.lower.messages import GradientSum
 from partita.partitioner.lower.partial_sums import exchange
 from partita.partitioner.lower.windows import own_tile
 from partita.partitioner.lower.writer import Writer
@@ -42,28 +42,21 @@ class BackwardPass:
         for edge in edges:
             arriving = self.writer.incoming.get(edge.buffer, [])
             if self.owned.crosses_tiles(edge):
-                self._add_up(edge, arriving, own)
-                continue
-            if not self.owned.sums_by_machine(edge):
+                begun = own & BoxSet.union(*self._bands(edge))
+            elif self.owned.sums_by_machine(edge):
+                sums = (part for part in self.sums.get(edge, ()) if part.following is None)
+                begun = BoxSet.union(*(part.rows for part in sums))
+            else:
                 for message in arriving:
                     self.writer.receive(message)
                 continue
-            sums = (part for part in self.sums.get(edge, ()) if part.following is None)
-            begun = BoxSet.union(*(part.rows for part in sums))
-            for message in arriving:
+            for message in arriving:  # added in the order of the pieces; the first are taken as they are
                 self.writer.receive_into_sum(message, begun)
                 begun |= message.rows
         if not edges:
             return None
         self._join(edges)
         return Operand(edges[0].buffer, own)
-
-    def _add_up(self, edge: Edge, arriving: Sequence[Message], own: BoxSet) -> None:
-        """Adds arriving sums in the order of the pieces; the first are taken as they are."""
-        begun = own & BoxSet.union(*self._bands(edge))
-        for message in arriving:
-            self.writer.receive_into_sum(message, begun)
-            begun |= message.rows
 
     def _is_apart(self, grad: Operand, own: BoxSet) -> bool:
         """Whether kernels take the gradient of the machine's own tile from an array of its own."""
@@ -136,6 +129,4 @@ class BackwardPass:
         needed = self.owned.grad_rows(edge, machine).across(columns)
         if not needed or consumer.layer.connectivity.ordered_gradients:
             return [needed] if needed else []
-        owners = bands([piece.box for piece in self.owned.of(edge.layer)])
-        found = (needed & BoxSet((Box((band, columns)),)) for band in owners)
-        return [rows for rows in found if rows]
+        return in_bands(needed, self.owned.of(edge.layer), columns)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.layers.box import Box, BoxSet
+from partita.layers.box import BoxSet
 from partita.layers.graph import Grid
-from partita.partitioner.assign.coverage import bands
+from partita.partitioner.assign.coverage import in_bands
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.pipeline import Pipeline
@@ -32,16 +32,7 @@ from partita.partitioner.lower.writer import Writer
 
 @dataclass(frozen=True)
 class ProgramInputs:
-    """Everything that determines a machine's program.
-
-    Args:
-        owned: the assignment.
-        machine: the machine's number.
-        kind: the kind of step.
-        messages: messages that it sends and receives for each micro-batch.
-        sums: sums of gradients that it computes along each edge.
-        pipeline: the order of its micro-batches.
-    """
+    """Everything that determines a machine's program: messages and sums are its own, of one micro-batch."""
 
     owned: Ownership
     machine: int
@@ -75,37 +66,22 @@ class ProgramInputs:
 def program_inputs(
     owned: Ownership, messages: Sequence[Message], sums: GradientSums, kind: StepKind, *, micro_batches: int
 ) -> list[ProgramInputs]:
-    """Lists the inputs of each machine's program.
-
-    Args:
-        owned: the assignment.
-        messages: the messages of a micro-batch.
-        sums: sums of gradients along each edge, of a step that trains.
-        kind: the kind of step.
-        micro_batches: number of micro-batches in a minibatch.
-    """
-    mine: list[dict[Edge, list[GradientSum]]] = [{} for _ in range(owned.machines)]
+    """Lists the inputs of each machine's program, from all messages and sums of one micro-batch."""
+    machines = range(owned.machines)
+    own_sums: list[dict[Edge, list[GradientSum]]] = [{} for _ in machines]
     for edge, found in sums.items():
         for each in found:
-            mine[each.machine].setdefault(edge, []).append(each)
-    parts = _by_machine(owned.machines, messages)
-    one = micro_batches * kind.overlap == 1  # portion, whose place in a pipeline does not matter
-    places = [0] * owned.machines if one else pipeline_stages(owned.machines, messages)
-    return [
-        ProgramInputs(
-            owned, m, kind, tuple(parts[m]), mine[m], Pipeline(micro_batches, kind.overlap, places[m])
-        )
-        for m in range(owned.machines)
-    ]
-
-
-def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message]]:
-    """Lists the messages that each machine sends and receives."""
-    found: list[list[Message]] = [[] for _ in range(machines)]
+            own_sums[each.machine].setdefault(edge, []).append(each)
+    own_messages: list[list[Message]] = [[] for _ in machines]
     for message in messages:
-        found[message.source].append(message)
-        found[message.destination].append(message)
-    return found
+        own_messages[message.source].append(message)
+        own_messages[message.destination].append(message)
+    is_one = micro_batches * kind.overlap == 1  # its stage in a pipeline does not matter
+    stages = [0] * owned.machines if is_one else pipeline_stages(owned.machines, messages)
+    pipelines = [Pipeline(micro_batches, kind.overlap, stage) for stage in stages]
+    return [
+        ProgramInputs(owned, m, kind, tuple(own_messages[m]), own_sums[m], pipelines[m]) for m in machines
+    ]
 
 
 def _write_backward(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequence[GradientSum]]) -> None:
@@ -195,9 +171,7 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
 def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
     """Divides an input by rows of tiles, which kernels take whole; that of the machine's own tile first."""
     layer = needed.buffer.layer
-    own = writer.own(layer)
-    rows = bands([piece.box for piece in writer.owned.of(layer)])
-    width = writer.graph[layer].shape[1]
-    found = [needed.rows & BoxSet((Box((band, (0, width))),)) for band in rows]
+    own, width = writer.own(layer), writer.graph[layer].shape[1]
+    found = in_bands(needed.rows, writer.owned.of(layer), (0, width))
     found.sort(key=lambda band: not own.overlaps(band))
-    return [(Operand(needed.buffer, rows),) for rows in found if rows]
+    return [(Operand(needed.buffer, rows),) for rows in found]

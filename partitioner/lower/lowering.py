@@ -26,13 +26,7 @@ from partita.partitioner.memoised import memoised
 
 @dataclass(frozen=True)
 class Lowering:
-    """Messages, programs and windows of a cut.
-
-    Args:
-        owned: the assignment.
-        sizes: sizes of the network's buffers, with the number of micro-batches.
-        made: programs of one kind of step, if they were made before.
-    """
+    """Messages, programs and windows of a cut; `made` are programs of one kind of step made before."""
 
     owned: Ownership
     sizes: Sizes

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Final, Literal, TypeAlias
 
 from partita.layers.box import BLOCK, NOTHING, BoxSet
@@ -86,31 +87,21 @@ class GradientSum:
 
 
 GradientSums: TypeAlias = dict[Edge, tuple[GradientSum, ...]]
+_Route: TypeAlias = tuple[Buffer, BoxSet, int, int]
+"""The buffer, rows, source and destination of a message."""
 
 
 def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind, sums: GradientSums) -> tuple[Message, ...]:
-    """Lists the messages of a micro-batch: forward in topological order, then backward.
-
-    Args:
-        owned: the assignment.
-        sizes: sizes of the buffers.
-        kind: the kind of step.
-        sums: sums of gradients along each edge, of a step that trains.
-    """
-    up = [
-        *_shared_weights(owned, sizes),
-        *_activations(owned, sizes),
-        *_partial_sums(owned, sizes),
-        *_summaries(owned, sizes),
-    ]
-    if not kind.train:
-        return tuple(up)
-    down = [
-        *_grad_outputs(owned, sizes, sums),
-        *_grad_preactivations(owned, sizes),
-        *_shared_gradients(owned, sizes),
-    ]
-    return (*up, *down, *(_norms(owned, sizes) if kind.norms else ()))
+    """Lists the messages of a micro-batch: forward in topological order, then, in training, backward."""
+    routes = [*_shared_weights(owned), *_activations(owned), *_partial_sums(owned), *_summaries(owned)]
+    if kind.train:
+        routes += [*_grad_outputs(owned, sums), *_grad_preactivations(owned), *_shared_gradients(owned)]
+    if kind.train and kind.norms:
+        routes += _to_each_other(NORMS, owned.parameter_owners)
+    return tuple(
+        Message(buffer, rows, source, destination, sizes.n_bytes(Operand(buffer, rows)))
+        for buffer, rows, source, destination in routes
+    )
 
 
 def of_micro_batches(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
@@ -127,85 +118,66 @@ def of_micro_batches(messages: Sequence[Message], *, micro_batches: int, overlap
     return tuple(message for some in (*found, *shared) for message in some)
 
 
-def _message(sizes: Sizes, operand: Operand, source: int, destination: int) -> Message:
-    return Message(operand.buffer, operand.rows, source, destination, sizes.n_bytes(operand))
-
-
-def _shared_weights(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _shared_weights(owned: Ownership) -> Iterator[_Route]:
     for grid in owned.graph.computed:
         for other in owned.weight_receivers(grid.name):
-            weights = Operand(Buffer(BufferKind.PARAMETERS, grid.name), BLOCK)
-            yield _message(sizes, weights, owned.of(grid.name)[0].machine, other)
+            yield Buffer(BufferKind.PARAMETERS, grid.name), BLOCK, owned.of(grid.name)[0].machine, other
 
 
-def _shared_gradients(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _shared_gradients(owned: Ownership) -> Iterator[_Route]:
     for grid in reversed(owned.graph.computed):
         for other in owned.weight_receivers(grid.name):
-            gradient = Operand(Buffer(BufferKind.GRADIENT, grid.name), BLOCK)
-            yield _message(sizes, gradient, other, owned.of(grid.name)[0].machine)
+            yield Buffer(BufferKind.GRADIENT, grid.name), BLOCK, other, owned.of(grid.name)[0].machine
 
 
-def _summaries(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _summaries(owned: Ownership) -> Iterator[_Route]:
     for loss in owned.graph.losses:
-        yield from _to_each_other(sizes, Buffer(BufferKind.SUMMARY, loss), owned.summary_senders(loss))
+        yield from _to_each_other(Buffer(BufferKind.SUMMARY, loss), owned.summary_senders(loss))
 
 
-def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
-    yield from _to_each_other(sizes, NORMS, owned.parameter_owners)
+def _to_each_other(buffer: Buffer, machines: tuple[int, ...]) -> Iterator[_Route]:
+    """Lists the exchange of a buffer whose row n belongs to the n-th machine."""
+    for (n, source), (_, destination) in permutations(enumerate(machines), 2):
+        yield buffer, BoxSet.of_rows((n, n + 1)), source, destination
 
 
-def _partial_sums(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _partial_sums(owned: Ownership) -> Iterator[_Route]:
     """Lists partial sums, for every other machine that has the rows."""
     for grid in owned.graph.computed:
-        pieces = owned.of(grid.name) if owned.is_input_split(grid.name) else ()
-        for piece in pieces:
-            for owner in pieces:
-                if owner.machine != piece.machine:
-                    sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), owner.rows)
-                    yield _message(sizes, sums, piece.machine, owner.machine)
+        for piece, other in permutations(owned.of(grid.name), 2) if owned.is_input_split(grid.name) else ():
+            yield Buffer(BufferKind.PARTIAL_SUMS, grid.name), other.rows, piece.machine, other.machine
 
 
-def _grad_preactivations(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _grad_preactivations(owned: Ownership) -> Iterator[_Route]:
     """Lists gradients of weighted sums, for every other machine that has weights of these rows."""
     for grid in reversed(owned.graph.computed):
-        pieces = owned.of(grid.name) if owned.is_input_split(grid.name) else ()
-        senders = owned.grad_senders(grid.name) if pieces else ()
-        for piece in pieces:
-            for other in pieces:
-                if piece.machine in senders and other.machine != piece.machine:
-                    grad_preactivation = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), piece.rows)
-                    yield _message(sizes, grad_preactivation, piece.machine, other.machine)
+        buffer = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name)
+        senders = owned.grad_senders(grid.name) if owned.is_input_split(grid.name) else ()
+        for piece, other in permutations(owned.of(grid.name), 2) if senders else ():
+            if piece.machine in senders:
+                yield buffer, piece.rows, piece.machine, other.machine
 
 
-def _to_each_other(sizes: Sizes, buffer: Buffer, machines: tuple[int, ...]) -> Iterator[Message]:
-    """Lists the exchange of a buffer whose row n belongs to the n-th machine."""
-    for n, source in enumerate(machines):
-        for destination in machines:
-            if source != destination:
-                row = Operand(buffer, BoxSet.of_rows((n, n + 1)))
-                yield _message(sizes, row, source, destination)
-
-
-def _activations(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+def _activations(owned: Ownership) -> Iterator[_Route]:
     for grid in owned.graph.computed:
         listeners = {piece.machine for edge in owned.edges(grid.name) for piece in owned.of(edge.consumer)}
         for destination in sorted(listeners):
             needed = owned.needed_by_all(grid.name, destination)
             for piece, rows in owned.suppliers(grid.name, needed, destination):
                 if piece.machine != destination:
-                    yield _message(sizes, Operand(activations(grid.name), rows), piece.machine, destination)
+                    yield activations(grid.name), rows, piece.machine, destination
 
 
-def _grad_outputs(owned: Ownership, sizes: Sizes, sums: GradientSums) -> Iterator[Message]:
+def _grad_outputs(owned: Ownership, sums: GradientSums) -> Iterator[_Route]:
     for grid in reversed(owned.graph.computed):
         for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_gradient else ():
             joined: dict[tuple[int, int], BoxSet] = {}
             for part in sums[edge]:
                 if part.following is not None:
-                    key = (part.machine, part.following)
-                    joined[key] = joined.get(key, NOTHING) | part.rows
+                    ends = part.machine, part.following
+                    joined[ends] = joined.get(ends, NOTHING) | part.rows
             for (source, destination), rows in joined.items():
-                yield _message(sizes, Operand(edge.buffer, rows), source, destination)
+                yield edge.buffer, rows, source, destination
 
 
 def gradient_sums(owned: Ownership) -> GradientSums:

@@ -34,13 +34,7 @@ def add_up(writer: Writer, grid: Grid) -> None:
 
 
 def exchange(writer: Writer, grid: Grid, grad: Operand) -> Operand:
-    """Writes the exchange of gradients of weighted sums; returns their place.
-
-    Args:
-        writer: the writer of one of the machines.
-        grid: the layer.
-        grad: the gradient of the machine's own rows, as far as it came to it.
-    """
+    """Sends `grad` of own rows to the others, and gathers theirs; returns the place of all gradients."""
     buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), grid.rows
     total, own = Operand(buffer, whole), Operand(buffer, grad.rows)
     incoming = sorted(writer.incoming.get(buffer, ()), key=lambda message: message.source)

@@ -13,12 +13,7 @@ from partita.partitioner.lower.messages import Message
 
 
 def pipeline_stages(machines: int, messages: Iterable[Message]) -> tuple[int, ...]:
-    """Counts the machines between each machine and the last that depends on it, at most.
-
-    Args:
-        machines: number of machines.
-        messages: messages of a whole step.
-    """
+    """Counts the machines between each machine and the last that depends on it, at most."""
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(machines))
     for message in messages:

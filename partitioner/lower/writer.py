@@ -18,10 +18,7 @@ from partita.partitioner.lower.messages import Message
 class Writer:
     """Instructions in the order of their priority; each message is received once, however often asked for.
 
-    Callers name buffers without a number; they are numbered when they are written.
-
-    Attributes:
-        current: the pass that is being written.
+    Callers name buffers without a number; they are numbered when they are written, for the pass `current`.
     """
 
     def __init__(
@@ -74,19 +71,12 @@ class Writer:
         if self._is_undivided:
             self._instructions.append(Instruction(op, target, sources, peer, accumulate))
             return
-        micro_batch, minibatch = (
-            self.current.micro_batch,
-            self.pipeline.minibatch_of(self.current.micro_batch),
-        )
-        of_minibatch = (
-            self.pipeline.micro_batches_of(minibatch)
-            if op in (Op.FUSED_UPDATE, Op.GRADIENT)
-            else (micro_batch,)
-        )
-        inputs = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
-        self._instructions.append(
-            Instruction(op, self._numbered(target, micro_batch), inputs, peer, accumulate)
-        )
+        number = self.current.micro_batch
+        numbers: Iterable[int] = (number,)
+        if op in (Op.FUSED_UPDATE, Op.GRADIENT):
+            numbers = self.pipeline.micro_batches_of(self.pipeline.minibatch_of(number))
+        inputs = tuple(self._numbered(source, n) for n in numbers for source in sources)
+        self._instructions.append(Instruction(op, self._numbered(target, number), inputs, peer, accumulate))
 
     def _numbered(self, operand: Operand, micro_batch: int) -> Operand:
         """Numbers the buffer of an operand, unless all micro-batches share it."""
