@@ -92,13 +92,10 @@ def _plain(number: float, size: float) -> str:
 def columns(
     rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), keys: int = 1, width: int | None = None
 ) -> list[str]:
-    """Lays out cells as the lines of a table.
+    """Lays out cells as the lines of a table; the first row are the heads.
 
-    Args:
-        rows: cells, as many in each row; the first row are the heads.
-        left: columns whose cells are aligned to the left; the others are aligned to the right.
-        keys: number of first columns that name a row; every block begins with them.
-        width: characters of a line, at most, where no single word is longer; any number if not given.
+    Columns in `left` are aligned to the left. Every block begins with the first `keys` columns. No line is
+    longer than `width`, unless a single word is.
     """
     from rich.cells import cell_len
 

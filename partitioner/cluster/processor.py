@@ -16,14 +16,9 @@ _DESCRIBED_IN: Final = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Processor:
-    """A kind of processor.
+    """A kind of processor, as Linux names it ("" where unknown): "AuthenticAMD", family "26".
 
-    Args:
-        name: name of the model; several kinds may have one name.
-        vendor: vendor ID: "AuthenticAMD", "GenuineIntel"; "" if unknown.
-        family: the vendor's family number; "" if unknown.
-        model: model number and stepping, which distinguish processors of one name.
-        features: instruction sets and other flags, in alphabetical order.
+    Model number and stepping distinguish processors of one name. `features` are flags, in alphabetical order.
     """
 
     name: str

@@ -176,9 +176,7 @@ def ordered(
 ) -> tuple[Instruction, ...]:
     """Finds the predecessors of each instruction: writers of what it reads, users of what it overwrites.
 
-    Args:
-        instructions: a correct sequential order, which is also that of priority.
-        uses: for each instruction, the operands that it reads, and those that it writes.
+    `instructions` are in a correct sequential order; `uses` has the operands that each reads, and writes.
     """
     finished: list[Instruction] = []
     before: list[int] = []  # for each instruction, a bit set of all that is done when it is
