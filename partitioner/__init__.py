@@ -17,7 +17,7 @@ from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.cost import Costs, MessageCost
 from partita.partitioner.predict.simulate import Deadlock
-from partita.partitioner.predict.simulated_step import Bar, Flight, SimulatedStep, Times
+from partita.partitioner.predict.timeline import Bar, Flight, Timeline, Times, Wait
 
 __all__ = [
     "SHARED_MEMORY",
@@ -44,10 +44,11 @@ __all__ = [
     "Program",
     "Replicated",
     "RowSplit",
-    "SimulatedStep",
     "StepKind",
     "Tiles",
+    "Timeline",
     "Times",
+    "Wait",
     "Whole",
     "parse_program",
     "partition",

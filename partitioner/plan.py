@@ -30,7 +30,7 @@ from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.predict.simulate import simulate
-from partita.partitioner.predict.simulated_step import SimulatedStep
+from partita.partitioner.predict.timeline import Timeline
 from partita.partitioner.table import plan_table
 
 
@@ -148,7 +148,7 @@ class Plan:
         )
 
     @cached_property
-    def simulated_step(self) -> SimulatedStep:
+    def simulated_step(self) -> Timeline:
         """The programs, simulated on a virtual clock."""
         return simulate(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
 

@@ -19,7 +19,6 @@ from partita.engine.profile.measure import Measured, measure
 from partita.engine.profile.profile import Point, Profile
 from partita.engine.profile.report import MachineReport, PointReport, Report
 from partita.engine.profile.run import profile_network
-from partita.engine.profile.timeline import Timeline
 
 __all__ = [
     "Calibration",
@@ -30,7 +29,6 @@ __all__ = [
     "PointReport",
     "Profile",
     "Report",
-    "Timeline",
     "calibrate",
     "known",
     "measure",

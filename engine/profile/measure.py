@@ -17,11 +17,10 @@ from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.kernel_benchmark import QUANTILE, draw_examples
-from partita.engine.profile.timeline import Timeline
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
 from partita.partitioner.plan import Plan
-from partita.partitioner.predict.simulated_step import Times
+from partita.partitioner.predict.timeline import Timeline, Times
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +61,7 @@ class Measured:
     @cached_property
     def timelines(self) -> tuple[Timeline, ...]:
         """The timeline of each trace."""
-        return tuple(Timeline.of_trace(self.plan, trace) for trace in self.traces)
+        return tuple(trace.timeline for trace in self.traces)
 
     @cached_property
     def typical(self) -> Timeline:

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partita.engine.profile.timeline import Bar, Flight, Timeline
-from partita.engine.runtime.trace import COMMUNICATION
+from partita.partitioner.predict.timeline import COMMUNICATION, Bar, Flight, Timeline, Wait
 
 Event = dict[str, Any]
 
@@ -29,10 +28,12 @@ class Recording:
 
     Args:
         name: name of the plan, in front of the names of its machines.
+        machines: their names.
         steps: each with the second at which it began, on one clock.
     """
 
     name: str
+    machines: tuple[str, ...]
     steps: Sequence[tuple[float, Timeline]]
 
 
@@ -42,29 +43,34 @@ def to_json(recordings: Sequence[Recording]) -> bytes:
     first = 1  # process 0 is the kernel's in some viewers
     for recording in recordings:
         events += _events(recording, first, len(events))
-        first += len(recording.steps[0][1].machines)
+        first += len(recording.machines)
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
 def _events(recording: Recording, first: int, number: int) -> Iterator[Event]:
     yield from _names(recording, first)
+    names = recording.machines
     for step, (began_s, timeline) in enumerate(recording.steps):
         for bar in timeline.bars:
-            yield _slice(bar, first, began_s, step)
-        for machine in range(len(timeline.machines)):
-            for wait in timeline.waits(machine):
-                text = f"waits for {wait.what}"
-                bar = Bar(machine, WAITS, wait.start_s, wait.stop_s, "wait", text, text)
-                yield _slice(bar, first, began_s, step)
+            label, text = timeline.label(bar, names), str(timeline.instruction(bar))
+            yield {
+                **_slice(bar, first, began_s, tid=bar.thread, category=timeline.kind(bar), name=label),
+                "args": {"instruction": text, "step": step},
+            }
+        for wait in timeline.waits:
+            text = wait.label(names)
+            yield {
+                **_slice(wait, first, began_s, tid=WAITS, category="wait", name=text),
+                "args": {"instruction": text, "step": step},
+            }
         for flight in timeline.flights:
-            yield from _flight(flight, first, began_s, f"{number}.{step}")
+            yield from _flight(timeline, flight, first, began_s, f"{number}.{step}")
             number += 1
 
 
 def _names(recording: Recording, first: int) -> Iterator[Event]:
-    _, example = recording.steps[0]
     threads = {(bar.machine, bar.thread) for _, timeline in recording.steps for bar in timeline.bars}
-    for machine, name in enumerate(example.machines):
+    for machine, name in enumerate(recording.machines):
         doubt = max(timeline.doubt_s[machine] for _, timeline in recording.steps)
         pid = first + machine
         yield _named("process_name", pid, 0, name=f"{recording.name}: {name}")
@@ -80,31 +86,30 @@ def _named(what: str, pid: int, tid: int, **arguments: object) -> Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": arguments}
 
 
-def _slice(bar: Bar, first: int, began_s: float, step: int) -> Event:
+def _slice(span: Bar | Wait, first: int, began_s: float, *, tid: int, category: str, name: str) -> Event:
     return {
         "ph": "X",
-        "name": bar.label,
-        "cat": bar.kind,
-        "pid": first + bar.machine,
-        "tid": bar.thread,
-        "ts": _us(began_s + bar.start_s),
-        "dur": _us(bar.stop_s - bar.start_s),
-        "args": {"instruction": bar.text, "step": step},
+        "name": name,
+        "cat": category,
+        "pid": first + span.machine,
+        "tid": tid,
+        "ts": _us(began_s + span.start_s),
+        "dur": _us(span.stop_s - span.start_s),
     }
 
 
-def _flight(flight: Flight, first: int, began_s: float, identity: str) -> Iterator[Event]:
+def _flight(timeline: Timeline, flight: Flight, first: int, began_s: float, identity: str) -> Iterator[Event]:
     """An arrow between the bars of a message's SEND and RECV, and a bar for its transit."""
-    source, destination = first + flight.source, first + flight.destination
-    begun, sent = _us(began_s + flight.begun_s), _us(began_s + flight.sent_s)
-    common = {"cat": "message", "name": flight.label, "id": identity}
-    yield {**common, "ph": "s", "pid": source, "tid": flight.sender, "ts": begun}
-    taken = _us(began_s + flight.taken_s)
-    yield {**common, "ph": "f", "bp": "e", "pid": destination, "tid": flight.taker, "ts": taken}
-    arrived = max(_us(began_s + flight.arrived_s), sent)
+    send = timeline.parts[flight.source][flight.send]
+    receive = timeline.parts[flight.destination][flight.receive]
+    destination, sent = first + flight.destination, _us(began_s + flight.start_s)
+    common = {"cat": "message", "name": str(timeline.operand(flight)), "id": identity}
+    begun, taken = _us(began_s + send.start_s), _us(began_s + receive.start_s)
+    yield {**common, "ph": "s", "pid": first + flight.source, "tid": send.thread, "ts": begun}
+    yield {**common, "ph": "f", "bp": "e", "pid": destination, "tid": receive.thread, "ts": taken}
     way = {**common, "cat": "way", "pid": destination, "tid": COMMUNICATION}
     yield {**way, "ph": "b", "ts": sent}
-    yield {**way, "ph": "e", "ts": arrived}
+    yield {**way, "ph": "e", "ts": max(_us(began_s + flight.stop_s), sent)}
 
 
 def _us(seconds: float) -> float:

@@ -11,10 +11,10 @@ from partita.engine.profile import perfetto
 from partita.engine.profile.changes import Change
 from partita.engine.profile.measure import Measured
 from partita.engine.profile.report import MachineReport, PointReport, Report
-from partita.engine.profile.timeline import Timeline
 from partita.layers.text import counted
 from partita.partitioner.pictures import view
 from partita.partitioner.plan import Plan
+from partita.partitioner.predict.timeline import Timeline
 
 MOST_STEPS: Final = 10
 """Steps of each plan in a trace file."""
@@ -26,13 +26,11 @@ class Point:
 
     Args:
         plan: how the network is cut over them.
-        predicted: the step on the virtual clock.
         measured: None where this machine cannot play them side by side.
         changes: changes that would gain most.
     """
 
     plan: Plan
-    predicted: Timeline
     measured: Measured | None
     changes: tuple[Change, ...]
 
@@ -40,6 +38,11 @@ class Point:
     def machines(self) -> int:
         """Number of machines of the row."""
         return len(self.plan.cluster)
+
+    @property
+    def predicted(self) -> Timeline:
+        """The step on the virtual clock."""
+        return self.plan.simulated_step
 
 
 @dataclass(frozen=True)
@@ -127,12 +130,13 @@ def _parts(point: Point) -> Iterator[MachineReport]:
 
 def _recording(point: Point) -> perfetto.Recording:
     name = counted(point.machines, "machine")
+    machines = tuple(machine.name for machine in point.plan.cluster.machines)
     if point.measured is None:
-        return perfetto.Recording(f"{name}, simulated", [(0.0, point.predicted)])
+        return perfetto.Recording(f"{name}, simulated", machines, [(0.0, point.predicted)])
     measured = point.measured
     first = measured.traces[0].began_s
     steps = zip(measured.traces[:MOST_STEPS], measured.timelines[:MOST_STEPS], strict=True)
-    return perfetto.Recording(f"{name}, measured", [(t.began_s - first, line) for t, line in steps])
+    return perfetto.Recording(f"{name}, measured", machines, [(t.began_s - first, line) for t, line in steps])
 
 
 def _written(path: str | Path, content: bytes) -> Path:

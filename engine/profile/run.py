@@ -16,7 +16,6 @@ from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.changes import best_changes
 from partita.engine.profile.measure import batch_for, measure
 from partita.engine.profile.profile import Point, Profile
-from partita.engine.profile.timeline import Timeline
 from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_fields, check_whole
 from partita.layers.graph import Graph
@@ -183,7 +182,7 @@ class _Profiler:
         given.on_phase(f"{name}: simulating")
         quick = QUICK if given.strategy == "automatic" else given.strategy
         changes = best_changes(plan, lambda cluster: self._planned(cluster, quick))
-        return Point(plan, Timeline.of_simulated_step(plan), measured, changes)
+        return Point(plan, measured, changes)
 
 
 def _first(cluster: Cluster, machines: int) -> Cluster:

@@ -19,13 +19,11 @@ from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.instruction_scheduler import AHEAD
 from partita.engine.protocol.messages import Tensor
 from partita.partitioner.ir.buffer import Buffer
-from partita.partitioner.ir.program import Op, Program
+from partita.partitioner.ir.program import COMPUTES, Op, Program
+from partita.partitioner.predict.timeline import COMMUNICATION, Bar, Flight, Timeline
 
 Times: TypeAlias = npt.NDArray[np.float64]
 """Seconds, one for each instruction of a program; NaN where there is none."""
-
-COMMUNICATION: Final = 0
-"""The thread that takes messages in; kernel threads, which send too, are 1 and above."""
 
 _FIELDS: Final = 4
 _NEVER: Final = float("nan")
@@ -142,28 +140,18 @@ class PartTrace:
             ]
         )
 
+    def bars(self, machine: int, zero_s: float) -> Iterator[Bar]:
+        """Yields the instructions as bars of a machine, in seconds from `zero_s` on."""
+        times = (times - zero_s for times in (self.started_s, self.stopped_s, self.ready_s))
+        columns = (column.tolist() for column in (self.thread, *times))
+        for position, values in enumerate(zip(*columns, strict=True)):
+            yield Bar(machine, position, *values)
 
-@dataclass(frozen=True)
-class Delivery:
-    """A message of a step, from end to end.
-
-    Args:
-        source, destination: the machines.
-        send, receive: positions in their programs.
-        handed_over_s: when the sender's transport had the message.
-        arrived_s: when the message was at its destination.
-        wanted_s: from when on the destination could have used the message.
-        placed_s: when the message was in its place.
-    """
-
-    source: int
-    destination: int
-    send: int
-    receive: int
-    handed_over_s: float
-    arrived_s: float
-    wanted_s: float
-    placed_s: float
+    @property
+    def busy_s(self) -> float:
+        """Seconds in kernels, summed over the threads."""
+        computes = [instruction.op in COMPUTES for instruction in self.program.instructions]
+        return float((self.stopped_s - self.started_s)[np.array(computes, bool)].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,25 +170,28 @@ class StepTrace:
         """The end of the last part's step."""
         return max(part.over_s for part in self.parts)
 
-    def deliveries(self) -> Iterator[Delivery]:
-        """Every message of the step, by sender."""
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The step as bars, messages in flight and waits."""
+        return Timeline(
+            tuple(part.program for part in self.parts),
+            tuple(tuple(part.bars(m, self.began_s)) for m, part in enumerate(self.parts)),
+            tuple(sorted(self._flights(), key=lambda flight: flight.start_s)),
+            self.over_s - self.began_s,
+            tuple(part.busy_s for part in self.parts),
+            tuple(part.uncertainty_s for part in self.parts),
+        )
+
+    def _flights(self) -> Iterator[Flight]:
+        """Yields every message of the step, by sender."""
         receives = [_receives(part.program) for part in self.parts]
         for source, part in enumerate(self.parts):
             for send, instruction in enumerate(part.program.instructions):
-                if instruction.op is not Op.SEND or instruction.peer is None:
-                    continue
-                to = self.parts[instruction.peer]
-                receive = receives[instruction.peer][source, instruction.target.buffer.sent]
-                yield Delivery(
-                    source,
-                    instruction.peer,
-                    send,
-                    receive,
-                    float(part.stopped_s[send]),
-                    float(to.arrived_s[receive]),
-                    float(to.ready_s[receive]),
-                    float(to.stopped_s[receive]),
-                )
+                to = instruction.peer
+                if instruction.op is Op.SEND and to is not None:
+                    receive = receives[to][source, instruction.target.buffer.sent]
+                    times = part.stopped_s[send], self.parts[to].arrived_s[receive]
+                    yield Flight(source, to, send, receive, *(float(time) - self.began_s for time in times))
 
 
 def _receives(program: Program) -> dict[tuple[int, Buffer], int]:

@@ -6,7 +6,7 @@ pixel that follow one another are drawn as one; where there are very many, wider
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -118,11 +118,6 @@ class Gantt:
     def owner(self, lane: int) -> str:
         """Name of a lane, or of the nearest above that has one."""
         return next((found.name for found in reversed(self.lanes[: lane + 1]) if found.name), "")
-
-
-def lanes_of(machines: Sequence[str]) -> tuple[Lane, ...]:
-    """Two lanes for each machine: 2m for its kernels, 2m + 1 for its communication thread."""
-    return tuple(lane for name in machines for lane in (Lane(name), Lane("", thin=True)))
 
 
 def draw_gantt(gantt: Gantt, *, zoomable: bool = False) -> str:

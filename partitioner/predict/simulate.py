@@ -14,13 +14,12 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.predict.cost import Costs
-from partita.partitioner.predict.simulated_step import Record, SimulatedStep
 from partita.partitioner.predict.timed_program import (
     COMPUTE,
     SEND,
@@ -28,6 +27,7 @@ from partita.partitioner.predict.timed_program import (
     matching_receives_of,
     timed_program,
 )
+from partita.partitioner.predict.timeline import COMMUNICATION, KERNEL, Bar, Flight, Timeline
 
 COMPUTED: Final = 0
 SENT: Final = 1
@@ -48,7 +48,7 @@ class Deadlock(RuntimeError):
 
 def simulate(
     programs: Sequence[Program], costs: Costs, sizes: Sizes, *, hosts: Sequence[str] | None = None
-) -> SimulatedStep:
+) -> Timeline:
     """Simulates one step.
 
     Args:
@@ -60,21 +60,16 @@ def simulate(
     Raises:
         Deadlock: some instructions can never start; the error lists the first of each machine.
     """
-    simulation = _simulated([timed_program(program, costs, sizes) for program in programs], hosts)
-    return SimulatedStep(tuple(programs), simulation.record(), simulation.seconds)
+    return simulate_programs([timed_program(program, costs, sizes) for program in programs], hosts).timeline()
 
 
-def simulate_programs(programs: Sequence[TimedProgram], hosts: Sequence[str] | None = None) -> Record:
+def simulate_programs(programs: Sequence[TimedProgram], hosts: Sequence[str] | None = None) -> Simulation:
     """Simulates one step of programs whose costs are known.
 
     Raises:
         Deadlock: some instructions can never start.
     """
-    return _simulated(programs, hosts).record()
-
-
-def _simulated(programs: Sequence[TimedProgram], hosts: Sequence[str] | None) -> _Simulation:
-    simulation = _Simulation(programs, tuple(map(str, range(len(programs)))) if hosts is None else hosts)
+    simulation = Simulation(programs, tuple(map(str, range(len(programs)))) if hosts is None else hosts)
     simulation.run()
     if simulation.left:
         raise Deadlock(simulation.stuck())
@@ -94,7 +89,7 @@ class _Lanes:
     posted_at: float = 0.0
 
 
-class _Simulation:
+class Simulation:
     """All programs end to end, and the events so far."""
 
     def __init__(self, programs: Sequence[TimedProgram], hosts: Sequence[str]) -> None:
@@ -151,17 +146,32 @@ class _Simulation:
                 m = self._take(self.matching_receives[n], now)
             self._start(m, now)
 
-    def record(self) -> Record:
-        """The record of a simulation that has ended."""
-        return Record(
-            tuple(self.firsts),
-            self.start,
-            self.stop,
-            self.ready,
-            self.kinds,
-            self.matching_receives,
-            self.arrived,
-            tuple(timed.step_s for timed in self.programs),
+    @property
+    def step_s(self) -> float:
+        """End of the last machine, in seconds."""
+        return max(self.stop, default=0.0)
+
+    def timeline(self) -> Timeline:
+        """Returns the timeline of a simulation that has ended."""
+        bars, busy = [], [0.0] * len(self.programs)
+        for n, (m, kind, start) in enumerate(zip(self.machine, self.kinds, self.start, strict=True)):
+            thread, stop = COMMUNICATION, start + self.seconds[n]
+            if kind == COMPUTE:
+                thread, stop = KERNEL, self.stop[n]
+                busy[m] += self.seconds[n]
+            bars.append(Bar(m, n - self.firsts[m], thread, start, stop, self.ready[n]))
+        flights = []
+        for send, receive in self.matching_receives.items():
+            a, b = bars[send], bars[receive]
+            times = self.stop[send], self.arrived[send]
+            flights.append(Flight(a.machine, b.machine, a.position, b.position, *times))
+        return Timeline(
+            tuple(timed.program for timed in self.programs),
+            tuple(tuple(bars[first:end]) for first, end in pairwise(self.firsts)),
+            tuple(sorted(flights, key=lambda flight: (flight.start_s, flight.source, flight.send))),
+            self.step_s,
+            tuple(busy),
+            (0.0,) * len(self.programs),
         )
 
     def stuck(self) -> str:

@@ -20,8 +20,8 @@ from partita.partitioner import (
     Op,
     Plan,
     Program,
-    SimulatedStep,
     StepKind,
+    Timeline,
     Times,
     Whole,
     parse_program,
@@ -45,7 +45,7 @@ class _OneByte(Sizes):
 SIZES = _OneByte(Graph("empty", (), ()), 1, "float32")
 
 
-def played(*texts: str) -> SimulatedStep:
+def played(*texts: str) -> Timeline:
     """Programs on machines where all takes a second, but a latency of half a second."""
     programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 0.0))

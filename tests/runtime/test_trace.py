@@ -84,20 +84,22 @@ def check_part(part: PartTrace, hosts: Hosts) -> None:
 
 def check_messages(trace: StepTrace, plan: Plan) -> None:
     """Each message of the plan is delivered once, and arrives after it was begun to be sent."""
-    found = list(trace.deliveries())
+    found, zero = trace.timeline.flights, trace.began_s
     assert len(found) == len(plan.messages)
-    assert {(d.destination, d.receive) for d in found} == {
+    assert {(f.destination, f.receive) for f in found} == {
         (m, n) for m, p in enumerate(plan.programs) for n, i in enumerate(p.instructions) if i.op is Op.RECV
     }
-    for d in found:
-        sender, receiver = trace.parts[d.source], trace.parts[d.destination]
+    for f in found:
+        sender, receiver = trace.parts[f.source], trace.parts[f.destination]
+        placed_s = receiver.stopped_s[f.receive] - zero
         doubt = sender.uncertainty_s + receiver.uncertainty_s
-        assert sender.started_s[d.send] <= d.arrived_s + doubt
-        assert d.placed_s >= max(d.arrived_s, d.wanted_s)
-        assert (
-            sender.program.instructions[d.send].target.rows
-            == receiver.program.instructions[d.receive].target.rows
-        )
+        assert sender.started_s[f.send] - zero <= f.stop_s + doubt
+        assert placed_s >= max(f.stop_s, receiver.ready_s[f.receive] - zero)
+        assert f.start_s == sender.stopped_s[f.send] - zero
+        assert f.stop_s == receiver.arrived_s[f.receive] - zero
+        sent = sender.program.instructions[f.send].target
+        assert trace.timeline.operand(f) == sent
+        assert sent.rows == receiver.program.instructions[f.receive].target.rows
 
 
 def test_nothing_is_recorded_unless_asked_for() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.view.gantt import KINDS, PLOT, Gantt, GanttBar, draw_gantt, lanes_of, merged
+from partita.engine.view.gantt import KINDS, PLOT, Gantt, GanttBar, Lane, draw_gantt, merged
 from partita.engine.view.steps import predicted_gantt
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Bar, Cluster, Plan, partition
@@ -22,7 +22,8 @@ from tests.view.reading import box, digits, shapes, texts, tooltips
 
 def bars(*spans: tuple[int, float, float, str]) -> Gantt:
     found = tuple(GanttBar(lane, start, stop, f"{kind}{start:g}", kind) for lane, start, stop, kind in spans)
-    return Gantt("test", "told", lanes_of(("a", "b")), found)
+    lanes = tuple(lane for name in "ab" for lane in (Lane(name), Lane("", thin=True)))
+    return Gantt("test", "told", lanes, found)
 
 
 @settings(max_examples=examples(24))

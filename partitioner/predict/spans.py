@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TypeAlias
 
 Span: TypeAlias = tuple[float, float]
@@ -22,10 +23,13 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 def without(spans: tuple[Span, ...], others: tuple[Span, ...]) -> tuple[Span, ...]:
     """Returns the parts of the first spans that lie in none of the others; both disjoint and in order."""
     found: list[Span] = []
+    first = 0
     for start, stop in spans:
-        for a, b in others:
-            if b <= start or a >= stop:
-                continue
+        while first < len(others) and others[first][1] <= start:
+            first += 1
+        for a, b in islice(others, first, None):
+            if a >= stop:
+                break
             if a > start:
                 found.append((start, a))
             start = max(start, b)
