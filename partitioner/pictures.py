@@ -1,18 +1,12 @@
-"""The late binding of tables and pictures, the only one of the project.
+"""The late binding of the pictures, the only one of the project.
 
-`partita.partitioner.table` prints plans, and `partita.engine.view` draws plans and profiles. Both lie above
-the classes whose objects print and draw themselves. Imports run one way, so these modules are found by name
-when a table or a picture is asked for. This also keeps matplotlib and jinja2 out of every process that draws
-nothing.
+`partita.engine.view` draws plans and profiles, and lies above the rooms whose objects have methods that draw
+themselves. Imports run one way, so its modules are found by their names when a picture is asked for. This
+also keeps matplotlib and jinja2 out of every process that draws nothing.
 """
 
 from importlib import import_module
 from types import ModuleType
-
-
-def table() -> ModuleType:
-    """Imports the module that prints a plan."""
-    return import_module("partita.partitioner.table")
 
 
 def view(module: str) -> ModuleType:

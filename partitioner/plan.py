@@ -25,12 +25,13 @@ from partita.partitioner.lower.arena import arena_bytes
 from partita.partitioner.lower.lowering import Lowering
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.lower.windows import WindowPlan
-from partita.partitioner.pictures import table, view
+from partita.partitioner.pictures import view
 from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.predict.simulate import simulate
 from partita.partitioner.predict.timeline import Timeline
+from partita.partitioner.table import plan_table
 
 
 @dataclass(frozen=True)
@@ -323,8 +324,7 @@ class Plan:
         return _written(path, view("pages").plan_page(self, str(self)))
 
     def __str__(self) -> str:
-        text: str = table().plan_table(self)
-        return text
+        return plan_table(self)
 
 
 def _written(path: str | Path, text: str) -> Path:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from partita.layers.box import Box
 from partita.layers.graph import Grid
 from partita.layers.text import counted
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.plan import Plan
 from partita.partitioner.predict.critical_path import critical_path
 from partita.partitioner.text import columns, readable_bytes, wrapped
+
+if TYPE_CHECKING:
+    from partita.partitioner.plan import Plan
 
 COLUMNS = 8
 """Number of machines up to which each has a column and a row."""
