@@ -7,23 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from partita.layers.box import Box
-from partita.layers.graph import Grid
+from partita.layers.graph import Graph, Grid
 from partita.layers.text import counted
+from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
+from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.cluster.products import Products
+from partita.partitioner.lower.messages import Message
+from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.critical_path import critical_path
+from partita.partitioner.predict.timeline import Timeline
 from partita.partitioner.text import columns, readable_bytes, wrapped
-
-if TYPE_CHECKING:
-    from partita.partitioner.plan import Plan
 
 COLUMNS = 8
 """Number of machines up to which each has a column and a row."""
 
 
-def plan_table(plan: Plan, *, width: int | None = None) -> str:
+class _Plan(Protocol):
+    """The part of a plan that its table shows."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def ownership(self) -> Ownership: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def batch_text(self) -> str: ...
+    @property
+    def pieces(self) -> tuple[Piece, ...]: ...
+    @property
+    def messages(self) -> tuple[Message, ...]: ...
+    @property
+    def costs(self) -> Costs: ...
+    @property
+    def simulated_step(self) -> Timeline: ...
+    @property
+    def predicted_step_s(self) -> float: ...
+    @property
+    def lower_bound_s(self) -> float: ...
+    @property
+    def travelling(self) -> tuple[int, int]: ...
+    @property
+    def traffic_bytes(self) -> tuple[list[int], list[int]]: ...
+    @property
+    def large_products(self) -> tuple[int, ...]: ...
+    def n_parameters(self, machine: int) -> int: ...
+    def memory_bytes(self, machine: int) -> int: ...
+    def products_of(self, machine: int) -> Products: ...
+
+
+def plan_table(plan: _Plan, *, width: int | None = None) -> str:
     """Prints the whole plan. Without the `width` of a terminal, a line is as long as its words."""
     head = (
         f"plan of {plan.graph.name}: {counted(len(plan.cluster), 'machine')}, {plan.batch_text}, "
@@ -33,7 +74,7 @@ def plan_table(plan: Plan, *, width: int | None = None) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _layers(plan: Plan, width: int | None) -> list[str]:
+def _layers(plan: _Plan, width: int | None) -> list[str]:
     machines = range(len(plan.cluster))
     few = len(machines) <= COLUMNS
     names = [plan.cluster.machines[m].name for m in machines] if few else ["machines"]
@@ -49,7 +90,7 @@ def _layers(plan: Plan, width: int | None) -> list[str]:
     return [*columns(rows, left=range(3 if few else len(rows[0])), width=width), *notes]
 
 
-def _cell(plan: Plan, layer: str, machine: int) -> str:
+def _cell(plan: _Plan, layer: str, machine: int) -> str:
     """Rows of a machine: `0:8`; cut by inputs, `0:8/0:4`."""
     rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.input_span(layer, machine)
     if not rows:
@@ -80,7 +121,7 @@ def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
     return f"{shown}, {each} {'row' if most == 1 else 'rows'} each{inputs}"
 
 
-def _machines(plan: Plan, width: int | None) -> list[str]:
+def _machines(plan: _Plan, width: int | None) -> list[str]:
     titles = ["machine", "parameters", "MFLOP up", "sends", "receives", "peak memory"]
     rows = [[*titles, "computing", "sending", "waiting", "idle"]]
     shown = list(range(len(plan.cluster)))
@@ -118,7 +159,7 @@ def _machines(plan: Plan, width: int | None) -> list[str]:
     return table
 
 
-def _summary(plan: Plan, width: int | None) -> list[str]:
+def _summary(plan: _Plan, width: int | None) -> list[str]:
     total = sum(message.n_bytes for message in plan.messages)
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
@@ -140,7 +181,7 @@ def gap(step_s: float, bound_s: float) -> str:
     return f"{least}: {ratio:.{2 if ratio < 1.1 else 1}f}x faster is not ruled out"
 
 
-def _products(plan: Plan) -> Iterator[str]:
+def _products(plan: _Plan) -> Iterator[str]:
     """Libraries of matrix products, where these are large enough to matter."""
     if plan.precision == "bfloat16" and plan.large_products:
         yield "products: torch (bfloat16)"
@@ -153,7 +194,7 @@ def _products(plan: Plan) -> Iterator[str]:
         yield f"products{where}: {libraries}"
 
 
-def _travelling(plan: Plan) -> str:
+def _travelling(plan: _Plan) -> str:
     """`288 activations travel to another machine`."""
     found, sums = plan.travelling
     if sums:
