@@ -77,7 +77,7 @@ class Box(tuple[Span, ...]):
 
     @property
     def text(self) -> str:
-        """`0:3`, or `0:3x4:8`, as plans print it."""
+        """The text that plans print, which gives start and stop of each axis."""
         return "x".join(f"{start}:{stop}" for start, stop in self)
 
     def on(self, n_axes: int) -> Box:
