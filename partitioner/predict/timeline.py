@@ -100,7 +100,7 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """Duration of the wait, in seconds."""
         return self.stop_s - self.start_s
 
     def label(self, names: tuple[str, ...]) -> str:
