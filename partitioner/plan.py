@@ -29,7 +29,8 @@ from partita.partitioner.pictures import view
 from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
-from partita.partitioner.predict.simulate import simulate
+from partita.partitioner.predict.simulate import Simulation, simulate_programs
+from partita.partitioner.predict.timed_program import timed_program
 from partita.partitioner.predict.timeline import Timeline
 from partita.partitioner.table import plan_table
 
@@ -149,13 +150,22 @@ class Plan:
 
     @cached_property
     def simulated_step(self) -> Timeline:
-        """The programs, simulated on a virtual clock."""
-        return simulate(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
+        """The timeline of the programs on a simulated clock."""
+        return self._simulation.timeline()
 
     @property
     def predicted_step_s(self) -> float:
         """Predicted seconds of a training step."""
-        return self.simulated_step.step_s
+        return self._simulation.step_s
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leaves out the simulation: hosts need its result alone."""
+        return {name: value for name, value in vars(self).items() if name != "_simulation"}
+
+    @cached_property
+    def _simulation(self) -> Simulation:
+        timed = [timed_program(program, self.costs, self.sizes) for program in self.programs]
+        return simulate_programs(timed, self.cluster.hosts)
 
     @cached_property
     def lower_bound_s(self) -> float:
