@@ -59,6 +59,11 @@ def update(
     return apply(moment if isinstance(moment, UpdateContext) else UpdateContext(moment))
 
 
+def as_torch_rounds(beta: float) -> float:
+    """The beta that torch's Adam computes with: it takes 1 - beta as the weight of the gradient."""
+    return 1.0 - (1.0 - beta)
+
+
 def between(low: float, high: float) -> st.SearchStrategy[float]:
     return st.floats(low, high, allow_subnormal=False)
 
@@ -82,7 +87,7 @@ drawn_optimizers = st.one_of(
         st.builds(
             kind,
             between(1e-3, 0.1),
-            st.tuples(st.just(0.0) | between(0.01, 0.99), between(0, 0.999)),  # torch rounds 1 - (1 - b1)
+            st.tuples(between(0, 0.99).map(as_torch_rounds), between(0, 0.999)),
             between(1e-8, 1e-3),
             weight_decay=decays,
         )
