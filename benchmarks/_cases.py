@@ -86,7 +86,7 @@ def horizontal(network: Callable[[], Network], below: int) -> Cuts:
 
 
 def cases() -> list[Case]:
-    """The plans."""
+    """Returns the plans of all networks and places."""
     found = []
     for network, batch in ((speech, 128), (first, 32), (stages, 16), (pictures, 16), (perceptron, 32)):
         found += [Case(network, batch, 1, "whole", {}), Case(network, batch, 2, "equal", {})]

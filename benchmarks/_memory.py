@@ -13,7 +13,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes.
+    """Peaks of resident memory, in bytes.
 
     Args:
         whole: the peak since the process began.

@@ -42,11 +42,11 @@ class Busy:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Now."""
+        """Records the processor times at the start."""
         self._before = self._read()
 
     def end(self) -> None:
-        """Until now."""
+        """Records the processor times at the end."""
         self.seconds = {name: now - self._before.get(name, 0.0) for name, now in self._read().items()}
 
     @staticmethod

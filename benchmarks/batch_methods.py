@@ -160,7 +160,7 @@ def torch(worker: Worker, goal: float, limit: int, seen: Seen) -> Callable[[], f
 def ours(
     case: Case, problem: Problem, replicas: int, goal: float, limit: int, seen: Seen
 ) -> Callable[[], float]:
-    """Our turn."""
+    """Runs Partita until the loss is reached."""
     plan = plan_of(problem, case.portions[replicas - 1])
 
     def turn() -> float:
@@ -205,7 +205,7 @@ def print_case(
 def rows(
     case: Case, theirs: Found, seen: Mapping[str, Seen], measured: Mapping[str, list[float]]
 ) -> list[Row]:
-    """The comparisons."""
+    """Returns the comparisons of one case."""
     best = min((EAGER, COMPILED), key=lambda name: statistics.median(measured[name]))
     note = f"{best}: {readable_seconds(measured[best])}"
     counts = f"iterations: ours {seen[ONE].counted}, torch {seen[best].counted}, SciPy {theirs.iterations}"

@@ -174,7 +174,7 @@ def print_parts(parts: Mapping[str, Parts]) -> None:
 
 
 def rows(measured: Mapping[str, list[float]]) -> list[Row]:
-    """The comparisons."""
+    """Returns the comparisons as rows."""
     one, eager = measured[ONE], measured[EAGER]
     ceiling = spread([a * b for a, b in zip(one, measured[BOTH], strict=True)], digits=2)
     best = min(SYNCHRONOUS, key=lambda name: statistics.median(measured[name]))

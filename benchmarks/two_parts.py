@@ -103,7 +103,7 @@ def _measured(name: str, asked: Options) -> list[Row]:
 
 
 def _torch(name: str, stack: ExitStack) -> dict[str, Worker]:
-    """PyTorch's players."""
+    """Starts the players of PyTorch."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     write(name, GROUPS[name].batch, folder)
     eager = Player("_torch_player", "eager")
@@ -173,7 +173,7 @@ def print_parts(parts: Parts) -> None:
 
 
 def rows(name: str, measured: Mapping[str, list[float]]) -> list[Row]:
-    """The comparisons."""
+    """Returns the comparisons as rows."""
     group, one, two = GROUPS[name], measured[ONE], measured[TWO]
     ceiling = [a * b for a, b in zip(one, measured[BOTH], strict=True)]
     gain = ratios(one, two)
