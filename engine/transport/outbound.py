@@ -139,6 +139,9 @@ class OutboundConnection:
         self._clear_queue()
         self._unacked.clear()
         self._unacked_bytes = 0
+        # `close` leaves the connection to libzmq's reaper thread, which may come after a new connection to
+        # the same name is at work; `disconnect` orders the I/O thread to drop it before anything later.
+        self.socket.disconnect(self.peer.endpoint)
         self.socket.close(linger=0)
 
     def _clear_queue(self) -> None:
