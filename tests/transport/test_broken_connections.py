@@ -39,6 +39,9 @@ class Wire:
         self._more = bool(flags & zmq.SNDMORE)
         self.in_flight[-1].append(data.bytes if isinstance(data, zmq.Frame) else data)
 
+    def disconnect(self, endpoint: str) -> None:
+        self.in_flight.clear()
+
     def close(self, linger: int) -> None:
         pass
 
