@@ -83,7 +83,7 @@ bench: $(STAMP)
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 simulate: $(STAMP)
-	$(BIN)/python -m partita.engine.runtime.simulation --jobs 2 --schedules $(SEEDS)
+	$(BIN)/python -m partita.engine.testing --jobs 2 --schedules $(SEEDS)
 
 clean:
 	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -14,7 +14,7 @@ from typing import Any
 
 from partita.engine.parameters import Vector
 from partita.engine.protocol import Message, encode
-from partita.engine.runtime.simulation.world import Process, World
+from partita.engine.testing.world import Process, World
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.parameter_shard import ApplyGradient
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.runtime.feed import Sampler
-from partita.engine.runtime.simulation.world import Delivery
+from partita.engine.testing.world import Delivery
 
 PASSES = 5
 """Passes of a shard over its slice for one push: reads values, state and gradient, writes values and

@@ -42,7 +42,7 @@ from partita.engine.protocol.vector_shard import (
     StoreGradient,
     VectorShardEvent,
 )
-from partita.engine.runtime.simulation.world import Delivery
+from partita.engine.testing.world import Delivery
 
 UNIT_SIZE = 2
 """Portions whose gradient is sent at once."""

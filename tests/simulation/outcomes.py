@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from partita.engine.runtime.simulation import Outcome
+from partita.engine.testing import Outcome
 
 Machines = TypeVar("Machines")
 

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from partita.engine.runtime.simulation import Outcome, __main__, downpour, sandblaster
-from partita.engine.runtime.simulation.__main__ import main
+from partita.engine.testing import Outcome, __main__, downpour, sandblaster
+from partita.engine.testing.__main__ import main
 from tests.simulation import planted_downpour, planted_sandblaster
 
 
@@ -20,7 +20,7 @@ def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
     """The hashes of strings differ there."""
     program = (
         "import hashlib\n"
-        "from partita.engine.runtime.simulation import downpour, sandblaster\n"
+        "from partita.engine.testing import downpour, sandblaster\n"
         "for driver in (downpour, sandblaster):\n"
         "    for seed in range(25):\n"
         "        trace = '\\n'.join(driver.play(seed, keep_all=True).trace)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.runtime.simulation.downpour import Machines, play
+from partita.engine.testing.downpour import Machines, play
 from tests.simulation.outcomes import Planted, all_hold, is_caught
 from tests.simulation.planted_downpour import FAULTS
 

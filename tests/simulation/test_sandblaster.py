@@ -7,9 +7,9 @@ import pytest
 from partita.engine import LBFGS, Objective
 from partita.engine.protocol import Topology
 from partita.engine.protocol.commands import Portions
-from partita.engine.runtime.simulation.sandblaster import Machines, play
-from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
-from partita.engine.runtime.simulation.scenario import Environment
+from partita.engine.testing.sandblaster import Machines, play
+from partita.engine.testing.sandblaster.scenario import Scenario
+from partita.engine.testing.scenario import Environment
 from partita.engine.transport.simulated import NetworkFaults
 from tests.simulation.outcomes import Planted, all_hold, is_caught, report_of
 from tests.simulation.planted_sandblaster import FAULTS

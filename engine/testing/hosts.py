@@ -39,10 +39,10 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.stall_detector import StallDetector
-from partita.engine.runtime.simulation.disk import File
-from partita.engine.runtime.simulation.invariants import ProcessId, Violation
-from partita.engine.runtime.simulation.schedule import TICK_S, CoordinatorHost, Schedule
-from partita.engine.runtime.simulation.world import Delivery, Process
+from partita.engine.testing.disk import File
+from partita.engine.testing.invariants import ProcessId, Violation
+from partita.engine.testing.schedule import TICK_S, CoordinatorHost, Schedule
+from partita.engine.testing.world import Delivery, Process
 
 RETRY_S: Final = 1.0
 _WORK: Final = (Command, Contribution, Fetch, FetchPoint, Push)

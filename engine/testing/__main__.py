@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from partita.engine.runtime.simulation import downpour, sandblaster
-from partita.engine.runtime.simulation.invariants import Outcome
+from partita.engine.testing import downpour, sandblaster
+from partita.engine.testing.invariants import Outcome
 
 
 class Player(Protocol):
@@ -91,7 +91,7 @@ def _tallies(driver: str, options: argparse.Namespace) -> Iterator[Tally]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns the exit status: 0 when every invariant held in every schedule."""
-    parser = argparse.ArgumentParser(prog="python -m partita.engine.runtime.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m partita.engine.testing", description=__doc__)
     parser.add_argument("--schedules", type=int, default=2000, help="how many seeds to play with each driver")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--driver", choices=[*PLAYERS], help="only this one")

@@ -24,11 +24,11 @@ from partita.engine.protocol.sandblaster_client import (
     SandblasterEffect,
     SandblasterEvent,
 )
-from partita.engine.runtime.simulation import hosts
-from partita.engine.runtime.simulation.hosts import RETRY_S, Numbers
-from partita.engine.runtime.simulation.invariants import require
-from partita.engine.runtime.simulation.sandblaster.function import Vector
-from partita.engine.runtime.simulation.sandblaster.schedule import (
+from partita.engine.testing import hosts
+from partita.engine.testing.hosts import RETRY_S, Numbers
+from partita.engine.testing.invariants import require
+from partita.engine.testing.sandblaster.function import Vector
+from partita.engine.testing.sandblaster.schedule import (
     SandblasterCoordinatorHost,
     SandblasterSchedule,
 )

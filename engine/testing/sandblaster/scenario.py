@@ -9,8 +9,8 @@ from random import Random
 from partita.engine.methods import LBFGS, GradientDescent, NonlinearCG, Objective
 from partita.engine.protocol.commands import Portions, Steps
 from partita.engine.protocol.names import Topology
-from partita.engine.runtime.simulation.sandblaster.random_method import RandomMethod
-from partita.engine.runtime.simulation.scenario import Environment, draw_environment, small_count
+from partita.engine.testing.sandblaster.random_method import RandomMethod
+from partita.engine.testing.scenario import Environment, draw_environment, small_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from partita.engine.protocol.commands import Combine, Dots, Largest, Multiply, Operation, Swap
-from partita.engine.runtime.simulation.invariants import require
-from partita.engine.runtime.simulation.sandblaster.function import Vector
+from partita.engine.testing.invariants import require
+from partita.engine.testing.sandblaster.function import Vector
 
 Vectors: TypeAlias = dict[str, Vector]
 """A shard's slices by name. A slice never changes, so that a copy of the dictionary is a snapshot."""

@@ -18,17 +18,17 @@ from partita.engine.protocol.vector_shard import (
     VectorShardEffect,
     VectorShardEvent,
 )
-from partita.engine.runtime.simulation import hosts
-from partita.engine.runtime.simulation.hosts import Numbers
-from partita.engine.runtime.simulation.invariants import Violation
-from partita.engine.runtime.simulation.sandblaster.function import Vector, added
-from partita.engine.runtime.simulation.sandblaster.schedule import (
+from partita.engine.testing import hosts
+from partita.engine.testing.hosts import Numbers
+from partita.engine.testing.invariants import Violation
+from partita.engine.testing.sandblaster.function import Vector, added
+from partita.engine.testing.sandblaster.schedule import (
     SandblasterCoordinatorHost,
     SandblasterSchedule,
 )
-from partita.engine.runtime.simulation.sandblaster.shard_invariants import ShardInvariants
-from partita.engine.runtime.simulation.sandblaster.vectors import Vectors, operate
-from partita.engine.runtime.simulation.schedule import HEARTBEAT_S
+from partita.engine.testing.sandblaster.shard_invariants import ShardInvariants
+from partita.engine.testing.sandblaster.vectors import Vectors, operate
+from partita.engine.testing.schedule import HEARTBEAT_S
 
 
 class ShardHost(hosts.ShardHost):

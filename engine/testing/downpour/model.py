@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from partita.engine.protocol.messages import PushRecord
-from partita.engine.runtime.simulation.invariants import ProcessId, Writers, require
+from partita.engine.testing.invariants import ProcessId, Writers, require
 
 Push: TypeAlias = tuple[str, int, int]
 """A push to a given shard: (part, incarnation, sequence)."""

@@ -22,16 +22,16 @@ from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import VectorShard
-from partita.engine.runtime.simulation import faults
-from partita.engine.runtime.simulation.disk import File
-from partita.engine.runtime.simulation.invariants import require
-from partita.engine.runtime.simulation.layout import Layout
-from partita.engine.runtime.simulation.sandblaster.function import Function
-from partita.engine.runtime.simulation.sandblaster.invariants import RunInvariants, SandblasterInvariants
-from partita.engine.runtime.simulation.sandblaster.reference import Reference, layout_start
-from partita.engine.runtime.simulation.sandblaster.scenario import Scenario, draw
-from partita.engine.runtime.simulation.schedule import CoordinatorHost, Launch, Schedule
-from partita.engine.runtime.simulation.world import Process, World
+from partita.engine.testing import faults
+from partita.engine.testing.disk import File
+from partita.engine.testing.invariants import require
+from partita.engine.testing.layout import Layout
+from partita.engine.testing.sandblaster.function import Function
+from partita.engine.testing.sandblaster.invariants import RunInvariants, SandblasterInvariants
+from partita.engine.testing.sandblaster.reference import Reference, layout_start
+from partita.engine.testing.sandblaster.scenario import Scenario, draw
+from partita.engine.testing.schedule import CoordinatorHost, Launch, Schedule
+from partita.engine.testing.world import Process, World
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from partita.engine.protocol.names import COORDINATOR, shard_index
-from partita.engine.runtime.simulation.world import Process, World
+from partita.engine.testing.world import Process, World
 
 KINDS: Final = (
     "crash",

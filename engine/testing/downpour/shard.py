@@ -9,12 +9,12 @@ from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Parameters, Push, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, ShardEffect, ShardEvent
-from partita.engine.runtime.simulation import hosts
-from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule, ShardState
-from partita.engine.runtime.simulation.faults import freeze
-from partita.engine.runtime.simulation.hosts import Numbers
-from partita.engine.runtime.simulation.invariants import Violation
-from partita.engine.runtime.simulation.schedule import HEARTBEAT_S
+from partita.engine.testing import hosts
+from partita.engine.testing.downpour.schedule import DownpourSchedule, ShardState
+from partita.engine.testing.faults import freeze
+from partita.engine.testing.hosts import Numbers
+from partita.engine.testing.invariants import Violation
+from partita.engine.testing.schedule import HEARTBEAT_S
 
 
 class ShardHost(hosts.ShardHost):

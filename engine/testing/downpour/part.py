@@ -29,10 +29,10 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_client import Install, Stage
-from partita.engine.runtime.simulation import hosts
-from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule
-from partita.engine.runtime.simulation.hosts import RETRY_S, Numbers
-from partita.engine.runtime.simulation.invariants import require
+from partita.engine.testing import hosts
+from partita.engine.testing.downpour.schedule import DownpourSchedule
+from partita.engine.testing.hosts import RETRY_S, Numbers
+from partita.engine.testing.invariants import require
 
 
 class PartHost(hosts.PartHost):

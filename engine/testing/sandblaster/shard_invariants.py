@@ -14,10 +14,10 @@ from partita.engine.protocol.commands import (
     Snapshot,
     zero,
 )
-from partita.engine.runtime.simulation.invariants import ProcessId, require
-from partita.engine.runtime.simulation.sandblaster.function import Vector
-from partita.engine.runtime.simulation.sandblaster.invariants import RunInvariants
-from partita.engine.runtime.simulation.sandblaster.vectors import Vectors
+from partita.engine.testing.invariants import ProcessId, require
+from partita.engine.testing.sandblaster.function import Vector
+from partita.engine.testing.sandblaster.invariants import RunInvariants
+from partita.engine.testing.sandblaster.vectors import Vectors
 
 
 class ShardInvariants:

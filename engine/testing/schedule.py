@@ -32,12 +32,12 @@ from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Heartbeat, decode
 from partita.engine.protocol.names import COORDINATOR, shard_index
-from partita.engine.runtime.simulation import faults
-from partita.engine.runtime.simulation.disk import Disk
-from partita.engine.runtime.simulation.invariants import Outcome, ProcessId, Violation, Writers, require
-from partita.engine.runtime.simulation.layout import Layout
-from partita.engine.runtime.simulation.scenario import Environment
-from partita.engine.runtime.simulation.world import Delivery, Process, World
+from partita.engine.testing import faults
+from partita.engine.testing.disk import Disk
+from partita.engine.testing.invariants import Outcome, ProcessId, Violation, Writers, require
+from partita.engine.testing.layout import Layout
+from partita.engine.testing.scenario import Environment
+from partita.engine.testing.world import Delivery, Process, World
 from partita.engine.transport.simulated import SimulatedNetwork
 
 TICK_S: Final = 0.7

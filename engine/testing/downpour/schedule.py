@@ -12,12 +12,12 @@ from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.names import Topology, part_name
 from partita.engine.protocol.parameter_shard import ParameterShard
-from partita.engine.runtime.simulation.downpour.model import Lineage, ReferenceModel
-from partita.engine.runtime.simulation.invariants import ProcessId, require
-from partita.engine.runtime.simulation.layout import Layout
-from partita.engine.runtime.simulation.scenario import Environment, draw_environment, small_count
-from partita.engine.runtime.simulation.schedule import CoordinatorHost, Launch, Schedule
-from partita.engine.runtime.simulation.world import World
+from partita.engine.testing.downpour.model import Lineage, ReferenceModel
+from partita.engine.testing.invariants import ProcessId, require
+from partita.engine.testing.layout import Layout
+from partita.engine.testing.scenario import Environment, draw_environment, small_count
+from partita.engine.testing.schedule import CoordinatorHost, Launch, Schedule
+from partita.engine.testing.world import World
 
 NUMBERS_OF_A_MACHINE: Final = 4
 """Parameters of each machine: enough to be cut over shards, few enough to be summed at every event."""

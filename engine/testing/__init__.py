@@ -3,9 +3,9 @@
 `scenario` draws what a seed stands for, `world` is time and processes, `faults` are injected into it. `hosts`
 are the parts and shards around their machines, `schedule` the coordinator and the play of a seed; they share
 a `layout` and a `disk`. `invariants` reports what breaks. A driver's own play and checks stand in its folder:
-`downpour` and `sandblaster`. `python -m partita.engine.runtime.simulation --schedules 10000` plays many.
+`downpour` and `sandblaster`. `python -m partita.engine.testing --schedules 10000` plays many.
 """
 
-from partita.engine.runtime.simulation.invariants import Outcome
+from partita.engine.testing.invariants import Outcome
 
 __all__ = ["Outcome"]

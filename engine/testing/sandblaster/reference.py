@@ -21,9 +21,9 @@ from partita.engine.protocol.commands import (
     Steps,
     n_scalars,
 )
-from partita.engine.runtime.simulation.layout import Layout
-from partita.engine.runtime.simulation.sandblaster.function import Function, Vector, added
-from partita.engine.runtime.simulation.sandblaster.vectors import Vectors, operate
+from partita.engine.testing.layout import Layout
+from partita.engine.testing.sandblaster.function import Function, Vector, added
+from partita.engine.testing.sandblaster.vectors import Vectors, operate
 
 
 @dataclass(frozen=True, slots=True)

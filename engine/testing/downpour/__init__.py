@@ -4,10 +4,10 @@
 `model` is the reference that every event is checked against.
 """
 
-from partita.engine.runtime.simulation.downpour.part import PartHost
-from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule, Machines
-from partita.engine.runtime.simulation.downpour.shard import ShardHost
-from partita.engine.runtime.simulation.invariants import Outcome
+from partita.engine.testing.downpour.part import PartHost
+from partita.engine.testing.downpour.schedule import DownpourSchedule, Machines
+from partita.engine.testing.downpour.shard import ShardHost
+from partita.engine.testing.invariants import Outcome
 
 __all__ = ["Machines", "play"]
 

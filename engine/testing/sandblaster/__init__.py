@@ -6,12 +6,12 @@
 effects, and in `schedule` one coordinator follows another.
 """
 
-from partita.engine.runtime.simulation.invariants import Outcome
-from partita.engine.runtime.simulation.sandblaster.part import PartHost
-from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
-from partita.engine.runtime.simulation.sandblaster.schedule import Machines, SandblasterSchedule
-from partita.engine.runtime.simulation.sandblaster.shard import ShardHost
-from partita.engine.runtime.simulation.world import World
+from partita.engine.testing.invariants import Outcome
+from partita.engine.testing.sandblaster.part import PartHost
+from partita.engine.testing.sandblaster.scenario import Scenario
+from partita.engine.testing.sandblaster.schedule import Machines, SandblasterSchedule
+from partita.engine.testing.sandblaster.shard import ShardHost
+from partita.engine.testing.world import World
 
 __all__ = ["Machines", "play"]
 

@@ -19,12 +19,12 @@ from partita.engine.protocol.commands import (
 from partita.engine.protocol.coordinator_effects import AppendJournal, Commit
 from partita.engine.protocol.coordinator_effects import EndRun as Ending
 from partita.engine.protocol.messages import Assignment, Command
-from partita.engine.runtime.simulation.disk import Disk
-from partita.engine.runtime.simulation.invariants import ProcessId, Writers, require
-from partita.engine.runtime.simulation.layout import Layout
-from partita.engine.runtime.simulation.sandblaster.function import Function, Vector
-from partita.engine.runtime.simulation.sandblaster.reference import Evaluated, Reference, cut, evaluate
-from partita.engine.runtime.simulation.sandblaster.vectors import Vectors
+from partita.engine.testing.disk import Disk
+from partita.engine.testing.invariants import ProcessId, Writers, require
+from partita.engine.testing.layout import Layout
+from partita.engine.testing.sandblaster.function import Function, Vector
+from partita.engine.testing.sandblaster.reference import Evaluated, Reference, cut, evaluate
+from partita.engine.testing.sandblaster.vectors import Vectors
 
 
 class SandblasterInvariants:
