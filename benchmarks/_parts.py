@@ -10,7 +10,7 @@ from typing import Self
 
 from benchmarks._recipe import Array
 from partita.engine import Optimizer, Session
-from partita.engine.drivers import Step
+from partita.engine.run import Step
 from partita.partitioner import Plan
 
 

@@ -8,16 +8,7 @@ runs a batch method on any function.
 """
 
 from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
-from partita.engine.drivers.interrupt import Interrupted
-from partita.engine.drivers.iterations import Iteration
-from partita.engine.drivers.minimise import Minimum, minimise
-from partita.engine.drivers.run import Run
 from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.drivers.session import Session
-from partita.engine.drivers.step import HostError
-from partita.engine.drivers.supervisor import RunFailed
-from partita.engine.drivers.train import train
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.methods import (
     LBFGS,
@@ -46,6 +37,15 @@ from partita.engine.parameters.optimizers import (
     StepDecay,
 )
 from partita.engine.protocol.commands import Outcome
+from partita.engine.run.evaluate import Evaluation, evaluate, predict
+from partita.engine.run.interrupt import Interrupted
+from partita.engine.run.iterations import Iteration
+from partita.engine.run.minimise import Minimum, minimise
+from partita.engine.run.run import Run
+from partita.engine.run.session import Session
+from partita.engine.run.step import HostError
+from partita.engine.run.supervisor import RunFailed
+from partita.engine.run.train import train
 
 __all__ = [
     "LARS",

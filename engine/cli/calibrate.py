@@ -12,12 +12,12 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import one_sentence_each, terminal_width
 from partita.engine.cli.planning import Forget, Machines, Step
-from partita.engine.drivers.phases import Phases
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import calibrate as calibrate_machine
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
 from partita.engine.profile.tables import calibration_text
+from partita.engine.run.phases import Phases
 from partita.layers.text import counted
 
 Measured = Annotated[

@@ -19,8 +19,8 @@ from typing import Any, Self
 import cloudpickle
 
 from partita import layers, partitioner
-from partita.engine.drivers.data import Data
 from partita.engine.protocol.failure import report_of
+from partita.engine.run.data import Data
 from partita.layers.network import Network
 
 

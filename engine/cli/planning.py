@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import typer
 
 from partita.engine.cli.loading import UserFile
-from partita.engine.drivers.phases import Phases
+from partita.engine.run.phases import Phases
 from partita.layers.text import counted
 from partita.partitioner.assign.cut_text import parse_cut
 from partita.partitioner.cluster.cluster import Cluster

@@ -12,9 +12,9 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import one_sentence_each, terminal_width
 from partita.engine.cli.planning import File, Planning
-from partita.engine.drivers.phases import Phases
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
+from partita.engine.run.phases import Phases
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.pictures import view
 

@@ -14,12 +14,12 @@ from partita.engine.cli.fields import ByHand, Fields, command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import one_sentence_each, terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
-from partita.engine.drivers.caller import Caller
-from partita.engine.drivers.data import Data, check_data
-from partita.engine.drivers.evaluate import evaluate
-from partita.engine.drivers.run import Run
-from partita.engine.drivers.train import TrainArguments, train_as
 from partita.engine.parameters.files import check_target
+from partita.engine.run.caller import Caller
+from partita.engine.run.data import Data, check_data
+from partita.engine.run.evaluate import evaluate
+from partita.engine.run.run import Run
+from partita.engine.run.train import TrainArguments, train_as
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 from partita.partitioner.table import plan_table

@@ -1,46 +1,7 @@
-"""Functions and drivers for users: a plan, data and a driver become a run, and a run predicts.
-
-`downpour` and `sandblaster` hold the settings of a `driver`; before anything starts, `arrays` converts the
-user's data to arrays, and `data` compares them with the network. `job` is what is trained and its files (in a
-`temporary` folder), and `identity` the texts by which checkpoints know its network. `training` is any driver
-at work on a job, `downpour_training` and `sandblaster_training` (with its `run_journal`) are what is a
-driver's own: tasks, coordinator, what is kept. `train` runs one after another and `supervisor` carries out
-the effects of the coordinator; `interrupt` handles Ctrl-C. `progress` adds up the reports of parts,
-`iterations` those of a batch method, and `display` shows them, with the `phases` before; `caller` names the
-call or the command that started a run, and `run` is its result. `session` plays single steps of one replica
-(`backends`: inline, `hosted_backend`: on hosts; `collector`: what its parts collect; `step`: the results;
-`tracing`: the traces); `evaluate` and `predict` stand on it. `minimise` plays a batch method in this process,
-on any function.
-"""
+"""Drivers: the settings of a training system, `downpour` or `sandblaster`; a `driver` is their base."""
 
 from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
-from partita.engine.drivers.interrupt import Interrupted
-from partita.engine.drivers.iterations import Iteration
-from partita.engine.drivers.minimise import Minimum, minimise
-from partita.engine.drivers.progress import TrainingProgress
-from partita.engine.drivers.run import Run
+from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.drivers.session import Session
-from partita.engine.drivers.step import HostError, Step
-from partita.engine.drivers.supervisor import RunFailed
-from partita.engine.drivers.train import train
 
-__all__ = [
-    "Downpour",
-    "Evaluation",
-    "HostError",
-    "Interrupted",
-    "Iteration",
-    "Minimum",
-    "Run",
-    "RunFailed",
-    "Sandblaster",
-    "Session",
-    "Step",
-    "TrainingProgress",
-    "evaluate",
-    "minimise",
-    "predict",
-    "train",
-]
+__all__ = ["Downpour", "Driver", "Sandblaster"]

@@ -16,9 +16,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import psutil
 
-from partita.engine.drivers.backends import PartStep
-from partita.engine.drivers.hosted_backend import HostedBackend
-from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
@@ -27,6 +24,9 @@ from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, Ker
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.step_timing import StepTimingTask
 from partita.engine.protocol.names import part_name
+from partita.engine.run.backends import PartStep
+from partita.engine.run.hosted_backend import HostedBackend
+from partita.engine.run.phases import OnPhase, silent
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.payload import Payload
 from partita.partitioner.cluster.products import Choice, ProductShape

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.drivers.data import Data, check_data
-from partita.engine.drivers.phases import OnPhase, silent
-from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.kernel_benchmark import QUANTILE, draw_examples
+from partita.engine.run.data import Data, check_data
+from partita.engine.run.phases import OnPhase, silent
+from partita.engine.run.session import Hosts, Session
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
 from partita.partitioner.plan import Plan

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Final
 
-from partita.engine.drivers.data import Data
-from partita.engine.drivers.phases import OnPhase, silent
-from partita.engine.drivers.session import Hosts
 from partita.engine.kernels.kernel import Array
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.changes import best_changes
 from partita.engine.profile.measure import batch_for, measure
 from partita.engine.profile.profile import Point, Profile
+from partita.engine.run.data import Data
+from partita.engine.run.phases import OnPhase, silent
+from partita.engine.run.session import Hosts
 from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_fields, check_whole
 from partita.layers.graph import Graph

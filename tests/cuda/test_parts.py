@@ -157,7 +157,7 @@ def test_in_line_too(where: str) -> None:
 def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings run on threads of this process."""
     monkeypatch.setattr(
-        sys.modules["partita.engine.drivers.train"], "ProcessLauncher", lambda **_: ThreadLauncher()
+        sys.modules["partita.engine.run.train"], "ProcessLauncher", lambda **_: ThreadLauncher()
     )
 
 

@@ -32,7 +32,7 @@ def run_on_threads(monkeypatch: pytest.MonkeyPatch) -> list[WatchedThreads]:
         begun.append(WatchedThreads(**arguments))
         return begun[-1]
 
-    monkeypatch.setattr(sys.modules["partita.engine.drivers.train"], "ProcessLauncher", launcher)
+    monkeypatch.setattr(sys.modules["partita.engine.run.train"], "ProcessLauncher", launcher)
     return begun
 
 

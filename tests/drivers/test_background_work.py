@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from partita.engine import LBFGS, Downpour, Run, Sandblaster, train
-from partita.engine.drivers import supervisor
 from partita.engine.parameters import Checkpoints, Journal
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Tick
+from partita.engine.run import supervisor
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy

@@ -16,7 +16,7 @@ import safetensors.numpy
 from typer.main import get_command
 
 from partita.engine import SGD, Downpour, cli, train
-from partita.engine.drivers.phases import Phases
+from partita.engine.run.phases import Phases
 from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads

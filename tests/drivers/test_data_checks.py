@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from partita.engine.drivers.data import check_data
+from partita.engine.run.data import check_data
 from partita.layers import Dense, Graph, HalfSquaredError, Network
 from tests.faults import toy
 

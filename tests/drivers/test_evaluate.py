@@ -117,7 +117,7 @@ def test_what_a_session_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     run = run_of_toy(machines=2, batch=4)
     with pytest.raises(ValueError, match="hosts is 'thread'; give one of 'inline', 'threads', 'processes'"):
         predict(run, toy.data(), hosts="thread")  # type: ignore[arg-type]
-    monkeypatch.setattr("partita.engine.drivers.session.MAX_PAYLOAD", 64)
+    monkeypatch.setattr("partita.engine.run.session.MAX_PAYLOAD", 64)
     with pytest.raises(ValueError, match=r"machine 0 holds .* that one message carries; use more machines"):
         predict(run, toy.data())
 

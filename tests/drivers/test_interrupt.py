@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partita.engine.drivers.interrupt import SIGNALS, ends_on_sigterm, stops_on_ctrl_c
+from partita.engine.run.interrupt import SIGNALS, ends_on_sigterm, stops_on_ctrl_c
 from tests.faults.helpers import sigint
 
 

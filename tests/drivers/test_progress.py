@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.drivers.display import Display
-from partita.engine.drivers.iterations import Iterations
-from partita.engine.drivers.progress import Meter
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import IterationDone, Progress
+from partita.engine.run.display import Display
+from partita.engine.run.iterations import Iterations
+from partita.engine.run.progress import Meter
 
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:

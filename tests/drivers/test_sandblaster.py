@@ -24,10 +24,10 @@ from partita.engine import (
     evaluate,
     train,
 )
-from partita.engine.drivers import TrainingProgress
-from partita.engine.drivers.iterations import Iterations
 from partita.engine.parameters import Checkpoints, Journal
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect
+from partita.engine.run import TrainingProgress
+from partita.engine.run.iterations import Iterations
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads, run_on_threads
 from tests.faults import toy

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Adagrad, Adam, Cosine, Downpour, Run, Session, evaluate, train
-from partita.engine.drivers.progress import Meter
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.coordinator_effects import Progress
+from partita.engine.run.progress import Meter
 from partita.engine.runtime.feed import Sampler
 from partita.layers import OneToOne, node
 from partita.partitioner import Cluster, Plan, Whole, partition

@@ -9,5 +9,5 @@ from tests.faults.helpers import Witness
 def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
     """Observer that every run of this test reports to."""
     made = Witness()
-    monkeypatch.setattr("partita.engine.drivers.display.Display", made)
+    monkeypatch.setattr("partita.engine.run.display.Display", made)
     return made

@@ -17,10 +17,10 @@ from typing import Any, Self, TypeAlias
 
 import psutil
 
-from partita.engine.drivers.iterations import Gauge
-from partita.engine.drivers.progress import Show
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, IterationDone, Progress
 from partita.engine.protocol.names import part_indices, shard_index
+from partita.engine.run.iterations import Gauge
+from partita.engine.run.progress import Show
 
 DEADLINE_S = 60.0
 

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import pytest
 
-from partita.engine.drivers.downpour_training import DownpourTraining
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient
+from partita.engine.run.downpour_training import DownpourTraining
 from partita.engine.runtime.downpour_part import DownpourPartRole, DownpourPartTask
 from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask
 from partita.engine.runtime.task import HostContext

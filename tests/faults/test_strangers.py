@@ -143,7 +143,7 @@ def test_strangers_get_nowhere_and_stop_nothing(
             super().__init__(**arguments)
             launchers.append(self)
 
-    monkeypatch.setattr(sys.modules["partita.engine.drivers.train"], "ProcessLauncher", Watched)
+    monkeypatch.setattr(sys.modules["partita.engine.run.train"], "ProcessLauncher", Watched)
 
     def knock() -> None:
         mailbox = launchers[0].mailbox

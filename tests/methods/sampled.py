@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partita.engine.drivers.minimise import Summed
 from partita.engine.protocol.commands import Portions, Segment
+from partita.engine.run.minimise import Summed
 from tests.methods.problems import Array, Logistic
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from partita.engine import LBFGS, GradientDescent, LineSearchMethod, NonlinearCG, Objective, Outcome
-from partita.engine.drivers.minimise import Summed, play
 from partita.engine.methods import GRADIENT
 from partita.engine.parameters import VectorStore
 from partita.engine.protocol.commands import (
@@ -22,6 +21,7 @@ from partita.engine.protocol.commands import (
     Steps,
     evaluation_in,
 )
+from partita.engine.run.minimise import Summed, play
 from tests.methods.problems import Array, Logistic, examples
 from tests.methods.sampled import Portioned
 

@@ -29,7 +29,7 @@ bandwidth = "1 Gbit/s"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    session = sys.modules["partita.engine.drivers.session"]
+    session = sys.modules["partita.engine.run.session"]
     monkeypatch.setattr(session, "ProcessLauncher", lambda **_: ThreadLauncher())
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "200")

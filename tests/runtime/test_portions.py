@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Adam, Cosine, Run, Session, evaluate, predict
-from partita.engine.drivers.session import Hosts
 from partita.engine.parameters import initialise
+from partita.engine.run.session import Hosts
 from partita.engine.runtime.metrics import Metrics
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from tests.faults import toy

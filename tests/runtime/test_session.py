@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Adagrad, HostError, Optimizer, Session
-from partita.engine.drivers.session import Hosts
 from partita.engine.launch import ProcessLauncher
 from partita.engine.parameters import UpdateContext, initialise
+from partita.engine.run.session import Hosts
 from partita.layers import (
     Dense,
     Full,

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Session
-from partita.engine.drivers.session import Hosts
 from partita.engine.parameters import initialise
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.instruction_scheduler import AHEAD
 from partita.engine.protocol.messages import Tensor
+from partita.engine.run.session import Hosts
 from partita.engine.runtime.trace import COMMUNICATION, PartTrace, Recorder, StepTrace
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Op, Plan, Program, parse_program, partition

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.engine.drivers.arrays import Array
-from partita.engine.drivers.data import Data, check_data
-from partita.engine.drivers.phases import Phases
-from partita.engine.drivers.progress import Show
-from partita.engine.drivers.run import Run
-from partita.engine.drivers.session import Hosts, Session
+from partita.engine.run.arrays import Array
+from partita.engine.run.data import Data, check_data
+from partita.engine.run.phases import Phases
+from partita.engine.run.progress import Show
+from partita.engine.run.run import Run
+from partita.engine.run.session import Hosts, Session
 from partita.layers.graph import Graph
 from partita.layers.losses import HalfSquaredError
 from partita.layers.text import counted

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.engine.drivers.progress import Meter
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, IterationDone
+from partita.engine.run.progress import Meter
 
 
 @dataclass(frozen=True)

@@ -8,26 +8,26 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import ClassVar, get_args
 
-from partita.engine.drivers.arrays import Array
-from partita.engine.drivers.caller import CALL, Caller
-from partita.engine.drivers.data import Data, check_data, check_plan
 from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.downpour_training import DownpourTraining
-from partita.engine.drivers.interrupt import ends_on_sigterm
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.progress import Show
-from partita.engine.drivers.run import Run
-from partita.engine.drivers.run_journal import JOURNAL
 from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.drivers.sandblaster_training import SandblasterTraining
-from partita.engine.drivers.temporary import temporary_folder
-from partita.engine.drivers.training import CheckpointPolicy, Training
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
+from partita.engine.run.arrays import Array
+from partita.engine.run.caller import CALL, Caller
+from partita.engine.run.data import Data, check_data, check_plan
+from partita.engine.run.downpour_training import DownpourTraining
+from partita.engine.run.interrupt import ends_on_sigterm
+from partita.engine.run.job import Job
+from partita.engine.run.progress import Show
+from partita.engine.run.run import Run
+from partita.engine.run.run_journal import JOURNAL
+from partita.engine.run.sandblaster_training import SandblasterTraining
+from partita.engine.run.temporary import temporary_folder
+from partita.engine.run.training import CheckpointPolicy, Training
 from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_choice, check_fields, check_seconds, check_whole
 from partita.partitioner.plan import Plan
@@ -169,7 +169,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
 def _run(trainings: Sequence[Training], given: TrainArguments, policy: CheckpointPolicy) -> Run:
     """Runs one training after another; each begins with the parameters of the one before."""
     # Only a run that is shown imports the display: every host imports this package too.
-    from partita.engine.drivers.display import Display
+    from partita.engine.run.display import Display
 
     run: Run | None = None
     with Display(given.show) as display:

@@ -8,9 +8,6 @@ from typing import Final, Protocol, TypeVar
 
 from typing_extensions import override
 
-from partita.engine.drivers.backends import Backend, PartStep
-from partita.engine.drivers.phases import OnPhase, compiling, silent, starting
-from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
@@ -34,6 +31,9 @@ from partita.engine.protocol.messages import (
     Stop,
 )
 from partita.engine.protocol.names import part_name
+from partita.engine.run.backends import Backend, PartStep
+from partita.engine.run.phases import OnPhase, compiling, silent, starting
+from partita.engine.run.step import HostError, Sent
 from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.transport.payload import Payload
 from partita.layers.text import counted

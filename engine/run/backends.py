@@ -15,14 +15,14 @@ from functools import partial
 import numpy as np
 from typing_extensions import override
 
-from partita.engine.drivers.phases import OnPhase, compiling, silent
-from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.names import part_name
+from partita.engine.run.phases import OnPhase, compiling, silent
+from partita.engine.run.step import HostError, Sent
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.session import SessionPart, SessionTask
 from partita.engine.runtime.trace import Recorder

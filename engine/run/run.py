@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from partita.engine.drivers.data import check_plan
-from partita.engine.drivers.iterations import Iteration
-from partita.engine.drivers.progress import TrainingProgress
 from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
+from partita.engine.run.data import check_plan
+from partita.engine.run.iterations import Iteration
+from partita.engine.run.progress import TrainingProgress
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from partita.engine.drivers.run import Run
+from partita.engine.run.run import Run
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and the signal of schedulers and `timeout`."""

@@ -18,9 +18,9 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
-from partita.engine.drivers.iterations import Gauge
-from partita.engine.drivers.progress import Show
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect
+from partita.engine.run.iterations import Gauge
+from partita.engine.run.progress import Show
 
 LINE_EVERY_S = 2.0
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from partita.engine.drivers.iterations import Iterations
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.run import Run
-from partita.engine.drivers.run_journal import RunJournal
 from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.drivers.supervisor import RunFailed
-from partita.engine.drivers.training import Training
 from partita.engine.methods import Method
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.protocol.coordinator_effects import (
@@ -27,13 +21,19 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.journaled_method import JournalMismatch
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.run.iterations import Iterations
+from partita.engine.run.job import Job
+from partita.engine.run.run import Run
+from partita.engine.run.run_journal import RunJournal
+from partita.engine.run.supervisor import RunFailed
+from partita.engine.run.training import Training
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.sandblaster_shard import SandblasterShardTask
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
-    from partita.engine.drivers.display import Display
+    from partita.engine.run.display import Display
 
 
 class SandblasterTraining(Training):

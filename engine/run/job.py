@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from partita.engine.drivers.arrays import Array
-from partita.engine.drivers.caller import CALL, Caller
-from partita.engine.drivers.identity import identity
 from partita.engine.numerics import master
 from partita.engine.parameters.files import load_parameters, make_folder, save_parameters, shape_difference
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
+from partita.engine.run.arrays import Array
+from partita.engine.run.caller import CALL, Caller
+from partita.engine.run.identity import identity
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.transport.mailbox import MAX_PAYLOAD

@@ -13,12 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from partita.engine.drivers.driver import Driver
-from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
-from partita.engine.drivers.iterations import Gauge
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.phases import starting
-from partita.engine.drivers.run import Run
-from partita.engine.drivers.supervisor import RunFailed, Supervisor
 from partita.engine.launch.launcher import Launcher
 from partita.engine.methods import Method
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -37,12 +31,18 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.names import Topology, part_indices, shard_index
+from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
+from partita.engine.run.iterations import Gauge
+from partita.engine.run.job import Job
+from partita.engine.run.phases import starting
+from partita.engine.run.run import Run
+from partita.engine.run.supervisor import RunFailed, Supervisor
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
-    from partita.engine.drivers.display import Display
+    from partita.engine.run.display import Display
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Final, Self, TextIO, TypeAlias, get_args
 
-from partita.engine.drivers.progress import Show
+from partita.engine.run.progress import Show
 from partita.layers.checks import check_choice
 from partita.layers.text import counted
 
@@ -56,7 +56,7 @@ class Phases:
     def _look(self) -> None:
         if self._is_over.wait(self._after_s):
             return
-        from partita.engine.drivers.display import (
+        from partita.engine.run.display import (
             Display,  # here, because it is seldom shown and imports rich
         )
 

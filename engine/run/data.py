@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.drivers.arrays import Array, array_of
 from partita.engine.numerics import master
+from partita.engine.run.arrays import Array, array_of
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Placeholder
 from partita.layers.text import counted

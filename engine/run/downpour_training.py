@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.progress import Meter
-from partita.engine.drivers.run import Run
-from partita.engine.drivers.training import Training
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.coordinator_effects import (
@@ -22,6 +18,10 @@ from partita.engine.protocol.coordinator_effects import (
     RunSettings,
 )
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.run.job import Job
+from partita.engine.run.progress import Meter
+from partita.engine.run.run import Run
+from partita.engine.run.training import Training
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import DownpourPartTask
 from partita.engine.runtime.downpour_shard import DownpourShardTask
@@ -30,7 +30,7 @@ from partita.layers.checks import check_whole
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
-    from partita.engine.drivers.display import Display
+    from partita.engine.run.display import Display
 
 
 class DownpourTraining(Training):

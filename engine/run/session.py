@@ -14,14 +14,6 @@ from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from partita.engine.drivers.backends import Backend, InlineBackend
-from partita.engine.drivers.collector import Collector
-from partita.engine.drivers.data import check_data, check_plan
-from partita.engine.drivers.hosted_backend import HostedBackend
-from partita.engine.drivers.phases import OnPhase, Phases
-from partita.engine.drivers.progress import Show
-from partita.engine.drivers.step import Step
-from partita.engine.drivers.tracing import Tracer
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
@@ -33,6 +25,14 @@ from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.names import part_name
+from partita.engine.run.backends import Backend, InlineBackend
+from partita.engine.run.collector import Collector
+from partita.engine.run.data import check_data, check_plan
+from partita.engine.run.hosted_backend import HostedBackend
+from partita.engine.run.phases import OnPhase, Phases
+from partita.engine.run.progress import Show
+from partita.engine.run.step import Step
+from partita.engine.run.tracing import Tracer
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
