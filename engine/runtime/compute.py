@@ -155,6 +155,8 @@ class Computations:
     def _mean_over(self, first: int) -> int:
         """The number of examples over which the gradient of the minibatch of example `first` is the mean."""
         batch = self._plan.batch
+        if self._feed.mean_over is not None:
+            return self._feed.mean_over
         return batch if self._feed.pads_portions else self._real(first // batch * batch, batch) or batch
 
     def _forward(self, instruction: Instruction) -> Call:

@@ -27,10 +27,13 @@ class Feed(ABC):
         pads_portions: whether a gradient is the mean over a whole minibatch even where that is not full,
             because
             its portions are added to others; else the mean is over the real examples.
+        mean_over: the number of examples over which a gradient is the mean, where the step's are a share of
+            them and gradients of other replicas are added; None: see `pads_portions`.
     """
 
     count: int = 0
     pads_portions: bool = False
+    mean_over: int | None = None
 
     @abstractmethod
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:

@@ -1,0 +1,86 @@
+"""Examples of steps that all replicas do together: step after step through one seeded order of the data.
+
+The examples of all replicas in a step are a joined batch. An epoch is one order of all examples, cut into
+joined batches, so N replicas of batch B see what one replica of batch N * B sees. The order follows from the
+seed and the epoch alone: every process knows it, also one that was started again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from typing_extensions import override
+
+from partita.engine.kernels.kernel import Array
+from partita.engine.runtime.feed import Examples, Feed
+from partita.layers.box import Box
+
+
+class JointSampler:
+    """The joined batch of each step, and each replica's share of it.
+
+    A step begins at a position: the number of examples before it, since the first epoch began. So the number
+    of replicas may change from step to step, and no example is left out of an epoch or comes twice in one.
+    """
+
+    def __init__(self, *, examples: int, batch: int, seed: int) -> None:
+        """An order of `examples`, for replicas that take at most `batch` of them in a step."""
+        self.examples, self.batch, self._seed = examples, batch, seed
+        self._epoch = -1
+        self._order: Array = np.zeros(0, np.int64)
+
+    def steps_per_epoch(self, replicas: int) -> int:
+        """The number of steps in which so many replicas pass through the data once."""
+        return -(-self.examples // (replicas * self.batch))
+
+    def position(self, step: int, replicas: int) -> int:
+        """The position of a step, where there were so many replicas in every step before it."""
+        epoch, within = divmod(step, self.steps_per_epoch(replicas))
+        return epoch * self.examples + within * replicas * self.batch
+
+    def total(self, position: int, replicas: int) -> int:
+        """The number of examples of all replicas in the step at a position: fewer in the last of an epoch."""
+        return min(replicas * self.batch, self.examples - position % self.examples)
+
+    def count(self, position: int, *, rank: int, replicas: int) -> int:
+        """The number of examples of one replica in the step at a position; 0 where the others have the rest.
+
+        `rank` is the replica's index among so many.
+        """
+        return min(max(self.total(position, replicas) - rank * self.batch, 0), self.batch)
+
+    def indices(self, position: int, *, rank: int, replicas: int) -> Array:
+        """The examples of one replica in the step at a position, `[count]`, see `count`."""
+        epoch, within = divmod(position, self.examples)
+        if epoch != self._epoch:
+            self._order = np.random.default_rng([self._seed, 2, epoch]).permutation(self.examples)
+            self._epoch = epoch
+        first = within + rank * self.batch
+        return self._order[first : first + self.count(position, rank=rank, replicas=replicas)]
+
+
+class JointFeed(Feed):
+    """Takes a replica's share of each joined batch from the data. Gradients are parts of the batch's mean."""
+
+    def __init__(self, examples: Examples, sampler: JointSampler) -> None:
+        """Nothing is chosen yet.
+
+        Args:
+            examples: of all inputs and targets.
+            sampler: chooses those of a step.
+        """
+        self._examples, self._sampler = examples, sampler
+        self._chosen: Array = np.zeros(0, np.int64)
+
+    def choose(self, position: int, *, rank: int, replicas: int) -> None:
+        """Chooses the replica's share of the step at a position. Padding is examples that count for nothing.
+
+        A replica without a share computes a gradient of zeros.
+        """
+        share = self._sampler.indices(position, rank=rank, replicas=replicas)
+        self.count, self.mean_over = len(share), self._sampler.total(position, replicas)
+        padded = share if len(share) else np.zeros(1, np.int64)
+        self._chosen = np.resize(padded, self._sampler.batch)
+
+    @override
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
+        self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
