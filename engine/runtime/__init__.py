@@ -9,8 +9,8 @@ There are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sa
 A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for
 parameters. `buffers` holds every array in a `window` on one of the `devices` (a GPU is a `torch_device`;
-`open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler` fill in the examples,
-`updates` uses the gradients. `metrics` sums losses, `nonfinite` finds the first array that is not finite, `watchdog`
+`open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler` fill in the examples, `updates`
+uses the gradients. `metrics` sums losses, `nonfinite` finds the first array that is not finite, `watchdog`
 computations that do not end; `compile_events` counts what is compiled, and `push_log` keeps acknowledged
 pushes on disk. `simulation` plays the same machines on a virtual clock. Import the modules themselves: a
 shard does not need what a part needs.
