@@ -6,6 +6,7 @@ array, and nothing here is ever pickled. All hosts of a run have one version, so
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
@@ -146,14 +147,27 @@ class SetUp(_Message, frozen=True, tag=True):
 
 
 class Directory(_Message, frozen=True, tag=True):
-    """Every host that the receiver may exchange messages with, replacing earlier directories.
+    """The hosts that the receiver may exchange messages with: all of them, or changes since a revision.
 
-    The receiver ignores a lower `revision` than it has (messages may overtake one another), and answers every
-    one with `DirectoryAck`.
+    With `since` 0, `peers` replace all earlier ones. Otherwise they are added or replaced, and `removed` are
+    taken out, in the directory of revision `since` or a newer one; a receiver with an older one changes
+    nothing, and gets the gap later. It ignores a lower `revision` than it has (messages may overtake one
+    another), and answers every directory with `DirectoryAck`.
     """
 
     peers: tuple[Peer, ...]
     revision: Count = 0
+    since: Count = 0
+    removed: tuple[str, ...] = ()
+
+    def applies_to(self, revision: int) -> bool:
+        """Returns whether a receiver that has this revision takes it."""
+        return self.since <= revision < self.revision
+
+    def applied_to(self, peers: Mapping[str, Peer]) -> dict[str, Peer]:
+        """Returns the receiver's peers by name after this directory, from those before it."""
+        kept = {} if self.since == 0 else {n: peer for n, peer in peers.items() if n not in self.removed}
+        return kept | {peer.name: peer for peer in self.peers}
 
 
 class DirectoryAck(_Message, frozen=True, tag=True):

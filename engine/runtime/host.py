@@ -82,7 +82,7 @@ class Host:
         self._mailbox = mailbox
         self._coordinator = coordinator
         self._revision = 0
-        self._directory: Directory | None = None
+        self._peers: dict[str, Peer] = {}
         self._role: Role | None = None
         self._failed: Failed | None = None
         self._stopped = False
@@ -197,8 +197,8 @@ class Host:
             except NodeCompileError as error:
                 raise CannotGoOn(str(error)) from error
             self._sent_at = time.monotonic()
-            if self._directory is not None:
-                self._pass_on(self._directory, self._sent_at)
+            if self._revision:
+                self._pass_on(self._sent_at)
             self._send(COORDINATOR, Ready(self._role.version), None)
 
     def _compiling(self, compiled: int) -> None:
@@ -208,19 +208,19 @@ class Host:
             self._send(COORDINATOR, SetUpProgress(compiled), None)
 
     def _update_peers(self, directory: Directory, now: float) -> None:
-        if directory.revision > self._revision:
-            self._revision = directory.revision
-            self._mailbox.allow([self._coordinator, *directory.peers])
+        if directory.applies_to(self._revision):
+            self._revision, self._peers = directory.revision, directory.applied_to(self._peers)
+            self._mailbox.allow([self._coordinator, *self._peers.values()])
             for peer in directory.peers:
                 self._mailbox.connect(peer)
             if self._role is not None:
-                self._pass_on(directory, now)
-            self._directory = directory
+                self._pass_on(now)
         self._send(COORDINATOR, DirectoryAck(self._revision), None)
 
-    def _pass_on(self, directory: Directory, now: float) -> None:
+    def _pass_on(self, now: float) -> None:
         assert self._role is not None
-        self._role.peers_changed(directory.revision, {p.name: p.incarnation for p in directory.peers}, now)
+        peers = {name: peer.incarnation for name, peer in self._peers.items()}
+        self._role.peers_changed(self._revision, peers, now)
 
     def _refuse(self, sender: str, reason: str) -> None:
         """Counts a message out of place; the first of each sender is reported to the user."""

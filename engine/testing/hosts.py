@@ -30,6 +30,7 @@ from partita.engine.protocol.messages import (
     Heartbeat,
     Hello,
     Message,
+    Peer,
     Push,
     Ready,
     SetUp,
@@ -76,6 +77,7 @@ class Host(Process):
         self.ready = False
         self.acknowledged = False  # the coordinator has received Ready
         self.revision = 0
+        self.addresses: dict[str, Peer] = {}
         self.peers: dict[str, int] = {}
         self.stuck = StallDetector()
         self._left: int | None = None  # messages until it crashes
@@ -140,9 +142,9 @@ class Host(Process):
         self.send(COORDINATOR, Ready())
 
     def _update_peers(self, directory: Directory) -> None:
-        if directory.revision > self.revision:
-            self.revision = directory.revision
-            before, self.peers = self.peers, {peer.name: peer.incarnation for peer in directory.peers}
+        if directory.applies_to(self.revision):
+            self.revision, self.addresses = directory.revision, directory.applied_to(self.addresses)
+            before, self.peers = self.peers, {name: peer.incarnation for name, peer in self.addresses.items()}
             for name, incarnation in self.peers.items():
                 if incarnation > before.get(name, 0) and self.assigned:
                     self.peer_replaced(Replaced(name, incarnation))
