@@ -83,7 +83,8 @@ class Parameters(_Message, frozen=True, tag=True):
     """Answers `Fetch` of this incarnation. The payload is the shard's slice of the machine's vector.
 
     `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier`
-    acknowledges the pushes of the part's previous process that the values include.
+    acknowledges the pushes of the part's previous process that the values include. `pushes` counts those of
+    this process: the values hold them, or a checkpoint lacked them and they are lost.
     """
 
     request: Count
@@ -92,6 +93,7 @@ class Parameters(_Message, frozen=True, tag=True):
     updates: Count = 0
     incarnation: Count = 0
     earlier: PushRecord | None = None
+    pushes: Count = 0
 
 
 class Push(_Message, frozen=True, tag=True):

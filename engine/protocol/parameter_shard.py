@@ -260,6 +260,7 @@ class ParameterShard(LeasedShard):
             self._updates[machine],
             event.incarnation,
             part.earlier,
+            part.sequence + 1,
         )
         span = Span("values", *self._ranges[machine])
         return [Send(sender, answer, span), *([self._report_lost(sender)] if any(lost) else [])]

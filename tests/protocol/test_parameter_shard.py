@@ -182,6 +182,18 @@ def test_a_fetch_is_answered_with_the_senders_range() -> None:
     ]
 
 
+def test_an_answer_counts_the_pushes_of_its_receiver_that_the_values_hold() -> None:
+    machine = shard()
+    push(machine, "part 0.0", 0)
+    push(machine, "part 1.0", 0)
+    push(machine, "part 0.0", 1)
+    for part, incarnation, acknowledged, held in [("0.0", 0, 1, 2), ("1.0", 0, 1, 1), ("0.0", 1, 3, 3)]:
+        fetch = Fetch(0, acknowledged)  # the last one lost its acknowledged pushes with a checkpoint
+        answer = receive(machine, f"part {part}", fetch, incarnation=incarnation)[0]
+        assert isinstance(answer.message, Parameters)
+        assert answer.message.pushes == held
+
+
 def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint() -> None:
     machine = ParameterShard("shard 0", incarnation=0, ranges=RANGES, restored=RestoredState(2, 40))
     receive(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
