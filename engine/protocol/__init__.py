@@ -2,6 +2,7 @@
 
 - Shared: `messages` (the closed union of what travels), `events` (events and effects of all machines),
   `names` (of hosts), `permissions` (who may send what), `retry`, `failure` (error reports), `clocks`.
+- Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `instruction_scheduler` runs a program, `downpour_client` and `sandblaster_client` exchange with
   the shards (in common: `shard_client`), `stall_detector` reports long waits.
 - A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch

@@ -1,6 +1,7 @@
 """Hosts at work: joins the protocol's machines, the kernels and a mailbox. Only this folder knows all three.
 
-`host` is the loop of every host (one mailbox, one thread, one role), and `task` what a host is set up with.
+`host` is the interpreter of every host's machine (one mailbox, one thread, one role), and `task` what a host
+is set up with: a role's machine and the body that carries out its effects.
 There are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sandblaster_part` with
 `assignments`, in common `part_role`), a part in a `session`, and shards under both drivers (`downpour_shard`,
 `sandblaster_shard` with its `gradient_pool`, in common `shard_role`). Long work of a host is done in the

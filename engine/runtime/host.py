@@ -1,7 +1,8 @@
-"""A host: one mailbox, one thread, one role; in a process of its own or in a thread of the user's.
+"""The interpreter of a host's machine: one mailbox, one thread, one role; in a process of its own or in a
+thread of the user's.
 
-The host does the common work of all roles: hello, its task, the directory of the others, heartbeats, and
-reports of errors.
+It decides nothing: `protocol.host` says what is sent and repeated, the role's machine what is done, and this
+module carries that out with the mailbox, the clock and the role's body.
 """
 
 from __future__ import annotations
@@ -10,41 +11,33 @@ import platform
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import cloudpickle
 import numpy as np
 import zmq
 
 from partita.engine.kernels.nodes.compiler import NodeCompileError
-from partita.engine.protocol.events import Received
-from partita.engine.protocol.failure import report_of, sentence
-from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
-from partita.engine.protocol.messages import (
-    Directory,
-    DirectoryAck,
-    Failed,
-    Heartbeat,
-    Hello,
-    Message,
-    Peer,
-    Ready,
-    Refused,
-    SetUp,
-    SetUpProgress,
-    Stop,
+from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.failure import report_of
+from partita.engine.protocol.host import (
+    DEFAULT_TIMERS,
+    BuildRole,
+    Compiled,
+    EndHost,
+    HostMachine,
+    HostTimers,
+    Raised,
+    Reach,
+    RoleBuilt,
 )
-from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.permissions import rejection_reason
+from partita.engine.protocol.messages import Failed, Message, Peer
 from partita.engine.runtime.compile_events import reports_compiling
-from partita.engine.runtime.task import CannotGoOn, HostContext, HostTask, NeverEnds, Role, unpack_task
+from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, split, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
-RESEND_S: Final = 1.0
-HEARTBEAT_S: Final = DEFAULT_HEARTBEATS.heartbeat_s
-PROGRESS_S: Final = 0.2
 
 
 def versions() -> dict[str, str]:
@@ -68,6 +61,7 @@ class Host:
         coordinator: Peer,
         *,
         prepare: Callable[[HostTask], object] | None = None,
+        timers: HostTimers = DEFAULT_TIMERS,
     ) -> None:
         """A host that has not begun.
 
@@ -77,18 +71,17 @@ class Host:
             incarnation: the number of the process with that name.
             coordinator: the only peer whose orders count.
             prepare: called with the task, before the role is built; for a process that is the host's alone.
+            timers: when what was not answered is repeated.
         """
         self._prepare = prepare
         self._mailbox = mailbox
         self._coordinator = coordinator
-        self._revision = 0
-        self._peers: dict[str, Peer] = {}
-        self._role: Role | None = None
-        self._failed: Failed | None = None
+        self._machine = HostMachine(
+            name, incarnation, endpoint=mailbox.endpoint, versions=versions(), timers=timers
+        )
+        self._body: Body | None = None
         self._stopped = False
-        self._acknowledged = False  # the coordinator has received Ready
-        self._sent_at = self._beat_at = self._ticked_at = self._progress_at = float("-inf")
-        self._refused: set[str] = set()
+        self._ticked_at = float("-inf")
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
         self._context = HostContext(
             name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse
@@ -100,12 +93,12 @@ class Host:
         self._mailbox.connect(self._coordinator)
         try:
             self._tick_in_time()  # Hello need not wait until something comes
-            with reports_compiling(self._compiling):
+            with reports_compiling(lambda compiled: self._give(Compiled(compiled))):
                 while not self._stopped:
                     self._run_once()
         finally:
-            if self._role is not None:
-                self._role.close()
+            if self._body is not None:
+                self._body.close()
 
     def stop(self) -> None:
         """Ends `run` soon. From any thread."""
@@ -117,117 +110,83 @@ class Host:
         while not self._stalled.empty():
             self._mailbox.reconnect(self._stalled.get())
         for event in events:
-            now = time.monotonic()  # each may take a while, and many may have come
-            self._guarded(lambda event=event, now=now: self._receive(event, now))  # type: ignore[misc]
+            self._give(event)
             self._tick_in_time()
-        role = self._role
-        if role is not None and self._failed is None:
-            self._guarded(lambda: role.poll(time.monotonic()))
+        self._poll()
         self._tick_in_time()
+
+    def _poll(self) -> None:
+        if self._body is None or self._machine.failed:
+            return
+        try:
+            for result in self._body.poll(time.monotonic()):
+                self._interpret(result)
+        except BaseException as error:  # noqa: BLE001 - reported to the coordinator, whatever it is
+            self._interpret(Raised(_report(error)))
 
     def _tick_in_time(self) -> None:
         now = time.monotonic()
         if now - self._ticked_at >= TICK_S:
             self._ticked_at = now
-            self._tick(now)
+            self._give(Tick())
 
-    def _guarded(self, act: Callable[[], None]) -> None:
-        """Reports whatever is raised, also a user's `SystemExit`; the host then waits for its end."""
+    def _give(self, event: Any) -> None:
+        """Gives the machine an event. Whatever is raised, also a user's `SystemExit`, is reported; the host
+        then waits for its end.
+        """
         try:
-            act()
-        except NeverEnds as error:
-            self._fail(Failed(error.reason, error.stack, stuck=True))
-        except CannotGoOn as error:
-            self._fail(report_of(error, final=True, expected=True))
-        except BaseException as error:  # noqa: BLE001 - reported to the coordinator, whatever it is
-            self._fail(report_of(error))
+            if isinstance(event, Tick) and self._body is not None and not self._machine.failed:
+                self._body.tick(time.monotonic())
+            self._interpret(event)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._interpret(Raised(_report(error)))
 
-    def _fail(self, report: Failed) -> None:
-        """Sends the report; `_tick` sends it again until the coordinator ends this host."""
-        self._failed, self._sent_at = report, time.monotonic()
-        self._send(COORDINATOR, report, None)
+    def _interpret(self, event: Any) -> None:
+        """Carries out the effects of an event, and of the results that are there at once."""
+        events = [event]
+        for event in events:  # grows
+            for effect in self._machine.receive(event, time.monotonic()):
+                result = self._carry_out(effect)
+                if result is not None:
+                    events.append(result)
 
-    def _tick(self, now: float) -> None:
-        if self._failed is not None:
-            if now - self._sent_at >= RESEND_S:
-                self._fail(self._failed)
-            return
-        if now - self._sent_at >= RESEND_S and not self._acknowledged:
-            self._sent_at = now
-            if self._role is None:
-                self._send(COORDINATOR, Hello(self._mailbox.endpoint, versions()), None)
-            else:
-                self._send(COORDINATOR, Ready(self._role.version), None)
-        role = self._role
-        if role is None:
-            return
-        if now - self._beat_at >= HEARTBEAT_S:
-            self._beat_at = now
-            self._send(COORDINATOR, Heartbeat(self._context.incarnation, now), None)
-        self._guarded(lambda: role.tick(now))
-
-    def _receive(self, event: Received, now: float) -> None:
-        reason = rejection_reason(
-            event.message, sender=event.sender, receiver=self._context.name, incarnation=event.incarnation
-        )
-        if reason is not None:
-            self._refuse(event.sender, reason)
-            return
-        if self._failed is not None and not isinstance(event.message, Stop):
-            return
-        match event.message:
-            case SetUp():
-                self._set_up(event)
-            case Directory() as directory:
-                self._update_peers(directory, now)
-            case Stop():
+    def _carry_out(self, effect: Any) -> Any:
+        match effect:
+            case Send(to=to, message=message, payload=span):
+                if self._machine.may_send(message, time.monotonic()):
+                    self._send(to, message, None if span is None else self._payload(effect))
+            case BuildRole(task=task):
+                return self._build(task)
+            case Reach(peers=peers, new=new):
+                self._mailbox.allow([self._coordinator, *peers])
+                for peer in new:
+                    self._mailbox.connect(peer)
+            case Refuse():
+                self._mailbox.counters.refused_messages += 1
+            case EndHost():
                 self._stopped = True
-            case _ if self._role is not None:
-                if isinstance(event.message, Heartbeat):
-                    self._acknowledged = True
-                self._role.receive(event, now)
+            case _:
+                assert self._body is not None, effect
+                return self._body.carry_out(effect, time.monotonic())
+        return None
 
-    def _set_up(self, event: Received) -> None:
-        if self._role is None:
-            task = unpack_task(event)
-            if self._prepare is not None:
-                self._prepare(task)
-            try:
-                self._role = task.role(self._context)
-            except NodeCompileError as error:
-                raise CannotGoOn(str(error)) from error
-            self._sent_at = time.monotonic()
-            if self._revision:
-                self._pass_on(self._sent_at)
-            self._send(COORDINATOR, Ready(self._role.version), None)
+    def _payload(self, send: Send) -> PayloadLike:
+        assert self._body is not None, send
+        return self._body.payload(send)
 
-    def _compiling(self, compiled: int) -> None:
-        now = time.monotonic()
-        if now - self._progress_at >= PROGRESS_S:
-            self._progress_at = now
-            self._send(COORDINATOR, SetUpProgress(compiled), None)
-
-    def _update_peers(self, directory: Directory, now: float) -> None:
-        if directory.applies_to(self._revision):
-            self._revision, self._peers = directory.revision, directory.applied_to(self._peers)
-            self._mailbox.allow([self._coordinator, *self._peers.values()])
-            for peer in directory.peers:
-                self._mailbox.connect(peer)
-            if self._role is not None:
-                self._pass_on(now)
-        self._send(COORDINATOR, DirectoryAck(self._revision), None)
-
-    def _pass_on(self, now: float) -> None:
-        assert self._role is not None
-        peers = {name: peer.incarnation for name, peer in self._peers.items()}
-        self._role.peers_changed(self._revision, peers, now)
+    def _build(self, received: Received) -> RoleBuilt:
+        task = unpack_task(received)
+        if self._prepare is not None:
+            self._prepare(task)
+        try:
+            machine, self._body = split(task.role(self._context))
+        except NodeCompileError as error:
+            raise CannotGoOn(str(error)) from error
+        return RoleBuilt(machine)
 
     def _refuse(self, sender: str, reason: str) -> None:
-        """Counts a message out of place; the first of each sender is reported to the user."""
-        self._mailbox.counters.refused_messages += 1
-        if sender not in self._refused:
-            self._refused.add(sender)
-            self._send(COORDINATOR, Refused(sender, sentence(reason)), None)
+        """Refuses a message for a body, which has found it out of place."""
+        self._interpret(Refuse(sender, reason))
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         """Sends a message from any thread; only the host's own reconnects.
@@ -241,3 +200,11 @@ class Host:
         except PeerStalled:
             self._stalled.put(to)
             self._mailbox.wake()
+
+
+def _report(error: BaseException) -> Failed:
+    """Returns the report of what the host's work has raised."""
+    if isinstance(error, NeverEnds):
+        return Failed(error.reason, error.stack, stuck=True)
+    expected = isinstance(error, CannotGoOn)
+    return report_of(error, final=expected, expected=expected)

@@ -1,6 +1,7 @@
-"""Tasks and roles: what a host is set up with, and the one place where something is unpickled.
+"""Tasks and bodies: what a host is set up with, and the one place where something is unpickled.
 
-A task may hold functions of the user (the arithmetic of a `Node`), so it travels as a cloudpickle. It is
+A role is a pure machine (`protocol.host.RoleMachine`) and a body, which carries out the machine's effects. A
+task may hold functions of the user (the arithmetic of a `Node`), so it travels as a cloudpickle. It is
 read only when it comes from the coordinator, whose key the host was given when it was started.
 """
 
@@ -9,15 +10,16 @@ from __future__ import annotations
 import io
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Protocol
+from typing import Any, Protocol
 
 import cloudpickle
 
 from partita.engine.kernels.nodes.source import carry_source
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.events import Received, Send, Tick
+from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.transport.counters import Counters
@@ -31,7 +33,7 @@ class HostContext:
     Args:
         name, incarnation: of the host.
         send: sends a message with a payload or without; from any thread.
-        wake: calls `Role.poll` soon; from any thread.
+        wake: calls `Body.poll` soon; from any thread.
         counters: of the host's mailbox.
         refuse: counts a message out of place by its sender and the reason; the message had no effect.
     """
@@ -61,8 +63,36 @@ class NeverEnds(Exception):
         self.reason, self.stack = reason, stack
 
 
+class Body(ABC):
+    """The hands of a role: arrays, threads, files. Called on the host's own thread; it decides nothing."""
+
+    @abstractmethod
+    def carry_out(self, effect: Any, now: float) -> Any:
+        """Carries out one effect of the role's machine, in its order.
+
+        Returns:
+            A result that is there at once, which the machine receives after all effects of this event; None:
+            there is none, or `poll` will report it.
+        """
+
+    def payload(self, send: Send) -> PayloadLike:
+        """Returns the numbers of a message's span, which is not None."""
+        raise AssertionError(f"{type(self).__name__} has no payload for {send}")
+
+    def poll(self, now: float) -> Iterable[Any]:
+        """Returns the results of other threads since the last call, as events for the role's machine."""
+        return ()
+
+    def tick(self, now: float) -> None:  # noqa: B027 - nothing, unless a body says so
+        """Looks for what takes too long; called about ten times a second. Raises what the host reports."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends every thread of the role."""
+
+
 class Role(ABC):
-    """The work of a host: a part in training or in a session, or a shard. Called on the host's own thread."""
+    """A role in one piece, whose decisions no simulator runs. Called on the host's own thread."""
 
     version: int = 0
     """The version of the parameters that the role starts from, reported in `Ready`."""
@@ -85,6 +115,46 @@ class Role(ABC):
         """Ends every thread of the role."""
 
 
+class _WholeMachine(RoleMachine):
+    """Passes every event to a `Role` as an effect."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def receive(self, event: Any, now: float) -> tuple[Any, ...]:
+        return (event,)
+
+
+class _WholeBody(Body):
+    """Gives a `Role` its events."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+
+    def carry_out(self, effect: Any, now: float) -> None:
+        match effect:
+            case Received():
+                self._role.receive(effect, now)
+            case Tick():
+                self._role.tick(now)
+            case PeersChanged(revision=revision, peers=peers):
+                self._role.peers_changed(revision, peers, now)
+            case _:
+                raise AssertionError(effect)
+
+    def poll(self, now: float) -> tuple[Any, ...]:
+        self._role.poll(now)
+        return ()
+
+    def close(self) -> None:
+        self._role.close()
+
+
+def split(role: Role | tuple[RoleMachine, Body]) -> tuple[RoleMachine, Body]:
+    """Returns the machine and the body of what a task has built."""
+    return (_WholeMachine(role.version), _WholeBody(role)) if isinstance(role, Role) else role
+
+
 class HostTask(Protocol):
     """The description of a role, which can be pickled."""
 
@@ -96,7 +166,7 @@ class HostTask(Protocol):
     def rank(self) -> tuple[int, int]:
         """The index and the number of the roles that compute at the same time, each with as many threads."""
 
-    def role(self, host: HostContext) -> Role:
+    def role(self, host: HostContext) -> Role | tuple[RoleMachine, Body]:
         """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
 
 

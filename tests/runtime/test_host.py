@@ -8,15 +8,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import pytest
 
 from partita.engine.launch import ThreadLauncher
+from partita.engine.launch import launcher as launcher_module
 from partita.engine.launch.launcher import StillRunning
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.host import HostTimers
 from partita.engine.protocol.messages import Failed, Heartbeat, Hello, Ready, SetUp, Stop
-from partita.engine.runtime import host
+from partita.engine.runtime.host import Host
 from partita.engine.runtime.task import HostContext, Role, pack_task
 from partita.engine.transport import MailboxClosed
 
@@ -81,7 +84,7 @@ def next_of(kind: type, launcher: ThreadLauncher) -> Received:
 def test_whatever_a_role_raises_is_reported_until_the_host_is_ended(
     error: str, launcher: ThreadLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "RESEND_S", 0.01)
+    monkeypatch.setattr(launcher_module, "Host", partial(Host, timers=HostTimers(resend_s=0.01)))
     launcher.launch(PART, 0)
     hello = next_of(Hello, launcher).message
     assert isinstance(hello, Hello)
