@@ -170,7 +170,7 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
     assert members.answer(PushAck).message == PushAck(0, 0, 0, 1, 0)
     members.receive("part 0.1", Fetch(0))
     got = members.answer(Parameters)
-    assert got.message == Parameters(0, 0, 1, updates=1) and isinstance(got.payload, Payload)
+    assert got.message == Parameters(0, 0, 1, updates=1, pushes=1) and isinstance(got.payload, Payload)
     assert np.frombuffer(got.payload.to_bytes(), np.float32) == pytest.approx(np.full(size, 0.75))
     assert members.box.counters.refused_messages == 5
 
