@@ -1,10 +1,17 @@
-"""The base of the settings of drivers."""
+"""The base of drivers: settings, and the two programs of those that the frame runs.
+
+A driver is a frozen dataclass. `coordinator(run)` says what work the replicas do, and `replica(me)` how one
+part does it. Both are generators of actions (`protocol.actions`); `protocol.program_coordinator` and
+`protocol.program` interpret them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar
 
+from partita.engine.protocol.actions import Plan, Program, Work
+from partita.engine.protocol.views import Member, Outline
 from partita.layers.arguments import Arguments
 
 
@@ -33,3 +40,15 @@ class Driver(Arguments):
         "batch_size": "the batch is that of partition(net, cluster, batch=...)",
     }
     """Names of the settings in other libraries and in the paper."""
+
+    def coordinator(self, run: Outline) -> Plan:
+        """Yields the work of the run: all epochs at once, unless a driver says otherwise."""
+        yield Work(epochs=run.epochs)
+
+    def replica(self, me: Member) -> Program:
+        """Yields what one part does, step by step.
+
+        Raises:
+            NotImplementedError: the driver has machines of its own, and no program.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no program for replicas")

@@ -295,9 +295,10 @@ class Heartbeat(_Message, frozen=True, tag=True):
 
 
 class Save(_Message, frozen=True, tag=True):
-    """Asks a shard for its file of this checkpoint."""
+    """Asks a shard for its file of this checkpoint; a part, for that of its state after `step` steps."""
 
     checkpoint: Count
+    step: Count = 0
 
 
 class Saved(_Message, frozen=True, tag=True):
@@ -420,6 +421,70 @@ class ContributionAck(_Message, frozen=True, tag=True):
     unit: Count
 
 
+# Views: which replicas do the next steps together.
+
+
+class Pause(_Message, frozen=True, tag=True):
+    """Announces a view: a part drops what it does, and answers with `Paused`. Repeated until then."""
+
+    view: Count
+
+
+class Paused(_Message, frozen=True, tag=True):
+    """A part does nothing until the view is published. It has the state after `step` steps.
+
+    None: it has none, because it was receiving one.
+    """
+
+    view: Count
+    step: Count | None
+
+
+class StateCopy(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a machine in replica `source` sends its state to that in replica `target`."""
+
+    machine: Count
+    source: Count
+    target: Count
+
+
+class View(_Message, frozen=True, tag=True):
+    """A view: its replicas, and the step that they go on from. Repeated until `Joined`.
+
+    Args:
+        number: of the view.
+        members: its replicas, ascending.
+        directory: the revision in which they can all be reached.
+        step: the next step.
+        position: of that step: examples before it.
+        until: the position at which the work ends.
+        copies: the copies of state that come first.
+        places: for each member, for each of its parts, a label of where it runs, see `Peer.machine`.
+    """
+
+    number: Count
+    members: tuple[Count, ...]
+    directory: Count
+    step: Count
+    position: Count
+    until: Count
+    copies: tuple[StateCopy, ...] = ()
+    places: tuple[tuple[str, ...], ...] = ()
+
+
+class Joined(_Message, frozen=True, tag=True):
+    """A part has received this view."""
+
+    view: Count
+
+
+class Reduced(_Message, frozen=True, tag=True):
+    """A part's exchange of this number in this view is complete: other parts of its replica may go on."""
+
+    view: Count
+    number: Count
+
+
 class Failed(_Message, frozen=True, tag=True):
     """The task raised: a sentence, and the traceback as text. `final`: a repetition would fail the same way.
     `stuck`: it did not raise, but one of its computations does not end.
@@ -450,6 +515,7 @@ _ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Faile
 _SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load
 _CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostPushes
 _CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
+_ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck
 Message: TypeAlias = (
     _ExchangeMessage
@@ -458,6 +524,7 @@ Message: TypeAlias = (
     | _SessionMessage
     | _CheckpointMessage
     | _CommandMessage
+    | _ViewMessage
     | _PointMessage
 )
 

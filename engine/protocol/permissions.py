@@ -19,15 +19,18 @@ _ANY_HOST: Final[_Kinds] = frozenset(
     {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused}
 )
 _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
+_ORDERS: Final[_Kinds] = frozenset({m.Pause, m.View, m.Save})
+_IN_VIEWS: Final[_Kinds] = frozenset({m.Paused, m.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
-    ("coordinator", "part"): _TO_ANY_HOST | {m.Begin, m.Assignment, m.Load, m.Play, m.Ping},
+    ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, m.Assignment, m.Load, m.Play, m.Ping},
     ("coordinator", "shard"): _TO_ANY_HOST | {m.Command, m.Save},
     ("part", "coordinator"): _ANY_HOST
+    | _IN_VIEWS
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, m.AssignmentResult, m.Played, m.Pong},
     ("shard", "coordinator"): _ANY_HOST
     | {m.CommandResult, m.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
-    ("part", "part"): frozenset({m.Tensor, m.Credit}),
+    ("part", "part"): frozenset({m.Tensor, m.Credit, m.Reduced}),
     ("part", "shard"): frozenset({m.Fetch, m.Push, m.FetchPoint, m.Contribution}),
     ("shard", "part"): frozenset({m.Parameters, m.PushAck, m.Point, m.ContributionAck}),
 }

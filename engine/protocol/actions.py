@@ -1,0 +1,134 @@
+"""The actions of a driver: the closed set of requests that `replica(me)` and `coordinator(run)` may yield.
+
+A driver is two generators. An action is one thing that a part, or the coordinator, is asked to do; its result
+is the value of the `yield`. The machines `program` and `program_coordinator` are the only interpreters, so a
+driver knows nothing of messages, views, failures or checkpoints. All parts of a replica run the same
+generator in step: it may branch only on the arguments of the driver and on values that all of them have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, TypeAlias
+
+# Actions of `replica(me)`.
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute the gradient of this step's minibatch into the vector "gradient". Result: None.
+
+    The gradient is this replica's share of the mean over the examples of all replicas of the view.
+    """
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Replace a vector by its sum over all replicas of the view, or by its mean. Result: None.
+
+    Args:
+        vector: "gradient" or "parameters".
+        by: the algorithm, see `exchange`.
+        mean: divide the sum by the number of replicas.
+    """
+
+    vector: str = "gradient"
+    _: KW_ONLY
+    by: Any
+    mean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """Sum a vector, each replica a range of it: in the end its own range holds the sum. Result: None."""
+
+    vector: str = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Collect every replica's own range of a vector on all replicas of the view. Result: None."""
+
+    vector: str = "parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Update the part's parameters by the vector "gradient". Result: None.
+
+    Args:
+        optimizer: computes the update; opaque to every machine.
+        own: only the replica's own range, see `ReduceScatter`.
+    """
+
+    optimizer: Any
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Fetch parameters from every shard that no fetch is under way to. Result: None, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Make the fetched values that have arrived the part's parameters. Result: None, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Send the accumulated gradient to each shard with no push under way. Result: None, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Wait until all parameters are here and no push is more than so many steps old. Result: None."""
+
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Push what is left, and wait until every shard has acknowledged everything. Result: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class SafePoint:
+    """Everything of the steps so far is done: a checkpoint or another view may come here. Result: None.
+
+    After a change of the view the generator starts anew, at the last safe point. So parameters change only
+    after a step's last exchange, and not between that change and the safe point.
+    """
+
+
+Action: TypeAlias = (
+    Compute | AllReduce | ReduceScatter | AllGather | Apply | Pull | Install | Push | Room | Drain | SafePoint
+)
+Program: TypeAlias = Generator[Action, None, None]
+"""The type of `replica(me)`."""
+
+# Actions of `coordinator(run)`.
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Have all replicas do the steps of so many epochs, or of examples, after those done. Result: None."""
+
+    epochs: int | None = None
+    examples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write a checkpoint of what is done, and wait until it is written. Result: its number.
+
+    Beside these, checkpoints are written at safe points at the interval of the run, and at the end.
+    """
+
+
+CoordinatorAction: TypeAlias = Work | Checkpoint
+Plan: TypeAlias = Generator[CoordinatorAction, Any, None]
+"""The type of `coordinator(run)`."""

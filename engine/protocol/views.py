@@ -1,0 +1,109 @@
+"""Views of a run: who takes part from which step on, and which examples each step has.
+
+A view has a number, and ends when its successor is published. All of its replicas do the same steps together:
+the examples of all of them in a step are a joined batch, and a position counts the examples before it, since
+the first epoch began. So the number of replicas may change from view to view, and no example of an epoch is
+left out or comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from partita.engine.protocol.messages import View
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedBatches:
+    """The joined batches of a run.
+
+    Args:
+        examples: in an epoch.
+        batch: the most that one replica takes in a step.
+    """
+
+    examples: int
+    batch: int
+
+    def after(self, position: int, replicas: int) -> int:
+        """The position after the step that begins at a position, under so many replicas."""
+        return position + min(replicas * self.batch, self.examples - position % self.examples)
+
+    def steps(self, start: int, stop: int, replicas: int) -> int:
+        """The number of steps from one position to another one, under so many replicas."""
+        joined, steps = replicas * self.batch, 0
+        first, last = start // self.examples, stop // self.examples
+        if first == last:
+            return -(-(stop - start) // joined)
+        steps += -(-((first + 1) * self.examples - start) // joined)
+        steps += (last - first - 1) * -(-self.examples // joined)
+        return steps + -(-(stop - last * self.examples) // joined)
+
+    def position(self, start: int, steps: int, replicas: int) -> int:
+        """The position after so many steps from one that begins at `start`."""
+        joined, n = replicas * self.batch, self.examples
+        rest = -(-(n - start % n) // joined)
+        if steps < rest:
+            return start + steps * joined
+        start, steps = (start // n + 1) * n, steps - rest
+        epochs, within = divmod(steps, -(-n // joined))
+        return start + epochs * n + within * joined
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The run, as far as a driver's `coordinator(run)` knows it.
+
+    Args:
+        epochs: that the run has in all.
+        examples: in an epoch.
+        batch: examples of one replica in a step.
+        replicas: that the run was asked for.
+    """
+
+    epochs: int
+    examples: int
+    batch: int
+    replicas: int
+
+
+class Member:
+    """One part as a member of a view, as far as a driver's `replica(me)` knows it, and its steps.
+
+    Attributes:
+        replica, machine: of the part.
+        view: the number of the view.
+        replicas: the number of replicas in it.
+        rank: the index of this replica among them.
+        step: the step under way, or the next one.
+        position: of that step.
+    """
+
+    def __init__(self, replica: int, machine: int, view: View, batches: JoinedBatches) -> None:
+        """A member that begins with the first step of a view, which has this replica."""
+        self.replica: Final = replica
+        self.machine: Final = machine
+        self.view: Final = view.number
+        self.replicas: Final = len(view.members)
+        self.rank: Final = view.members.index(replica)
+        self.step, self.position = view.step, view.position
+        self._until: Final = view.until
+        self._batches: Final = batches
+        self._inside = False
+
+    def steps(self) -> Iterator[int]:
+        """Yields the number of each step that the replica does in this view, the next one first."""
+        while self.position < self._until:
+            self._inside = True
+            yield self.step
+            self.step, self.position = self.reached
+            self._inside = False
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        """The step and the position to go on from when the step under way is done."""
+        if not self._inside:
+            return self.step, self.position
+        return self.step + 1, self._batches.after(self.position, self.replicas)
