@@ -86,8 +86,10 @@ class Player:
         self._lanes, self._recorder, self._after_each = lanes, recorder, after_each
         self._lock = threading.Lock()
         self._machine = InstructionScheduler(self._works, lanes=lanes)
-        self._ready: SimpleQueue[int | None] = SimpleQueue()
-        self._outgoing: deque[Transmit | Send] = deque()
+        self._start = 0  # how often `start` was called: what an earlier start began counts for nothing
+        self._ready: SimpleQueue[tuple[int, int] | None] = SimpleQueue()  # start, position
+        self._begun = self._stale = 0  # computations that are not done, of this start and of earlier ones
+        self._outgoing: deque[tuple[int, Transmit | Send]] = deque()
         self._finished: deque[PlayedStep] = deque()
         self._refused: deque[Refuse] = deque()
         self._error: BaseException | None = None
@@ -99,14 +101,21 @@ class Player:
             thread.start()
 
     def start(self, first_step: int) -> None:
-        """Makes `first_step` the next one. Messages may arrive from now on."""
+        """Makes `first_step` the next one, and drops a step under way. Messages may arrive from now on.
+
+        A computation of the dropped step may still go on; `may_begin` waits for its end.
+        """
         with self._lock:
+            self._start += 1
+            self._stale, self._begun = self._stale + self._begun, 0
+            self._outgoing.clear()
+            self._finished.clear()
             self._machine = InstructionScheduler(self._works, lanes=self._lanes, first_step=first_step)
 
     def may_begin(self) -> bool:
         """Whether `begin` may be called."""
         with self._lock:
-            return self._machine.may_begin()
+            return not self._stale and self._machine.may_begin()
 
     @property
     def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
@@ -161,7 +170,11 @@ class Player:
 
     def _play(self) -> None:
         try:
-            while (position := self._ready.get()) is not None:
+            while (found := self._ready.get()) is not None:
+                start, position = found
+                if start != self._start:
+                    self._dropped()
+                    continue
                 began = time.perf_counter()
                 self._computations.run(position)
                 if self._after_each is not None:
@@ -170,7 +183,7 @@ class Player:
                 with self._lock:
                     self._record(position, began, stopped)
                     self._busy_s += stopped - began
-                    self._carry_out(self._machine.receive(Completed(position), stopped))
+                    self._completed(start, position, stopped)
                 if self._buffers.device.works_in_calls:
                     self._send_all()
                 elif self._outgoing:
@@ -179,15 +192,31 @@ class Player:
             self._error = error
             self._wake()
 
+    def _completed(self, start: int, position: int, now: float) -> None:
+        """Counts a computation as done. Under the lock."""
+        if start == self._start:
+            self._begun -= 1
+            self._carry_out(self._machine.receive(Completed(position), now))
+        else:
+            self._stale -= 1
+            self._wake()
+
+    def _dropped(self) -> None:
+        """Counts a computation of an earlier start that did not begin."""
+        with self._lock:
+            self._stale -= 1
+        self._wake()
+
     def _carry_out(self, effects: Iterable[SchedulerEffect]) -> None:
         for effect in effects:
             match effect:
                 case Compute(position=position):
-                    self._ready.put(position)
+                    self._begun += 1
+                    self._ready.put((self._start, position))
                 case Place(position=position, payload=payload):
                     self._place(position, payload)
                 case Transmit() | Send():
-                    self._outgoing.append(effect)
+                    self._outgoing.append((self._start, effect))
                 case StepOver(step=step):
                     if self._recorder is not None:
                         self._recorder.end(time.perf_counter())
@@ -204,7 +233,7 @@ class Player:
 
     def _send_all(self) -> None:
         """Sends what is ready, outside of the lock; called by any thread that has made something ready."""
-        for effect in _taken(self._outgoing):
+        for start, effect in _taken(self._outgoing):
             if isinstance(effect, Send):
                 self._send(effect.to, effect.message, None)
                 continue
@@ -213,7 +242,8 @@ class Player:
             self._send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
             self._record(effect.position, began, time.perf_counter())
             with self._lock:
-                self._carry_out(self._machine.receive(Completed(effect.position), time.monotonic()))
+                if start == self._start:
+                    self._carry_out(self._machine.receive(Completed(effect.position), time.monotonic()))
 
     def _place(self, position: int, payload: object) -> None:
         began = time.perf_counter()

@@ -54,6 +54,29 @@ class Payload:
         for target, source in _aligned(targets, sources):
             np.copyto(target, source)
 
+    def add_into(self, destination: npt.NDArray[Any]) -> None:
+        """Adds the payload's numbers to a writable C-contiguous array of their dtype; each sum rounds once.
+
+        Raises:
+            ValueError: the sizes differ, the array is not writable, or the payload was released. Nothing is
+                changed.
+        """
+        pieces = self._readable()
+        target = _writable_bytes(destination)
+        if target.size != self.n_bytes:
+            raise ValueError(
+                f"a payload of {self.n_bytes} bytes cannot be added to {target.size} bytes; give an array of "
+                "exactly its size"
+            )
+        numbers, dtype, start = destination.reshape(-1), destination.dtype, 0
+        if any(piece.nbytes % dtype.itemsize for piece in pieces):  # a number lies in two of them
+            pieces = (memoryview(self.to_bytes()),)
+        for piece in pieces:
+            more = np.frombuffer(piece, dtype)
+            part = numbers[start : start + more.size]
+            np.add(part, more, out=part)
+            start += more.size
+
     def to_bytes(self) -> bytes:
         """Returns the payload as a new bytes object."""
         return b"".join(self._readable())

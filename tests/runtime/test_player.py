@@ -51,3 +51,47 @@ def test_no_step_is_lost_between_two_looks() -> None:
             assert looks < 10_000_000, f"step {step} never ended"
         assert [found.step for found in over] == [step]
     player.close()
+
+
+@pytest.mark.usefixtures("restless_threads")
+def test_a_dropped_step_ends_before_the_next_one_begins_and_counts_for_nothing() -> None:
+    net = Network("pair")
+    Activation("relu", name="second")(Activation("tanh", name="first")(net.input("x", shape=(4,))))
+    plan = partition(net, Cluster.local(), batch=2)
+    vectors, feed = Vectors(plan, 0), MessageFeed()
+    computations = Computations(Buffers(plan, 0, plan.programs[0], vectors), feed)
+    under_way, most, may_go_on, woken = 0, 0, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        may_go_on.wait(60)
+        under_way -= 1
+
+    player = Player(
+        computations,
+        host_of=lambda _: "nobody",
+        send=lambda *_: None,
+        wake=woken.set,
+        after_each=hold,
+    )
+    for number in (0, 100, 200):
+        may_go_on.clear()
+        player.start(number)
+        player.begin(number)
+        while not under_way:
+            pass
+        player.start(number + 1)
+        assert not player.may_begin(), "a computation of the dropped step goes on"
+        may_go_on.set()
+        while not player.may_begin():
+            woken.wait(1)
+            woken.clear()
+        assert not player.poll()
+        player.begin(number + 1)
+        while not (over := player.poll()):
+            pass
+        assert [found.step for found in over] == [number + 1]
+    assert most == 1
+    player.close()

@@ -154,6 +154,23 @@ def test_a_payload_lands_in_any_split_of_its_size(pieces: list[bytes], data: st.
     assert b"".join(target.tobytes() for target in targets) == b"".join(pieces) == payload.to_bytes()
 
 
+@given(st.lists(st.floats(width=32), max_size=12), st.data())
+def test_a_payload_in_any_pieces_is_added_where_it_lies(values: list[float], data: st.DataObject) -> None:
+    given_, before = np.array(values, np.float32), np.arange(len(values), dtype=np.float32)
+    cuts = sorted(data.draw(st.lists(st.integers(0, given_.nbytes), max_size=4)))
+    flat = given_.tobytes()
+    pieces = [flat[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(flat)], strict=True)]
+    payload, target = Payload(views(pieces)), before.copy()
+    with np.errstate(all="ignore"):
+        payload.add_into(target)
+        np.testing.assert_array_equal(target, before + given_)
+    with pytest.raises(ValueError, match="exactly its size"):
+        payload.add_into(np.zeros(len(values) + 1, np.float32))
+    payload.release()
+    with pytest.raises(ValueError, match="released"):
+        payload.add_into(target)
+
+
 @pytest.mark.parametrize(
     ("index", "number"),
     [(2, 0), (0, 0), (1, 1)],
