@@ -37,6 +37,7 @@ from partita.engine.parameters.optimizers import (
     StepDecay,
 )
 from partita.engine.protocol.commands import Outcome
+from partita.engine.protocol.failure import RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
 from partita.engine.run.iterations import Iteration
@@ -44,7 +45,6 @@ from partita.engine.run.minimise import Minimum, minimise
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
 from partita.engine.run.step import HostError
-from partita.engine.run.supervisor import RunFailed
 from partita.engine.run.train import train
 
 __all__ = [

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import typer
 
 from partita.engine.cli.loading import UserCodeError
+from partita.engine.protocol.failure import RunFailed
 from partita.engine.run.interrupt import Interrupted
 from partita.engine.run.step import HostError
-from partita.engine.run.supervisor import RunFailed
 
 
 def terminal_width() -> int | None:

@@ -1,5 +1,7 @@
 """Downpour SGD: asynchronous replicas against sharded parameters.
 
+The settings, and a run of a job under them.
+
 Source: DistBelief, section 4.1. Each replica, itself cut over machines, fetches parameters, computes
 gradients and pushes them, without waiting for any other; the shards apply each push as it comes.
 """
@@ -8,10 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import ClassVar, Final
+
+from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.trainer import Resumed, Start, Trainer
 from partita.engine.parameters.optimizers import SGD, Optimizer
+from partita.engine.protocol.coordinator_effects import RunSettings
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.names import Topology
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.downpour_part import DownpourPartTask
+from partita.engine.runtime.downpour_shard import DownpourShardTask
+from partita.engine.runtime.feed import Sampler
 from partita.layers.checks import check_fields, check_whole
 
 
@@ -61,3 +74,76 @@ class Downpour(Driver):
             raise ValueError(
                 f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
             )
+
+    @override
+    def trainers(self, job: Job, epochs: int) -> tuple[DownpourTrainer, ...]:
+        return (DownpourTrainer(job, self, epochs=epochs),)
+
+
+class DownpourTrainer(Trainer):
+    """One run of a job under Downpour."""
+
+    name = "Downpour"
+    terms = "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
+
+    def __init__(self, job: Job, driver: Downpour, *, epochs: int, alone: bool = True) -> None:
+        """Plans the steps of some epochs; for `alone` and errors see `Trainer`."""
+        per_epoch = Sampler(
+            examples=job.examples,
+            batch=job.plan.batch,
+            minibatches=driver.overlap,
+            seed=job.seed,
+            replica=0,
+            replicas=driver.replicas,
+        ).steps_per_epoch
+        topology = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
+        super().__init__(job, topology, steps=epochs * per_epoch, steps_per_epoch=per_epoch, alone=alone)
+        self.driver: Final = driver
+        self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
+        """Folder in which parts record the pushes that shards have acknowledged."""
+
+    @property
+    @override
+    def learner(self) -> Optimizer:
+        return self.driver.optimizer
+
+    @override
+    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> DownpourCoordinator:
+        return DownpourCoordinator(self.topology, steps=self.steps, done=self.done, settings=settings)
+
+    @override
+    def part(self, replica: int, machine: int, start: Start) -> DownpourPartTask:
+        job, driver = self.job, self.driver
+        return DownpourPartTask(
+            job.plan,
+            machine,
+            replica,
+            driver.replicas,
+            job.files,
+            job.examples,
+            job.seed,
+            driver.shards,
+            job.instruction_timeout_s,
+            driver.optimizer,
+            driver.fetch_every,
+            driver.push_every,
+            driver.run_ahead,
+            self._acknowledged,
+            driver.overlap,
+        )
+
+    @override
+    def shard(self, shard: int, start: Start) -> DownpourShardTask:
+        job = self.job
+        return DownpourShardTask(
+            shard=shard,
+            layout=layout_of(job.plan, shards=self.driver.shards),
+            optimizer=self.driver.optimizer,
+            run=self.run_id,
+            folder=job.checkpoints,
+            checkpoint=start.checkpoint,
+            initial=start.initial,
+            precision=job.precision,
+            acknowledged=self._acknowledged,
+            heartbeats=start.settings.timeouts.heartbeats,
+        )

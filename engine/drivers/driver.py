@@ -7,12 +7,16 @@ part does it. Both are generators of actions (`protocol.actions`); `protocol.pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.views import Member, Outline
 from partita.layers.arguments import Arguments
+
+if TYPE_CHECKING:
+    from partita.engine.drivers.job import Job
+    from partita.engine.drivers.trainer import Trainer
 
 
 class Driver(Arguments):
@@ -20,6 +24,9 @@ class Driver(Arguments):
 
     replicas: int
     shards: int
+
+    ends: ClassVar[str] = ""
+    """Words for how a run ends where there are no `epochs`; "": the driver has epochs."""
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "optimiser": ("optimizer", "method"),
@@ -52,3 +59,15 @@ class Driver(Arguments):
             NotImplementedError: the driver has machines of its own, and no program.
         """
         raise NotImplementedError(f"{type(self).__name__} has no program for replicas")
+
+    def trainers(self, job: Job, epochs: int) -> Sequence[Trainer]:
+        """Returns the trainers of a job, which run one after another.
+
+        Args:
+            job: the work.
+            epochs: passes over the data; 0 for a driver without epochs.
+
+        Raises:
+            ValueError: the settings do not fit the job.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no trainer; define trainers()")

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from partita.engine.drivers.downpour import Downpour
+from typing_extensions import override
+
+from partita.engine.drivers.downpour import Downpour, DownpourTrainer
 from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.trainer import Resumed, Start, Trainer
 from partita.engine.methods import LBFGS, Method, Objective
+from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.coordinator_effects import RunSettings
+from partita.engine.protocol.failure import RunFailed, report_of
+from partita.engine.protocol.journaled_method import JournalMismatch
+from partita.engine.protocol.names import Topology
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.sandblaster_part import SandblasterPartTask
+from partita.engine.runtime.sandblaster_shard import SandblasterShardTask
 from partita.layers.checks import check_fields, check_flag, check_number, check_whole
 from partita.layers.text import counted
 
@@ -64,6 +77,8 @@ class Sandblaster(Driver):
         "rule": ("method",),
         "weight_decay": ("l2",),
     }
+
+    ends = "its method has max_iterations"
 
     method: Method = field(default_factory=LBFGS)
     replicas: int = 1
@@ -147,3 +162,140 @@ class Sandblaster(Driver):
             return name
         settings = (one.name for one in dataclasses.fields(method) if one.repr and one.name not in LIMITS)
         return f"{name}({', '.join(f'{setting}={getattr(method, setting)!r}' for setting in settings)})"
+
+    @override
+    def trainers(self, job: Job, epochs: int) -> tuple[Trainer, ...]:
+        before, last = self.warm_start, SandblasterTrainer(job, self)
+        if before is None:
+            return (last,)
+        return DownpourTrainer(job, before, epochs=self.warm_epochs, alone=False), last
+
+
+class SandblasterTrainer(Trainer):
+    """One run of a job under Sandblaster."""
+
+    name = "Sandblaster"
+    unit = "iteration"
+    terms = (
+        "durability: process (no death costs an answer; when the machine stops, those since the last "
+        "checkpoint)"
+    )
+
+    _coordinating: SandblasterCoordinator
+
+    def __init__(self, job: Job, driver: Sandblaster) -> None:
+        """Divides the data into portions.
+
+        Raises:
+            ValueError: the settings do not fit the plan or the number of examples.
+        """
+        super().__init__(job, Topology(driver.replicas, len(job.plan.cluster), driver.shards))
+        self.driver: Final = driver
+        self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
+        self.unit_size: Final = driver.unit_size(self.objective)
+        self.plan: Final = job.plan.with_batch(self.objective.portions.size)
+
+    @property
+    @override
+    def learner(self) -> Method:
+        return self.driver.method
+
+    @property
+    @override
+    def journal(self) -> JournalHeader:
+        job, objective = self.job, self.objective
+        return JournalHeader(
+            run=self.run_id,
+            first_checkpoint=0,
+            start="",
+            shapes=job.shapes,
+            network=job.network,
+            precision=job.plan.precision,
+            method=self.driver.method_text,
+            data=job.checksum if job.keep else "",
+            examples=job.examples,
+            portion=objective.portions.size,
+            unit_size=self.unit_size,
+            batch=objective.batch,
+            overlap=objective.overlap,
+            l2=objective.l2,
+            seed=job.seed,
+        )
+
+    @property
+    @override
+    def limit(self) -> int | None:
+        return getattr(self.driver.method, "max_iterations", None)
+
+    @override
+    def resume(self, resumed: Resumed) -> None:
+        pass  # the coordinator repeats what the journal holds
+
+    @override
+    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> SandblasterCoordinator:
+        manifest = None if resumed is None else resumed.manifest
+        entries = () if resumed is None else resumed.entries
+        try:
+            self._coordinating = SandblasterCoordinator(
+                self.topology,
+                begin=lambda: self.driver.method.steps(self.objective),
+                unit_size=self.unit_size,
+                journal=[(entry.digest, entry.scalars) for entry in entries],
+                position=0 if manifest is None else manifest.position or 0,
+                backups=self.driver.backups,
+                settings=settings,
+            )
+        except (JournalMismatch, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the method may be a user's
+            report = report_of(error)
+            raise RunFailed.of(f"the method failed: {report.reason}", report.traceback) from error
+        return self._coordinating
+
+    @override
+    def part(self, replica: int, machine: int, start: Start) -> SandblasterPartTask:
+        job, driver = self.job, self.driver
+        return SandblasterPartTask(
+            self.plan,
+            machine,
+            replica,
+            driver.replicas,
+            job.files,
+            job.examples,
+            job.seed,
+            driver.shards,
+            job.instruction_timeout_s,
+            self.objective.sampled,
+        )
+
+    @override
+    def shard(self, shard: int, start: Start) -> SandblasterShardTask:
+        return SandblasterShardTask(
+            shard=shard,
+            layout=layout_of(self.plan, shards=self.driver.shards),
+            run=self.run_id,
+            folder=self.job.checkpoints,
+            checkpoint=start.checkpoint,
+            initial=start.initial,
+            precision=self.job.precision,
+            unit_size=self.unit_size,
+            heartbeats=start.settings.timeouts.heartbeats,
+        )
+
+    @override
+    def beginning(self, resumed: Resumed | None) -> Iterator[str]:
+        portions, batch = self.objective.portions, self.objective.batch
+        n, of = (portions.per_epoch, "all data") if batch is None else (batch, "a batch")
+        whole = f"{counted(n, 'portion')} of {portions.size}"
+        yield f"{self.driver.method!r} on {of}: {whole}, {self.unit_size} for each push"
+        if resumed is not None:
+            manifest, now = resumed.manifest, self._coordinating
+            where = "the start" if manifest is None else f"checkpoint {manifest.checkpoint}"
+            journal = f"a journal of {now.recorded} answers"
+            yield f"resumed from {where} and {journal}, at iteration {now.iterations}"
+            if now.outcome is not None:
+                yield "the method had ended already; allow more iterations or smaller tolerances"
+
+    @override
+    def held(self, committed: tuple[int, ...] | None) -> int:
+        return self._coordinating.iterations  # the journal holds every one

@@ -10,7 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -27,6 +27,25 @@ _MOST_SCREENS: Final = 4  # of another host: stacks of several threads
 _FIRST_LINES: Final = 4  # kept where a traceback is cut: its beginning; its end matters most
 _MOST_FRAMES: Final = 10_000  # that are looked at: a recursion error has about a thousand
 _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen ", "<string>")
+
+
+class RunFailed(RuntimeError):
+    """A run that cannot go on: one sentence; the traceback of the host that failed is its note."""
+
+    @classmethod
+    def of(cls, reason: str, traceback: str = "") -> Self:
+        """Returns the error with a traceback as its note; "" is none."""
+        failure = cls(reason)
+        if traceback:
+            failure.add_note(traceback)
+        return failure
+
+    def with_hint(self, hint: str) -> Self:
+        """Returns the same error with the next step."""
+        failure = type(self)(f"{str(self).rstrip('.')}; {hint}" if hint else str(self))
+        for note in getattr(self, "__notes__", ()):
+            failure.add_note(note)
+        return failure
 
 
 def report_of(error: BaseException, *, final: bool = False, expected: bool = False) -> Failed:

@@ -1,17 +1,17 @@
 """Functions for users: a plan, data and a driver become a run, and a run predicts.
 
 Before anything starts, `arrays` converts the user's data to arrays, and `data` compares them with the
-network. `job` is what is trained and its files (in a `temporary` folder), and `identity` the texts by which
-checkpoints know its network. `training` is any driver at work on a job, `downpour_training` and
-`sandblaster_training` (with its `run_journal`) are what is a driver's own: tasks, coordinator, what is kept.
-`train` runs one after another and `supervisor` carries out the effects of the coordinator; `interrupt`
-handles Ctrl-C. `progress` adds up the reports of parts, `iterations` those of a batch method, and `display`
+network, whose job has its files in a `temporary` folder. `training` is the run loop of every driver: it finds
+the run to go on with, writes checkpoints and the `run_journal`, and makes the result. `train` runs one
+training after another and `supervisor` carries out the effects of the coordinator; `interrupt` handles
+Ctrl-C. `progress` adds up the reports of parts, `iterations` those of a batch method, and `display`
 shows them, with the `phases` before; `caller` names the call or the command that started a run, and `run` is
 its result. `session` plays single steps of one replica (`backends`: inline, `hosted_backend`: on hosts;
 `collector`: what its parts collect; `step`: the results; `tracing`: the traces); `evaluate` and `predict`
 stand on it. `minimise` plays a batch method in this process, on any function.
 """
 
+from partita.engine.protocol.failure import RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
 from partita.engine.run.iterations import Iteration
@@ -20,7 +20,6 @@ from partita.engine.run.progress import TrainingProgress
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
 from partita.engine.run.step import HostError, Step
-from partita.engine.run.supervisor import RunFailed
 from partita.engine.run.train import train
 
 __all__ = [

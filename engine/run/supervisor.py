@@ -32,7 +32,7 @@ from partita.engine.protocol.coordinator_effects import (
     Warn,
 )
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
-from partita.engine.protocol.failure import sentence
+from partita.engine.protocol.failure import RunFailed, sentence
 from partita.engine.protocol.messages import Hello, Refused, SetUp
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import rejection_reason
@@ -41,17 +41,6 @@ from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
 
 TICK_S: Final = 0.1
-
-
-class RunFailed(RuntimeError):
-    """A run that cannot go on: one sentence; the traceback of the host that failed is its note."""
-
-    def with_hint(self, hint: str) -> RunFailed:
-        """Returns the same error with the next step."""
-        failure = RunFailed(f"{str(self).rstrip('.')}; {hint}" if hint else str(self))
-        for note in getattr(self, "__notes__", ()):
-            failure.add_note(note)
-        return failure
 
 
 class Work(Protocol):
@@ -210,10 +199,7 @@ class Supervisor:
             case EndRun():
                 self._done = effect
             case AbortRun(reason=reason, traceback=traceback):
-                failure = RunFailed(reason)
-                if traceback:
-                    failure.add_note(traceback)
-                raise failure
+                raise RunFailed.of(reason, traceback)
             case _:
                 self._work.note(effect)
 

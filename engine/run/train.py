@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import ClassVar, get_args
 
-from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.sandblaster import Sandblaster
+from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.job import Job
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -19,13 +19,10 @@ from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, S
 from partita.engine.run.arrays import Array
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import Data, check_data, check_plan
-from partita.engine.run.downpour_training import DownpourTraining
 from partita.engine.run.interrupt import ends_on_sigterm
-from partita.engine.run.job import Job
 from partita.engine.run.progress import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
-from partita.engine.run.sandblaster_training import SandblasterTraining
 from partita.engine.run.temporary import temporary_folder
 from partita.engine.run.training import CheckpointPolicy, Training
 from partita.layers.arguments import Arguments, takes
@@ -95,7 +92,7 @@ class TrainArguments(Arguments):
     plan: Plan
     data: Data
     _: KW_ONLY
-    driver: Downpour | Sandblaster
+    driver: Driver
     epochs: int | None = None
     seed: int = 0
     checkpoints: str | Path | None = None
@@ -115,16 +112,16 @@ class TrainArguments(Arguments):
         graph = self.plan.graph
         if not graph.losses:
             raise ValueError(f"network '{graph.name}' has no loss to train; assign one: net.loss = ...")
-        if not isinstance(self.driver, Downpour | Sandblaster):
+        if not isinstance(self.driver, Driver):
             raise ValueError(
                 f"the driver is {self.driver!r}; give one with its settings, for example Downpour()"
             )
-        if isinstance(self.driver, Downpour):
+        if not self.driver.ends:
             check_fields(self, check_whole, "epochs", of="")
         elif self.epochs is not None:
+            name = type(self.driver).__name__
             raise ValueError(
-                f"epochs is {self.epochs!r}, and Sandblaster has none; leave it out: its method has "
-                "max_iterations"
+                f"epochs is {self.epochs!r}, and {name} has none; leave it out: {self.driver.ends}"
             )
         if not isinstance(self.initial, Mapping | str | Path | None):
             raise ValueError(
@@ -152,15 +149,15 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
         checkpoints, keep = Path(given.checkpoints or folder / "checkpoints"), given.checkpoints is not None
-        job = Job(plan, given.seed, arrays, folder, checkpoints, keep, caller, given.instruction_timeout_s)
-        trainings = _trainings(job, given)
+        job = Job(plan, given.seed, arrays, folder, checkpoints, keep, given.instruction_timeout_s)
+        trainings = [Training(one, caller) for one in given.driver.trainers(job, given.epochs or 0)]
         for training in trainings:
-            training.check()
+            training.trainer.check()
         job.check_writable()
         if job.keep:
             stack.enter_context(lock_folder(checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
         begun = _begun(trainings) if given.resume else 0
-        first = 0 if given.resume else _first_checkpoint(job, overwrite=given.overwrite)
+        first = 0 if given.resume else _first_checkpoint(job, caller, overwrite=given.overwrite)
         policy = CheckpointPolicy(given.checkpoint_every_s, given.checkpoint_timeout_s, first)
         job.write(given.initial)
         return _run(trainings[begun:], given, policy)
@@ -175,8 +172,8 @@ def _run(trainings: Sequence[Training], given: TrainArguments, policy: Checkpoin
     with Display(given.show) as display:
         for training in trainings:
             if run is not None:
-                training.job.begin_with(run.parameters)
-            hosts = training.topology.n_hosts
+                training.trainer.job.begin_with(run.parameters)
+            hosts = training.trainer.topology.n_hosts
             with ProcessLauncher(hosts=hosts, listen=given.listen, places=given.places) as launcher:
                 after = training.run(launcher, display, policy, start_timeout_s=given.start_timeout_s)
             run = after if run is None else after.following(run)
@@ -184,7 +181,7 @@ def _run(trainings: Sequence[Training], given: TrainArguments, policy: Checkpoin
     return run
 
 
-def _first_checkpoint(job: Job, *, overwrite: bool) -> int:
+def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:
     """Returns the number of the first checkpoint of a run from the start.
 
     Raises:
@@ -198,25 +195,14 @@ def _first_checkpoint(job: Job, *, overwrite: bool) -> int:
     if (complete or journal.exists()) and not overwrite:
         what = f"checkpoint {complete[0]}" if complete else "the journal"
         raise ValueError(
-            f"{job.checkpoints} holds {what} of an earlier run; give {job.caller.resume} to go on with it, "
-            f"{job.caller.overwrite} to replace it, or another folder"
+            f"{job.checkpoints} holds {what} of an earlier run; give {caller.resume} to go on with it, "
+            f"{caller.overwrite} to replace it, or another folder"
         )
     return store.next_number()
-
-
-def _trainings(job: Job, given: TrainArguments) -> list[Training]:
-    """Trainings that run one after another. Raises ValueError where the driver does not fit the job."""
-    driver = given.driver
-    if isinstance(driver, Downpour):
-        assert given.epochs is not None, "checked with the arguments"
-        return [DownpourTraining(job, driver, epochs=given.epochs)]
-    before = driver.warm_start
-    warm = [] if before is None else [DownpourTraining(job, before, epochs=driver.warm_epochs, alone=False)]
-    return [*warm, SandblasterTraining(job, driver)]
 
 
 def _begun(trainings: Sequence[Training]) -> int:
     """The index of the training with which a run goes on: the last one that left something. Raises
     ValueError.
     """
-    return next((n for n in reversed(range(len(trainings))) if trainings[n].find()), 0)
+    return next((n for n in reversed(range(len(trainings))) if trainings[n].find(others=n > 0)), 0)

@@ -1,20 +1,17 @@
-"""A driver at work on a job: the tasks of its hosts, its coordinator, its checkpoints, and its result.
+"""The run loop of every driver: checkpoints, the journal, resuming, the display, Ctrl-C, and the result.
 
-This is what drivers have in common; a driver's own is in `downpour_training` and `sandblaster_training`.
+A trainer (`drivers/trainer.py`) brings what is a driver's own.
 """
 
 from __future__ import annotations
 
-import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.trainer import Resumed, Start, Trainer
 from partita.engine.launch.launcher import Launcher
-from partita.engine.methods import Method
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
@@ -26,17 +23,21 @@ from partita.engine.protocol.coordinator_effects import (
     Commit,
     CoordinatorEffect,
     EndRun,
+    IterationDone,
     RunSettings,
     Starting,
     Timeouts,
 )
-from partita.engine.protocol.names import Topology, part_indices, shard_index
+from partita.engine.protocol.failure import RunFailed
+from partita.engine.protocol.names import part_indices, shard_index
+from partita.engine.run.caller import Caller
 from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
-from partita.engine.run.iterations import Gauge
-from partita.engine.run.job import Job
+from partita.engine.run.iterations import Gauge, Iterations
 from partita.engine.run.phases import starting
+from partita.engine.run.progress import Meter
 from partita.engine.run.run import Run
-from partita.engine.run.supervisor import RunFailed, Supervisor
+from partita.engine.run.run_journal import RunJournal
+from partita.engine.run.supervisor import Supervisor
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
 from partita.layers.text import counted
@@ -61,50 +62,88 @@ class CheckpointPolicy:
     first: int = 0
 
 
-class Training(ABC):
-    """One run of a job under a driver.
+class Training:
+    """One run of a trainer.
 
     Attributes:
-        job: the work.
+        trainer: what is the driver's own.
         store: checkpoints of the job.
-        resumed: checkpoint from which the run goes on; None: from the job's first parameters.
-        skipped: newer checkpoints that could not be used, one sentence each.
-        steps_per_epoch: steps of a replica in an epoch; 1 for a batch method.
+        resumed: the state from which the run goes on; None: the job's first parameters.
     """
 
-    terms: ClassVar[str]
-    """The possible cost of a failure, announced when the run starts."""
-
-    steps_per_epoch: int = 1
-
-    def __init__(self, job: Job, settings: Driver) -> None:
+    def __init__(self, trainer: Trainer, caller: Caller) -> None:
         """Reads and starts nothing yet."""
-        self.job: Final = job
-        self.run_id: Final = uuid.uuid4().hex
-        """Id of this call: a run that goes on counts its pushes and commands anew."""
-        self.store: Final = Checkpoints(job.checkpoints, run=self.run_id)
-        self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
-        self.resumed: int | None = None
-        self.skipped: tuple[str, ...] = ()
-        self._timeouts = Timeouts()
+        self.trainer: Final = trainer
+        self.store: Final = Checkpoints(trainer.job.checkpoints, run=trainer.run_id)
+        self.resumed: Resumed | None = None
+        self._caller: Final = caller
+        header = trainer.journal
+        self._journal: Final = None if header is None else RunJournal(self.store, header)
+        self._skipped: tuple[str, ...] = ()  # files that could not be used, one sentence each
+        self._committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
 
-    def _unknown_network(self, what: str, network: Mapping[str, str]) -> tuple[str, ...]:
-        """The warning about a file that is older than the texts of networks."""
-        if network:
-            return ()
-        return (f"{what} does not say more of its network than shapes; see that the layers are the same",)
+    # Resuming.
 
-    @abstractmethod
-    def check(self) -> None:
-        """Checks the settings, the plan and the data before anything starts. Raises ValueError."""
-
-    @abstractmethod
-    def find(self) -> bool:
+    def find(self, *, others: bool) -> bool:
         """Looks for a run to go on with, and says whether there is one.
+
+        Args:
+            others: whether an earlier trainer of this call goes on with other drivers' checkpoints.
 
         Raises:
             ValueError: there is one, and it cannot go on so.
         """
+        self.resumed = self._found() if self._journal is None else self._found_journal(self._journal, others)
+        if self.resumed is None:
+            return False
+        self.trainer.resume(self.resumed)
+        manifest = self.resumed.manifest
+        self._committed = None if manifest is None else self.trainer.steps_in(manifest)
+        return True
+
+    def _found(self) -> Resumed | None:
+        job, name, learner = self.trainer.job, self.trainer.name, self.trainer.learner
+        found = self.store.latest(job.shapes, network=job.network)
+        if found is None:
+            return None
+        manifest, wrote = found.manifest, f"checkpoint {found.path} was written"
+        if manifest.position is not None:
+            raise ValueError(
+                f"{wrote} by Sandblaster with {manifest.optimizer}, and {name} cannot go on with that; "
+                "resume with Sandblaster, or give another folder"
+            )
+        if isinstance(learner, Optimizer) and set(found.state_names) != set(learner.state(1, job.precision)):
+            raise ValueError(
+                f"{wrote} with {manifest.optimizer}, whose state {learner} cannot go on with; resume with "
+                "the same optimizer, or give another folder"
+            )
+        self._skip(found.skipped, f"checkpoint {found.path}", known=bool(manifest.network))
+        return Resumed(manifest)
+
+    def _found_journal(self, journal: RunJournal, others: bool) -> Resumed | None:
+        if not journal.find(others=others):
+            return None
+        self._skip(journal.skipped, "the journal", known=bool(journal.header.network))
+        return Resumed(journal.checkpoint, journal.entries)
+
+    def _skip(self, skipped: Sequence[str], what: str, *, known: bool) -> None:
+        """Keeps the sentences about a file; one that is older than the texts of networks adds a warning."""
+        older = f"{what} does not say more of its network than shapes; see that the layers are the same"
+        self._skipped = (*skipped, *(() if known else (older,)))
+
+    @property
+    def _start(self) -> Path:
+        """File of the parameters that the run began with."""
+        begun = None if self._journal is None else self._journal.start
+        return self.trainer.job.initial if begun is None else begun
+
+    @property
+    def _resumed_checkpoint(self) -> int | None:
+        """Number of the checkpoint from which the run goes on."""
+        manifest = None if self.resumed is None else self.resumed.manifest
+        return None if manifest is None else manifest.checkpoint
+
+    # The run.
 
     def run(
         self, launcher: Launcher, display: Display, policy: CheckpointPolicy, *, start_timeout_s: float
@@ -117,60 +156,94 @@ class Training(ABC):
         try:
             return self._run(launcher, display, policy, start_timeout_s)
         finally:
-            self._close()
+            if self._journal is not None:
+                self._journal.close()
 
     def _run(
         self, launcher: Launcher, display: Display, policy: CheckpointPolicy, start_timeout_s: float
     ) -> Run:
-        self._policy = policy
-        self._timeouts = Timeouts(
-            checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
-        )
-        self._display = display
-        settings = RunSettings(
-            run=self.run_id,
+        self._policy, self._display = policy, display
+        self._settings = RunSettings(
+            run=self.trainer.run_id,
             next_checkpoint=self.store.next_number(),
             versions=versions(),
-            timeouts=self._timeouts,
+            timeouts=Timeouts(
+                checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
+            ),
         )
-        supervisor = Supervisor(launcher, self._coordinator(settings), self, warn=display.print_line)
+        supervisor = Supervisor(launcher, self._coordinator(), self, warn=display.print_line)
         with stops_on_ctrl_c(supervisor.request_stop):
-            self._announce(display)
-            display.follow(self._gauge())
+            self._announce()
+            self._gauge = self._gauge_of(self.trainer)
+            display.follow(self._gauge)
             try:
                 done = supervisor.run()
                 display.draw()
-                return self._finished(done, display)
+                return self._finished(done)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None
 
-    def _announce(self, display: Display) -> None:
-        has = self.topology
+    def _coordinator(self) -> Coordinator:
+        coordinator = self.trainer.coordinator(self._settings, self.resumed)
+        if self._journal is not None:
+            self._journal.begin(first_checkpoint=self._settings.next_checkpoint)
+        return coordinator
+
+    @staticmethod
+    def _gauge_of(trainer: Trainer) -> Gauge:
+        if trainer.unit == "iteration":
+            return Iterations(trainer.limit)
+        plan = trainer.job.plan
+        return Meter(trainer.steps, trainer.done, len(plan.cluster), classifiers=len(plan.graph.classifiers))
+
+    def _announce(self) -> None:
+        trainer, has = self.trainer, self.trainer.topology
         counts = (has.replicas, "replica"), (has.machines, "machine"), (has.shards, "shard")
         replicas, machines, shards = (counted(n, what) for n, what in counts)
-        display.print_line(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self.terms}")
-        for text in (*self.skipped, *self._beginning()):
-            display.print_line(text)
+        name, of_shards = trainer.job.plan.graph.name, f", {shards}" if has.shards else ""
+        self._display.print_line(f"{name}: {replicas} of {machines}{of_shards}; {trainer.terms}")
+        for text in (*self._skipped, *trainer.beginning(self.resumed)):
+            self._display.print_line(text)
+
+    # What the coordinator asks for: see the protocol `Work`.
+
+    def task_of(self, name: str, checkpoint: int | None) -> HostTask:
+        """Makes the task of a host; see the protocol `Work`."""
+        checkpoint = self._resumed_checkpoint if checkpoint is None else checkpoint
+        start = Start(checkpoint, self._start, self._settings)
+        part, shard = part_indices(name), shard_index(name)
+        if part is not None:
+            return self.trainer.part(*part, start)
+        assert shard is not None, f"{name} is neither a part nor a shard"
+        return self.trainer.shard(shard, start)
+
+    def record(self, record: AppendJournal) -> None:
+        """Appends to the journal; see `Work`."""
+        assert self._journal is not None, record
+        job = self.trainer.job
+        if job.keep:  # a run that cannot be resumed needs no journal
+            self._journal.append(record.index, record.digest, record.scalars, start=job.initial)
 
     def commit(self, commit: Commit) -> str | None:
-        """See the protocol `Work`."""
-        self._before_commit()
-        job = self.job
+        """Writes a manifest; see `Work`."""
+        trainer, job, journal = self.trainer, self.trainer.job, self._journal
+        if journal is not None and job.keep:
+            journal.sync(start=job.initial)
         manifest = Manifest(
             checkpoint=commit.checkpoint,
-            run=self._run_of_files,
+            run=trainer.run_id if journal is None else journal.header.run,
             shapes=job.shapes,
             network=job.network,
             dtype=job.precision,
-            optimizer=repr(self._learner),
+            optimizer=repr(trainer.learner),
             steps=commit.steps,
-            steps_per_epoch=self.steps_per_epoch,
+            steps_per_epoch=trainer.steps_per_epoch,
             entries=commit.entries,
             lost=commit.lost,
             position=commit.position,
         )
         self.store.commit(manifest)
-        self._committed(commit)
+        self._committed = commit.steps
         try:
             self.store.prune(first=self._policy.first)
         except OSError as error:
@@ -180,88 +253,58 @@ class Training(ABC):
             )
         return None
 
-    def record(self, record: AppendJournal) -> None:
-        """See `Work`; a driver without a journal is asked for none."""
-        raise AssertionError(record)
-
     def note(self, effect: CoordinatorEffect) -> None:
-        """See the protocol `Work`."""
+        """Shows progress; see `Work`."""
         if isinstance(effect, Starting):
             hosts = counted(effect.hosts, "process", "processes")
             self._display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
-        else:
-            self._note(effect, self._display)
+            return
+        self._display.update(effect)
+        if isinstance(effect, IterationDone) and effect.iterated.note:
+            self._display.print_line(f"iteration {effect.iterated.iteration}: {effect.iterated.note}")
 
-    def _goes_on(self) -> str:
-        """Text that says how to go on with the run."""
-        return f"{self.job.caller.again} goes on from it"
+    # The end.
 
-    def _parameters(self, done: EndRun, *, start: Path) -> dict[str, Vector]:
-        """Parameters of the run's last checkpoint, or of its start."""
-        number = self.resumed if done.checkpoint is None else done.checkpoint
-        if number is None:
-            return load_parameters(start, self.job.shapes)
-        return self.store.open(number, self.job.shapes).parameters()
-
-    def _stopped(self, how_far: str, run: Run) -> Interrupted:
-        kept = self._kept()
-        return Interrupted(f"{how_far}; {kept}" if kept else how_far, run)
-
-    def task_of(self, name: str, checkpoint: int | None) -> HostTask:
-        """See the protocol `Work`."""
-        checkpoint = self.resumed if checkpoint is None else checkpoint
-        part, shard = part_indices(name), shard_index(name)
-        if part is not None:
-            return self._part(replica=part[0], machine=part[1])
-        assert shard is not None, f"{name} is neither a part nor a shard"
-        return self._shard(shard, checkpoint)
-
-    # A driver's own.
-
-    @property
-    @abstractmethod
-    def _learner(self) -> Optimizer | Method:
-        """The optimizer or the batch method, as checkpoints name it."""
-
-    @abstractmethod
-    def _part(self, *, replica: int, machine: int) -> HostTask: ...
-
-    @abstractmethod
-    def _shard(self, shard: int, checkpoint: int | None) -> HostTask: ...
-
-    @abstractmethod
-    def _coordinator(self, settings: RunSettings) -> Coordinator: ...
-
-    @abstractmethod
-    def _gauge(self) -> Gauge:
-        """Makes the gauge of the display."""
-
-    @abstractmethod
-    def _beginning(self) -> Iterator[str]:
-        """Yields lines that say where the run begins."""
-
-    @abstractmethod
-    def _note(self, effect: CoordinatorEffect, display: Display) -> None:
-        """Carries out effects other than those for hosts and checkpoints."""
-
-    def _before_commit(self) -> None:  # noqa: B027 - nothing, unless a driver says so
-        """Called before a checkpoint is committed."""
-
-    @property
-    def _run_of_files(self) -> str:
-        """Id of the run that the files belong to: this call's, unless it goes on with an earlier one's."""
-        return self.run_id
-
-    def _committed(self, commit: Commit) -> None:  # noqa: B027
-        """Called when a checkpoint is committed."""
-
-    @abstractmethod
     def _kept(self) -> str:
         """The files of the run, and how to go on with it; empty when there are none."""
+        trainer, job, journal = self.trainer, self.trainer.job, self._journal
+        held = trainer.held(self._committed)
+        if not job.keep or not held or (journal is not None and not len(journal)):
+            return ""
+        what = "checkpoint" if journal is None else "journal"
+        holds = f"the {what} in {job.checkpoints} holds {trainer.far(held)}"
+        return f"{holds}, and {self._caller.again} goes on from it"
 
-    @abstractmethod
-    def _finished(self, done: EndRun, display: Display) -> Run:
+    def _finished(self, done: EndRun) -> Run:
         """Makes the result of the run. Raises Interrupted, RunFailed."""
+        trainer, outcome = self.trainer, done.outcome
+        if outcome is not None and outcome.kind == "failed":
+            raise RunFailed(outcome.reason)
+        run = Run(
+            trainer.job.plan,
+            self._parameters(done.checkpoint),
+            seconds=self._gauge.seconds,
+            lost_pushes=done.lost,
+            history=tuple(self._gauge.history),
+            checkpoint=trainer.job.checkpoints if trainer.job.keep else None,
+            outcome=outcome,
+        )
+        if trainer.unit == "iteration":
+            run = replace(run, iterations=sum(done.steps))
+        else:
+            run = replace(run, steps=trainer.done if self._committed is None else self._committed)
+        if not done.complete:
+            stopped, kept = f"stopped after {trainer.far(sum(done.steps))}", self._kept()
+            raise Interrupted(f"{stopped}; {kept}" if kept else stopped, run)
+        if outcome is not None:
+            self._display.print_line(outcome.reason)
+        return run
 
-    def _close(self) -> None:  # noqa: B027
-        """Closes files."""
+    def _parameters(self, number: int | None) -> dict[str, Vector]:
+        """Parameters of the run's last checkpoint, or of its start."""
+        shapes = self.trainer.job.shapes
+        if number is None:
+            number = self._resumed_checkpoint
+        if number is None:
+            return load_parameters(self._start, shapes)
+        return self.store.open(number, shapes).parameters()

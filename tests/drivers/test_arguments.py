@@ -92,7 +92,7 @@ def test_numbers_of_numpy_are_numbers(on_threads: list[WatchedThreads], plan: Pl
 def test_what_no_message_can_carry_is_refused_before_anything_starts(
     on_threads: list[WatchedThreads], plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partita.engine.run.job.MAX_PAYLOAD", 4 * 40)
+    monkeypatch.setattr("partita.engine.drivers.job.MAX_PAYLOAD", 4 * 40)
     with pytest.raises(ValueError, match=r"one message carries 40; use at least 4 shards"):
         train(plan, toy.data(), driver=Downpour(), epochs=1, show="nothing")
     assert not on_threads

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from partita.engine import LBFGS, Downpour, Sandblaster, train
+from partita.engine.drivers.identity import identity
 from partita.engine.parameters import Checkpoints, Journal
 from partita.engine.parameters.manifest import decode_manifest, encode_manifest
-from partita.engine.run.identity import identity
 from partita.layers import Dense, Network, OneToOne, Patch, SoftmaxCrossEntropy, node, per_edge
 from partita.partitioner import Cluster, partition
 from tests.drivers import shifted as shifted_network
@@ -70,7 +70,7 @@ def test_helpers_globals_and_closures_count_and_comments_do_not(monkeypatch: pyt
 
 WIRINGS = """
 import json
-from partita.engine.run.identity import identity
+from partita.engine.drivers.identity import identity
 from tests.drivers.shifted import network, shifted
 print(json.dumps(identity(network(odd=shifted(1.0, kind="helped")).graph())))
 """

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import pytest
 
+from partita.engine.drivers.downpour import DownpourTrainer
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient
-from partita.engine.run.downpour_training import DownpourTraining
 from partita.engine.runtime.downpour_part import DownpourPartRole, DownpourPartTask
 from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask
 from partita.engine.runtime.task import HostContext
@@ -94,8 +94,8 @@ class Oracle:
     @classmethod
     def watching(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Self:
         """Every part and shard of the runs that follow writes its log here."""
-        for method, kind in (("_part", WatchedPart), ("_shard", WatchedShard)):
-            monkeypatch.setattr(DownpourTraining, method, _watched(method, kind, folder))
+        for method, kind in (("part", WatchedPart), ("shard", WatchedShard)):
+            monkeypatch.setattr(DownpourTrainer, method, _watched(method, kind, folder))
         return cls(folder)
 
     @property
@@ -124,10 +124,10 @@ class Oracle:
 
 
 def _watched(method: str, kind: Any, folder: Path) -> Any:
-    original = getattr(DownpourTraining, method)
+    original = getattr(DownpourTrainer, method)
 
-    def task(training: DownpourTraining, *given: Any, **named: Any) -> Any:
-        plain = original(training, *given, **named)
+    def task(trainer: DownpourTrainer, *given: Any, **named: Any) -> Any:
+        plain = original(trainer, *given, **named)
         return kind(**{field.name: getattr(plain, field.name) for field in fields(plain)}, log=folder)
 
     return task

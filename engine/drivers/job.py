@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from partita.engine.drivers.identity import identity
+from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master
 from partita.engine.parameters.files import load_parameters, make_folder, save_parameters, shape_difference
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
-from partita.engine.run.arrays import Array
-from partita.engine.run.caller import CALL, Caller
-from partita.engine.run.identity import identity
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.transport.mailbox import MAX_PAYLOAD
@@ -38,7 +37,6 @@ class Job:
         folder: temporary folder of the files that hosts read.
         checkpoints: folder for checkpoints.
         keep: whether the folder for checkpoints is the user's and stays.
-        caller: the call or command that started the run.
         instruction_timeout_s: seconds that one computation of a part may take.
     """
 
@@ -48,7 +46,6 @@ class Job:
     folder: Path
     checkpoints: Path
     keep: bool
-    caller: Caller = CALL
     instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S
 
     @cached_property
