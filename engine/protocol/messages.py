@@ -507,6 +507,53 @@ class Stop(_Message, frozen=True, tag=True):
     """Orders a host to end."""
 
 
+# Exchanges among the parts that hold the same parameters, of several replicas.
+
+
+class PartialChunk(_Message, frozen=True, tag=True):
+    """The payload: the sender's sum of one piece of an exchange, over itself and what it has added.
+
+    `exchange` tells apart the exchanges of a view; `number` counts the uses of one.
+    """
+
+    view: Count
+    exchange: Count
+    number: Count
+    piece: Count
+
+
+class FinalChunk(_Message, frozen=True, tag=True):
+    """The payload: the final numbers of one piece, which the receiver takes over.
+
+    `dropped` names the ranks whose contributions are not in them.
+    """
+
+    view: Count
+    exchange: Count
+    number: Count
+    piece: Count
+    dropped: tuple[Count, ...] = ()
+
+
+class ChunkRequest(_Message, frozen=True, tag=True):
+    """Asks a member for pieces that the sender lacks: ranges `[start, stop)` of partial and final ones."""
+
+    view: Count
+    exchange: Count
+    number: Count
+    partial: tuple[tuple[Count, Count], ...]
+    final: tuple[tuple[Count, Count], ...]
+
+
+class ExchangeAck(_Message, frozen=True, tag=True):
+    """The sender has every piece of this exchange. Only where a step may be summed without all members."""
+
+    view: Count
+    exchange: Count
+    number: Count
+
+
+_ChunkMessage: TypeAlias = PartialChunk | FinalChunk | ChunkRequest | ExchangeAck
 _ExchangeMessage: TypeAlias = Tensor | Credit | Fetch | Parameters | Push | PushAck
 _StartMessage: TypeAlias = (
     Hello | SetUp | Directory | DirectoryAck | SetUpProgress | Ready | Begin | ResumeStep
@@ -519,6 +566,7 @@ _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck
 Message: TypeAlias = (
     _ExchangeMessage
+    | _ChunkMessage
     | _StartMessage
     | _ProgressMessage
     | _SessionMessage

@@ -18,6 +18,9 @@ _Kinds: TypeAlias = frozenset[type[m.Message]]
 _ANY_HOST: Final[_Kinds] = frozenset(
     {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused}
 )
+_AMONG_REPLICAS: Final[_Kinds] = frozenset({m.PartialChunk, m.FinalChunk, m.ChunkRequest, m.ExchangeAck})
+"""What parts may send to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
+
 _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
 _ORDERS: Final[_Kinds] = frozenset({m.Pause, m.View, m.Save})
 _IN_VIEWS: Final[_Kinds] = frozenset({m.Paused, m.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
@@ -30,7 +33,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, m.AssignmentResult, m.Played, m.Pong},
     ("shard", "coordinator"): _ANY_HOST
     | {m.CommandResult, m.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
-    ("part", "part"): frozenset({m.Tensor, m.Credit, m.Reduced}),
+    ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit, m.Reduced},
     ("part", "shard"): frozenset({m.Fetch, m.Push, m.FetchPoint, m.Contribution}),
     ("shard", "part"): frozenset({m.Parameters, m.PushAck, m.Point, m.ContributionAck}),
 }
@@ -63,7 +66,8 @@ def rejection_reason(
     if type(message) not in PERMISSIONS.get((host_kind(sender), host_kind(receiver)), frozenset()):
         return f"a {kind}, which '{sender}' may not send"
     ours, theirs = part_indices(receiver), part_indices(sender)
-    if ours is not None and theirs is not None and ours[0] != theirs[0]:
+    strangers = ours is not None and theirs is not None and ours[0] != theirs[0]
+    if strangers and type(message) not in _AMONG_REPLICAS:
         return f"a {kind} of another replica"
     claimed = incarnation
     if isinstance(message, m.Parameters | m.PushAck):

@@ -1,0 +1,439 @@
+"""One exchange of a group: every use sums a vector over all members, along the trees of an algorithm.
+
+The machine knows neither the numbers nor how they are added; effects are to be carried out in their order,
+each before the next. Pieces are independent of each other: while one is added, the next is on its way.
+
+**Losses.** Nothing is acknowledged. A member that has lacked pieces for `retry_s` asks for them again, so a
+sender keeps what it has sent, in the vector itself: a partial sum is overwritten only by the result, which
+contains the receiver's numbers, so the receiver has that sum. Whoever lacks a final piece may ask when the
+sender has gone on: so **the numbers of use n must stay as it is until use n + 1 is done**. (That takes the
+contributions of all members to n + 1, and each had all of n before it gave its own.) Users alternate between
+two vectors: one is exchanged while the next gradient accumulates in the other. Where a
+reduce-scatter and an all-gather alternate, each plays that part for the other, and one vector each is enough.
+
+**Bounds.** Members are at most one use apart; messages of the next use are kept, each once, and others
+dropped (they are asked for again). A member whose sums go to the member that its results come from has at
+most `WINDOW` pieces under way, so that nobody holds more of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick, payload_bytes
+from partita.engine.protocol.exchange.algorithm import Algorithm, Route
+from partita.engine.protocol.exchange.group import Group, Numbers
+from partita.engine.protocol.messages import ChunkRequest, ExchangeAck, FinalChunk, PartialChunk
+from partita.engine.protocol.retry import PendingRequest
+
+WINDOW: Final = 16
+"""Pieces that a member sends to its parent before the first result returns."""
+
+_MOST_RANGES: Final = 256  # of a request; the rest is asked for later
+
+Phase: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather"]
+"""Sum and copy; or only the sums, each piece at its root; or only the copies from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddChunk:
+    """Effect: add the payload to the numbers of the span, then divide these by `divisor` unless it is 1."""
+
+    span: Span
+    payload: object
+    divisor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChunk:
+    """Effect: copy the payload into the span."""
+
+    span: Span
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDone:
+    """Effect: the span holds the result of this use. `dropped`: ranks whose contributions are not in it."""
+
+    exchange: int
+    number: int
+    dropped: tuple[int, ...] = ()
+
+
+ExchangeEvent: TypeAlias = Received | Tick
+ExchangeEffect: TypeAlias = Send | AddChunk | CopyChunk | ExchangeDone | Refuse
+
+
+@dataclass(slots=True)
+class Use:
+    """State of one use: what has been done with each piece of the vector."""
+
+    number: int
+    span: Span
+    added: list[int]  # by piece: sums of other members that were added
+    sent: bytearray  # by piece: the own sum was sent on
+    final: bytearray  # by piece: it holds the result
+    lacking: int  # pieces that are not done
+    waiting: PendingRequest
+    held: dict[tuple[int, int], object] = field(default_factory=dict)  # by piece and rank: not their turn
+    ready: deque[int] = field(default_factory=deque)  # sums that may be sent on, in this order
+    under_way: int = 0  # sums sent to where the results come from, without result
+    adds: tuple[int, ...] | None = None  # members whose sums are added, where not those of the routes
+    dropped: tuple[int, ...] = ()
+
+
+class Exchange:
+    """The exchange of a group in one view, used once for each number, in ascending order.
+
+    Attributes:
+        phase: what a use does.
+        next: the number of the next use.
+        stale: messages of other views, of uses that are over, or repeated in vain; they had no effect.
+        repeats: messages that were sent again because a member asked.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        group: Group,
+        numbers: Numbers,
+        *,
+        first: int = 0,
+        mean: bool = False,
+        phase: Phase = "all-reduce",
+        retry_s: float = 1.0,
+    ) -> None:
+        """Creates an exchange that is not under way, see `create_exchange`."""
+        self.phase: Final = phase
+        self.next = first
+        self.stale = self.repeats = 0
+        self._group, self._numbers, self._mean, self._retry_s = group, numbers, mean, retry_s
+        segments = algorithm.segments(group.machines)
+        routes = [algorithm.route(group.rank, segment, group.machines) for segment in range(segments)]
+        pieces = [numbers.pieces(segment, segments) for segment in range(segments)]
+        self._pieces: Final = [piece for found in pieces for piece in found]
+        self._routes: Final = [
+            route for route, found in zip(routes, pieces, strict=True) for _ in found
+        ]  # by piece, as all that follows
+        places = [(place, segment) for segment, found in enumerate(pieces) for place in range(len(found))]
+        self._order: Final = sorted(range(len(places)), key=places.__getitem__)  # segments side by side
+        # A member without children that gets its results from where its sums go sends few pieces ahead.
+        self._window = WINDOW if phase == "all-reduce" and all(map(_is_leaf, routes)) else len(places)
+        self._use: Use | None = None
+        self._last: Use | None = None
+        self._early: dict[tuple[int, type, int], Received] = {}
+
+    @property
+    def under_way(self) -> int | None:
+        """The number of the use under way; None between two."""
+        return None if self._use is None else self._use.number
+
+    @property
+    def owned(self) -> list[tuple[int, int]]:
+        """`[start, stop)` of the exchange's numbers whose sums end here: in a reduce-scatter, the result."""
+        spans: list[tuple[int, int]] = []
+        for (start, stop), route in zip(self._pieces, self._routes, strict=True):
+            if route.sums_to is not None:
+                continue
+            if spans and spans[-1][1] == start:
+                start = spans.pop()[0]
+            spans.append((start, stop))
+        return spans
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The members whose messages the use under way lacks, in rank order."""
+        missing = {} if self._use is None else self._missing(self._use)
+        return tuple(self._group.members[rank].name for rank in sorted(missing))
+
+    def begin(self, number: int, span: Span, now: float) -> list[ExchangeEffect]:
+        """Begins the use of this number, the `next` one: the span holds this member's contribution.
+
+        Args:
+            number: of the use.
+            span: of one of this member's vectors, in which the result will be.
+            now: seconds, the host's monotonic clock.
+        """
+        assert self._use is None and number == self.next, (self.under_way, number, self.next)
+        self.next = number + 1
+        assert span.stop - span.start == self._numbers.length, (span, self._numbers)
+        n = len(self._pieces)
+        use = Use(number, span, [0] * n, bytearray(n), bytearray(n), n, PendingRequest(number, now))
+        self._use = use
+        effects: list[ExchangeEffect] = []
+        for piece in self._order:
+            route = self._routes[piece]
+            if self.phase == "all-gather":
+                if route.copies_from is None:
+                    self._finish_piece(use, piece, effects)
+            elif not route.adds:
+                self._complete(use, piece, effects)
+        early, self._early = self._early, {}
+        for event in early.values():
+            self._take(use, event, effects)
+        self._begun(use, effects)
+        self._advance(use, effects)
+        return effects
+
+    def receive(self, event: ExchangeEvent, now: float) -> list[ExchangeEffect]:
+        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
+        effects: list[ExchangeEffect] = []
+        match event:
+            case Received(message=PartialChunk() | FinalChunk() | ChunkRequest() | ExchangeAck()):
+                self._receive(event, now, effects)
+            case Received(sender=sender, message=message):
+                effects.append(Refuse(sender, f"an exchange does not take a {type(message).__name__}"))
+            case Tick():
+                self._retry(now, effects)
+        return effects
+
+    def _receive(self, event: Received, now: float, effects: list[ExchangeEffect]) -> None:
+        message = event.message
+        assert isinstance(message, PartialChunk | FinalChunk | ChunkRequest | ExchangeAck)
+        if message.view != self._group.view or message.exchange != self._group.exchange:
+            self.stale += 1
+            return
+        reason = self._group.rejection_reason(event.sender, event.incarnation)
+        rank = self._group.ranks.get(event.sender, -1)
+        if reason is None and isinstance(message, PartialChunk | FinalChunk):
+            reason = self._misplaced(message, rank, payload_bytes(event.payload))
+        if reason is not None:
+            effects.append(Refuse(event.sender, reason))
+        elif isinstance(message, ChunkRequest):
+            self._serve(message, rank, effects)
+        elif isinstance(message, ExchangeAck):
+            self._acknowledged(rank, message.number, effects)
+            if self._use is not None:
+                self._advance(self._use, effects)
+        elif self._use is not None and message.number == self._use.number:
+            self._use.waiting.restart(now)
+            self._take(self._use, event, effects)
+            self._advance(self._use, effects)
+        elif message.number == self.next:
+            self._early.setdefault((rank, type(message), message.piece), event)
+        else:
+            self.stale += 1
+            if message.number < self.next:
+                self._repeated(rank, message, effects)
+
+    def _misplaced(self, message: PartialChunk | FinalChunk, rank: int, n_bytes: int) -> str | None:
+        """Returns why this piece cannot come from that member, in a few words; None when it can."""
+        if message.piece >= len(self._pieces):
+            return f"piece {message.piece} of an exchange of {len(self._pieces)}"
+        route = self._routes[message.piece]
+        if isinstance(message, PartialChunk):
+            allowed = self.phase != "all-gather" and rank in route.adds
+        else:
+            allowed = self.phase != "reduce-scatter" and rank == route.copies_from
+        if not allowed:
+            return f"a {type(message).__name__} of piece {message.piece}, which another member sends"
+        start, stop = self._pieces[message.piece]
+        expected = (stop - start) * self._numbers.item_bytes
+        if n_bytes != expected:
+            return f"piece {message.piece} has {expected} bytes, not {n_bytes}"
+        return None
+
+    def _take(self, use: Use, event: Received, effects: list[ExchangeEffect]) -> None:
+        """Adds or copies a piece of the use under way, unless that was done."""
+        message, rank = event.message, self._group.ranks[event.sender]
+        if isinstance(message, PartialChunk):
+            self._add(use, message.piece, rank, event.payload, effects)
+        elif isinstance(message, FinalChunk):
+            self._copy(use, message, event, effects)
+
+    def _add(self, use: Use, piece: int, rank: int, payload: object, effects: list[ExchangeEffect]) -> None:
+        """Adds a sum when its turn has come, and those after it that were held for their turn."""
+        adds = self._adds(use, piece)
+        if rank not in adds[use.added[piece] :] or (piece, rank) in use.held:
+            self.stale += 1
+            return
+        use.held[piece, rank] = payload
+        self._add_held(use, piece, effects)
+
+    def _add_held(self, use: Use, piece: int, effects: list[ExchangeEffect]) -> None:
+        adds, added = self._adds(use, piece), use.added[piece]
+        is_root = self._routes[piece].sums_to is None
+        while added < len(adds) and (piece, adds[added]) in use.held:
+            payload = use.held.pop((piece, adds[added]))
+            added += 1
+            last = self._mean and is_root and added == len(adds)
+            divisor = len(self._group.members) - len(use.dropped) if last else 1
+            effects.append(AddChunk(self._span(use, piece), payload, divisor))
+            if added == len(adds):
+                self._complete(use, piece, effects)
+        use.added[piece] = added
+
+    def _copy(self, use: Use, message: FinalChunk, event: Received, effects: list[ExchangeEffect]) -> None:
+        """Takes over a result, which contains the member's own sum unless the root has dropped it."""
+        piece = message.piece
+        if use.final[piece]:
+            self.stale += 1
+        elif self.phase == "all-reduce" and not use.sent[piece] and not message.dropped:
+            effects.append(
+                Refuse(event.sender, f"the result of piece {piece} before this member's sum of it")
+            )
+        else:
+            use.dropped = message.dropped
+            effects.append(CopyChunk(self._span(use, piece), event.payload))
+            self._finish_piece(use, piece, effects)
+
+    def _complete(self, use: Use, piece: int, effects: list[ExchangeEffect]) -> None:
+        """The sum of a piece over this member and its children is there."""
+        if self._routes[piece].sums_to is not None:
+            use.ready.append(piece)
+        elif self.phase == "reduce-scatter":
+            use.lacking -= 1
+        else:
+            self._finish_piece(use, piece, effects)
+
+    def _finish_piece(self, use: Use, piece: int, effects: list[ExchangeEffect]) -> None:
+        """The piece holds the result: sends it on."""
+        use.final[piece] = 1
+        use.lacking -= 1
+        use.under_way -= use.sent[piece]
+        for rank in self._routes[piece].copies_to:
+            effects.append(self._final(use, piece, rank))
+
+    def _advance(self, use: Use, effects: list[ExchangeEffect]) -> None:
+        """Sends the sums that are ready, and ends the use when nothing is lacking."""
+        while use.ready and use.under_way < self._window:
+            piece = use.ready.popleft()
+            if use.final[piece]:
+                continue  # summed without this member
+            use.sent[piece] = 1
+            if self.phase == "reduce-scatter":
+                use.lacking -= 1
+            else:
+                use.under_way += 1
+            effects.append(self._partial(use, piece))
+        if not use.lacking:
+            self._use, self._last = None, use
+            self._done(use, effects)
+            effects.append(ExchangeDone(self._group.exchange, use.number, use.dropped))
+
+    # Losses
+
+    def _retry(self, now: float, effects: list[ExchangeEffect]) -> None:
+        """Asks for what is missing, when nothing has arrived for a while."""
+        use = self._use
+        if use is None or not use.waiting.retry(now, self._retry_s):
+            return
+        self._ask(use, effects)
+
+    def _ask(self, use: Use, effects: list[ExchangeEffect]) -> None:
+        group = self._group
+        for rank, (partial, final) in sorted(self._missing(use).items()):
+            message = ChunkRequest(
+                group.view, group.exchange, use.number, ranges_of(partial), ranges_of(final)
+            )
+            effects.append(Send(group.members[rank].name, message))
+
+    def _missing(self, use: Use) -> dict[int, tuple[list[int], list[int]]]:
+        """By rank: the pieces whose sums, and whose results, are to come from that member."""
+        missing: dict[int, tuple[list[int], list[int]]] = {}
+        for piece, route in enumerate(self._routes):
+            if self.phase != "all-gather":
+                for rank in self._adds(use, piece)[use.added[piece] :]:
+                    if (piece, rank) not in use.held:
+                        missing.setdefault(rank, ([], []))[0].append(piece)
+            comes = self.phase == "all-gather" or use.sent[piece] or use.dropped
+            if (
+                comes
+                and not use.final[piece]
+                and self.phase != "reduce-scatter"
+                and route.copies_from is not None
+            ):
+                missing.setdefault(route.copies_from, ([], []))[1].append(piece)
+        return missing
+
+    def _serve(self, request: ChunkRequest, rank: int, effects: list[ExchangeEffect]) -> None:
+        """Sends pieces again; a piece that is not ready yet is sent when it is."""
+        use = next((one for one in (self._use, self._last) if one and one.number == request.number), None)
+        if use is None:
+            return
+        before = len(effects)
+        for piece in pieces_of(request.partial, len(self._pieces)):
+            if self._routes[piece].sums_to == rank and use.sent[piece] and not use.final[piece]:
+                effects.append(self._partial(use, piece))
+        for piece in pieces_of(request.final, len(self._pieces)):
+            if rank in self._routes[piece].copies_to and use.final[piece]:
+                effects.append(self._final(use, piece, rank))
+        self.repeats += len(effects) - before
+
+    # What a subclass adds
+
+    def _begun(self, use: Use, effects: list[ExchangeEffect]) -> None:
+        """A use has begun."""
+
+    def _done(self, use: Use, effects: list[ExchangeEffect]) -> None:
+        """A use is over."""
+
+    def _acknowledged(self, rank: int, number: int, effects: list[ExchangeEffect]) -> None:
+        """A member has every piece of a use."""
+        effects.append(Refuse(self._group.members[rank].name, "an acknowledgement that nobody waits for"))
+
+    def _repeated(self, rank: int, message: PartialChunk | FinalChunk, effects: list[ExchangeEffect]) -> None:
+        """A piece of a use that is over has arrived."""
+
+    def _adds(self, use: Use, piece: int) -> tuple[int, ...]:
+        """The members whose sums of a piece are added, in order."""
+        return self._routes[piece].adds if use.adds is None else use.adds
+
+    # Messages
+
+    def _span(self, use: Use, piece: int) -> Span:
+        start, stop = self._pieces[piece]
+        return Span(use.span.vector, use.span.start + start, use.span.start + stop)
+
+    def _partial(self, use: Use, piece: int) -> Send:
+        rank = self._routes[piece].sums_to
+        assert rank is not None
+        message = PartialChunk(self._group.view, self._group.exchange, use.number, piece)
+        return Send(self._group.members[rank].name, message, self._span(use, piece))
+
+    def _final(self, use: Use, piece: int, rank: int) -> Send:
+        message = FinalChunk(self._group.view, self._group.exchange, use.number, piece, use.dropped)
+        return Send(self._group.members[rank].name, message, self._span(use, piece))
+
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        assert len(self._early) <= 2 * sum(len(route.adds) + 1 for route in self._routes)
+        assert all(
+            isinstance(event.message, PartialChunk | FinalChunk) and event.message.number == self.next
+            for event in self._early.values()
+        )
+        for use in filter(None, (self._use, self._last)):
+            assert use.number < self.next
+            assert use is self._use or not use.lacking
+            for piece, added in enumerate(use.added):
+                adds = self._adds(use, piece)
+                assert added <= len(adds), (piece, added)
+                assert not use.sent[piece] or added == len(adds), (piece, "sent before it was complete")
+            for piece, rank in use.held:
+                assert rank in self._adds(use, piece)[use.added[piece] :], (piece, rank)
+            if self.phase != "reduce-scatter":
+                assert use.lacking == use.final.count(0), (use.lacking, use.final)
+
+
+def _is_leaf(route: Route) -> bool:
+    return route.sums_to is not None and route.sums_to == route.copies_from and not route.adds
+
+
+def ranges_of(pieces: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as ranges `[start, stop)`, the first few of them."""
+    found: list[tuple[int, int]] = []
+    for piece in pieces:
+        if found and found[-1][1] == piece:
+            found[-1] = (found[-1][0], piece + 1)
+        else:
+            found.append((piece, piece + 1))
+    return tuple(found[:_MOST_RANGES])
+
+
+def pieces_of(ranges: Iterable[tuple[int, int]], pieces: int) -> list[int]:
+    """The numbers in these ranges that are numbers of pieces, each once."""
+    return sorted({piece for start, stop in ranges for piece in range(start, min(stop, pieces))})
