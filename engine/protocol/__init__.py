@@ -7,6 +7,7 @@
   the shards (in common: `shard_client`), `stall_detector` reports long waits.
 - A driver's program: `actions` are what its generators yield, `program_effects` what the machine of a part
   asks of its body, and `views` say who does which steps together.
+- `exchange/` has the exchanges of numbers among replicas.
 - A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch
   method's `commands` and sums gradients (`evaluation`, `sum_tree`).
 - The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with

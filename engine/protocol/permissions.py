@@ -19,7 +19,7 @@ _ANY_HOST: Final[_Kinds] = frozenset(
     {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused}
 )
 _AMONG_REPLICAS: Final[_Kinds] = frozenset({m.PartialChunk, m.FinalChunk, m.ChunkRequest, m.ExchangeAck})
-"""What parts may send to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
+"""Messages to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
 
 _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
 _ORDERS: Final[_Kinds] = frozenset({m.Pause, m.View, m.Save})
