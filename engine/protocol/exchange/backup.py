@@ -21,7 +21,8 @@ class BackupExchange(Exchange):
     """An exchange by `Server(backup_workers=b)`. What others have beyond `Exchange`:
 
     - The root adds nothing before `N - b` members (itself among them) have sent a first piece, and all have
-      acknowledged the use before. Then the others are dropped, and what they have sent or send is forgotten.
+      acknowledged the use before; the first use of a view has all. Then the others are dropped, and what they
+      have sent or send is forgotten. A sum is extrapolated to N contributions: divided by their share of N.
     - A member acknowledges a use when it has the result, and again when a piece of the result is repeated.
     """
 
@@ -39,7 +40,8 @@ class BackupExchange(Exchange):
         super().__init__(algorithm, group, numbers, first=first, mean=mean, retry_s=retry_s)
         self._wanted = max(1, len(group.members) - algorithm.backup_workers) - 1  # beside the root
         self._arrived: list[int] = []  # ranks in the use under way, in the order of their first pieces
-        self._unacked: set[int] = set()  # members that have not acknowledged the last use
+        # Members that have not acknowledged the last use; before the first one, all, who may not be there yet.
+        self._unacked = set(range(1, len(group.members)))
 
     @property
     def decided(self) -> bool:
@@ -113,5 +115,5 @@ class BackupExchange(Exchange):
         """The root repeats a piece of the last result to those that have not acknowledged it."""
         super()._ask(use, effects)
         for rank in sorted(self._unacked):
-            assert self._last is not None
-            effects.append(self._final(self._last, 0, rank))
+            if self._last is not None:
+                effects.append(self._final(self._last, 0, rank))

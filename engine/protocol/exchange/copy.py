@@ -82,7 +82,7 @@ class CopySource:
 
 
 class CopyTarget:
-    """A member that gets the vectors of another one."""
+    """A member that gets the vectors of another one, the `source`."""
 
     def __init__(
         self,
@@ -105,7 +105,8 @@ class CopyTarget:
             retry_s: seconds without a piece after which missing ones are asked for again.
         """
         assert source in group.ranks and source != group.me, source
-        self._group, self._source, self._number = group, source, number
+        self.source: Final = source
+        self._group, self._number = group, number
         self._pieces, self._retry_s = _pieces(spans, item_bytes), retry_s
         self._have = bytearray(len(self._pieces))
         self._asked = 0  # pieces below were asked for
@@ -162,8 +163,8 @@ class CopyTarget:
         ):
             return None  # late, and without effect
         reason = self._group.rejection_reason(event.sender, event.incarnation)
-        if reason is None and event.sender != self._source:
-            reason = f"'{self._source}' is the source of this copy"
+        if reason is None and event.sender != self.source:
+            reason = f"'{self.source}' is the source of this copy"
         if reason is None and message.piece >= len(self._pieces):
             reason = f"piece {message.piece} of a copy of {len(self._pieces)}"
         if reason is None and payload_bytes(event.payload) != self._pieces[message.piece][1]:
@@ -186,7 +187,7 @@ class CopyTarget:
     def _request(self, pieces: Sequence[int]) -> Send:
         group = self._group
         return Send(
-            self._source, ChunkRequest(group.view, group.exchange, self._number, (), ranges_of(pieces))
+            self.source, ChunkRequest(group.view, group.exchange, self._number, (), ranges_of(pieces))
         )
 
     def validate(self) -> None:

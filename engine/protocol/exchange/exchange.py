@@ -44,7 +44,7 @@ class AddChunk:
 
     span: Span
     payload: object
-    divisor: int = 1
+    divisor: float = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ class Exchange:
         return tuple(self._group.members[rank].name for rank in sorted(missing))
 
     def begin(self, number: int, span: Span, now: float) -> list[ExchangeEffect]:
-        """Begins the use of this number, the `next` one: the span holds this member's contribution.
+        """Begins a use: the span holds this member's contribution.
 
         Args:
-            number: of the use.
+            number: of the use: `next`, or above; the same on all members.
             span: of one of this member's vectors, in which the result will be.
             now: seconds, the host's monotonic clock.
         """
-        assert self._use is None and number == self.next, (self.under_way, number, self.next)
+        assert self._use is None and number >= self.next, (self.under_way, number, self.next)
         self.next = number + 1
         assert span.stop - span.start == self._numbers.length, (span, self._numbers)
         n = len(self._pieces)
@@ -174,7 +174,8 @@ class Exchange:
                 self._complete(use, piece, effects)
         early, self._early = self._early, {}
         for event in early.values():
-            self._take(use, event, effects)
+            if getattr(event.message, "number", None) == number:
+                self._take(use, event, effects)
         self._begun(use, effects)
         self._advance(use, effects)
         return effects
@@ -260,8 +261,7 @@ class Exchange:
         while added < len(adds) and (piece, adds[added]) in use.held:
             payload = use.held.pop((piece, adds[added]))
             added += 1
-            last = self._mean and is_root and added == len(adds)
-            divisor = len(self._group.members) - len(use.dropped) if last else 1
+            divisor = self._divisor(use) if is_root and added == len(adds) else 1
             effects.append(AddChunk(self._span(use, piece), payload, divisor))
             if added == len(adds):
                 self._complete(use, piece, effects)
@@ -363,6 +363,12 @@ class Exchange:
             if rank in self._routes[piece].copies_to and use.final[piece]:
                 effects.append(self._final(use, piece, rank))
         self.repeats += len(effects) - before
+
+    def _divisor(self, use: Use) -> float:
+        """The divisor of a sum: contributions, for the mean; for the sum, their share of the members."""
+        members = len(self._group.members)
+        counted = members - len(use.dropped)
+        return counted if self._mean else counted / members
 
     # What a subclass adds
 
