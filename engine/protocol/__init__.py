@@ -11,7 +11,8 @@
 - A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch
   method's `commands` and sums gradients (`evaluation`, `sum_tree`).
 - The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
-  `coordinator_effects`, `membership` (liveness), `host_registry`, `checkpointing` and `wait_graph`.
+  `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
+  changes), `seats` (who takes part), `checkpointing` and `wait_graph`.
   `downpour_coordinator` and `sandblaster_coordinator` derive from it; the latter has a `journaled_method`,
   a `command_tracker`, a `work_scheduler` over a `work_queue`, and `recovery`.
 

@@ -57,6 +57,8 @@ class Coordinator(HostLifecycle):
         self._next_round_at = _NEVER
         self._stop_at = _NEVER
         self._round_is_last = False  # the round under way began when all of the work was done
+        self._replaced: Final[dict[str, HostRecord]] = {}  # shards whose lease has to end before
+        self._unresponsive: Final[dict[str, HostRecord]] = {}  # shards that were replaced for that in a row
 
     @property
     def lost(self) -> int:
@@ -177,8 +179,9 @@ class Coordinator(HostLifecycle):
 
     def _relaunch(self, hosts: Sequence[HostRecord], reason: str, now: float) -> Restart:
         for host in hosts:
-            self._membership.forget(host.name)
-        started = tuple(host.relaunch(now) for host in hosts)
+            self._end_host(host, host.state, now)
+            self._replaced.pop(host.name, None)
+        started = tuple(self._registry.relaunch(host, now) for host in hosts)
         return Restart(started, self._checkpoints.committed, reason)
 
     def _shard_died(self, host: HostRecord) -> str:
@@ -193,7 +196,7 @@ class Coordinator(HostLifecycle):
 
     def _watch_answers(self, now: float) -> list[CoordinatorEffect]:
         """Looks for a shard that has left a part without an answer for too long."""
-        for old in self._registry.shards:
+        for old in self._replaced.values():
             if old.replaced is not None and now >= old.replaced[0]:
                 return self._lose(old, old.replaced[1], now)
         hosts, limit_s = self._registry.hosts, self._timeouts.answer_s
@@ -227,18 +230,20 @@ class Coordinator(HostLifecycle):
                 f"replacements: {why}; look at what it printed, and at the network between these hosts"
             )
         self._membership.revoke(shard.name)
+        self._replaced[shard.name] = self._unresponsive[shard.name] = shard
         shard.replaced = now + self._timeouts.heartbeats.dead_s, why
         return [Warn(f"{shard.name}: {why}; it is replaced when its lease has ended")]
 
     def _shards_answer(self) -> None:
-        for shard in self._registry.shards:
+        for shard in self._unresponsive.values():
             shard.unresponsive = 0
+        self._unresponsive.clear()
 
     def _waits_for_shard(self, replica: ReplicaRecord) -> bool:
         """Returns whether a replica stands still because of a shard."""
-        parts, hosts = {part.name for part in replica.parts}, self._registry.hosts
+        hosts = self._registry.hosts
         return not self._registry.shards_ready or any(
-            part in parts and hosts[other].replica is None for part, other, _ in self._waits
+            hosts[other].replica is None for part in replica.parts for other in self._waits.of(part.name)
         )
 
     def _restart_stalled(self, replica: ReplicaRecord, what: str, now: float) -> list[CoordinatorEffect]:
@@ -256,7 +261,7 @@ class Coordinator(HostLifecycle):
             if self.phase is not Phase.OVER:
                 effects += watch(now)
         if self.phase is not Phase.OVER:
-            effects += self._registry.publish_again(now, self._timeouts.retry_s)
+            effects += self._directories.repeat(now, self._timeouts.retry_s)
         return effects
 
     def _stop_requested(self, now: float) -> list[CoordinatorEffect]:

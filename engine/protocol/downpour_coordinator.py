@@ -7,7 +7,10 @@ Source: DistBelief, section 4.1.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
+
+from typing_extensions import override
 
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
@@ -54,22 +57,23 @@ class DownpourCoordinator(Coordinator):
             )
         super().__init__(topology, settings, done=done, steps=steps)
         self._steps: Final = steps
+        self._working: Final = {r.index for r in self._registry.replicas if r.parts}
+        self._checked_under = 0  # the directory under which the others are known to be complete
+        self._looks: Final[deque[tuple[float, ReplicaRecord]]] = deque()  # when a replica is looked at
 
     @property
     def steps_done(self) -> tuple[int, ...]:
         """Steps of each replica that all of its parts have reported."""
         return tuple(replica.steps_done for replica in self._registry.replicas)
 
+    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        return self._begin(replica, now)
+
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        effects: list[CoordinatorEffect] = []
-        for replica in self._registry.replicas:
-            effects += self._begin(replica, now)
-        return effects + self._finish_if_complete(now)
+        return self._finish_if_complete(now)
 
     def _begin(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        if replica.begun or not replica.parts:
-            return []
-        if any(part.state is not HostState.READY or not part.is_informed for part in replica.parts):
+        if replica.begun or not replica.is_ready or any(not part.is_informed for part in replica.parts):
             return []
         # Every part repeats the steps that any shard lacks; each leaves out what its own shards have.
         known = [part.continues for part in replica.parts if part.continues is not None]
@@ -77,7 +81,8 @@ class DownpourCoordinator(Coordinator):
         for part in replica.parts:
             part.step = replica.step
         replica.begun = True
-        replica.asked_at = replica.progress_at = now
+        replica.progress_at = now
+        self._look_later(replica, now)
         begin = [Send(part.name, Begin(replica.step, self._steps)) for part in replica.parts]
         again = [Warn(f"replica {replica.index} begins again at step {replica.step}")]
         return [*(again if replica.restarted else ()), *begin]
@@ -95,7 +100,8 @@ class DownpourCoordinator(Coordinator):
                 return self._report(host, replica, message, now)
             case Finished(step=step, directory=directory) if replica is not None:
                 host.acknowledged, host.step = True, max(host.step, min(step, self._steps))
-                host.finished = max(host.finished, min(directory, self._registry.revision))
+                host.finished = max(host.finished, min(directory, self._directories.revision))
+                self._check(replica)
                 return self._finish_if_complete(now)
             case LostPushes(part=part, pushes=pushes) if self._checkpoints.found(host.name, message):
                 return [Warn(f"{host.name} came back without {pushes} acknowledged pushes of {part}")]
@@ -127,7 +133,18 @@ class DownpourCoordinator(Coordinator):
 
     @property
     def _is_complete(self) -> bool:
-        return all(replica.is_complete(self._shards_revision) for replica in self._registry.replicas)
+        """Whether all replicas are complete. All are looked at again only where a shard is new."""
+        if self._checked_under != self._shards_revision:
+            self._checked_under = self._shards_revision
+            for replica in self._registry.replicas:
+                self._check(replica)
+        return not self._working
+
+    def _check(self, replica: ReplicaRecord) -> None:
+        if replica.is_complete(self._shards_revision):
+            self._working.discard(replica.index)
+        else:
+            self._working.add(replica.index)
 
     # Checkpoints.
 
@@ -155,17 +172,24 @@ class DownpourCoordinator(Coordinator):
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         replica.begun, replica.restarted = False, True
-        return [
-            Warn(f"{reason}; replica {replica.index} is started again"),
-            self._relaunch(replica.parts, reason, now),
-        ]
+        again = self._relaunch(replica.parts, reason, now)
+        self._check(replica)
+        return [Warn(f"{reason}; replica {replica.index} is started again"), again]
+
+    @override
+    def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
+        super()._end_host(host, state, now)
+        replica = self._registry.replica_of(host)
+        if replica is not None:
+            self._check(replica)
 
     # Time.
 
     def _watch_work(self, now: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        for replica in self._registry.replicas:
-            effects += self._watch_replica(replica, now)
+        while self._looks and self._looks[0][0] <= now:
+            at, replica = self._looks.popleft()
+            effects += self._watch_replica(replica, now) if at == replica.look_at else []
         effects += self._finish_if_complete(now)
         due_at = self._checkpoints.retry_at if self.phase is Phase.STOPPING else self._next_round_at
         none = self._checkpoints.round is None and self.phase in (Phase.RUNNING, Phase.STOPPING)
@@ -180,11 +204,13 @@ class DownpourCoordinator(Coordinator):
             replica.excused_at = now
         if now - max(replica.progress_at, replica.excused_at) >= replica.stall_s:
             return self._restart_stalled(replica, "step reported", now)
-        if now - replica.asked_at < self._timeouts.retry_s:
-            return []
-        replica.asked_at = now
+        self._look_later(replica, now)
         begin = Begin(replica.step, self._steps)
         return [Send(part.name, begin) for part in replica.parts if not part.acknowledged]
+
+    def _look_later(self, replica: ReplicaRecord, now: float) -> None:
+        replica.look_at = now + self._timeouts.retry_s
+        self._looks.append((replica.look_at, replica))
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
@@ -195,4 +221,6 @@ class DownpourCoordinator(Coordinator):
             for part in replica.parts:
                 assert part.step >= replica.step or not replica.begun, (replica.index, part)
             assert not replica.begun or self.phase is not Phase.LAUNCHING, replica
+            if self._checked_under == self._shards_revision:
+                assert (replica.index in self._working) != replica.is_complete(self._checked_under), replica
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None

@@ -27,13 +27,14 @@ from partita.engine.protocol.coordinator_effects import (
     Starting,
     Warn,
 )
+from partita.engine.protocol.directories import Directories
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.failure import bounded, sentence
 from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
 from partita.engine.protocol.membership import Membership, Recovered, Suspected
+from partita.engine.protocol.seats import Seats
 from partita.engine.protocol.wait_graph import PROGRESS_MESSAGES, WaitGraph
 
-_STARTING: Final = (HostState.LAUNCHED, HostState.PREPARING)
 _MOST_STUCK: Final = 2
 """Times that a host may have a computation that does not end."""
 
@@ -55,6 +56,7 @@ class HostLifecycle(ABC):
 
     Attributes:
         phase: the run's.
+        seats: the replicas of which all parts are ready and at work.
     """
 
     def __init__(self, registry: HostRegistry, settings: RunSettings) -> None:
@@ -63,20 +65,27 @@ class HostLifecycle(ABC):
         self._settings: Final = settings
         self._timeouts: Final = settings.timeouts
         self._membership: Final = Membership(self._timeouts.heartbeats)
+        self._directories: Final = Directories(registry)
+        self.seats: Final = Seats()
+        self._least: Final = sum(bool(replica.parts) for replica in registry.replicas)
         self._shards_revision = 0  # the first directory with the present shards
         self._waits: Final = WaitGraph()
 
     @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
         """(host, for what, since when in seconds) of each wait, for status lines and errors."""
-        starting = (host for host in self._registry.present() if host.state in _STARTING)
+        starting = self._registry.starting.values()
         return tuple((host.name, host.state.value, host.since) for host in starting)
 
     # Hooks.
 
     @abstractmethod
+    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        """Assigns work to a replica whose parts have all become ready, once the run has begun."""
+
+    @abstractmethod
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        """Assigns work when a host has become ready, once all have been."""
+        """Goes on with what had to wait: a shard has become ready, or a host that is not needed has ended."""
 
     @abstractmethod
     def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
@@ -113,7 +122,7 @@ class HostLifecycle(ABC):
         if not hosts:
             return self._end(complete=True)
         for host in hosts:
-            host.since = now
+            self._registry.move(host, HostState.LAUNCHED, now)
         return [Restart(tuple((host.name, host.incarnation) for host in hosts), None, "the run starts")]
 
     def _process_event(self, event: Died | Launched | ProcessStarted, now: float) -> list[CoordinatorEffect]:
@@ -124,9 +133,10 @@ class HostLifecycle(ABC):
             case Died(reason=reason):
                 return self._died(host, reason or "its process ended", now)
             case Launched() if host.state is HostState.LAUNCHED:
-                host.public_key, host.machine, host.since = event.public_key, event.machine, now
+                host.public_key, host.machine = event.public_key, event.machine
+                self._registry.move(host, HostState.LAUNCHED, now)
             case ProcessStarted():
-                self._alive(host, now)
+                self._registry.alive(host, now)
         return []
 
     def _received(self, event: Received, now: float) -> list[CoordinatorEffect]:
@@ -171,12 +181,11 @@ class HostLifecycle(ABC):
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
             case m.DirectoryAck(revision=revision):
-                host.informed = max(host.informed, min(revision, self._registry.revision))
+                self._directories.acknowledge(host, revision)
             case m.Hello():
                 return self._hello(host, message, now)
             case m.SetUpProgress(compiled=compiled):
-                host.compiled = max(host.compiled, compiled)
-                self._alive(host, now)
+                self._registry.alive(host, now, compiled=compiled)
             case m.Ready():
                 return self._ready(host, now)
             case m.WaitReport(host=other, what=what, waited_s=waited_s):
@@ -189,12 +198,6 @@ class HostLifecycle(ABC):
                     self._waits.clear(host.name)
                 return self._work_message(host, message, now)
         return []
-
-    @staticmethod
-    def _alive(host: HostRecord, now: float) -> None:
-        """Notes a sign of life; a starting host's deadline counts from here."""
-        if host.state in _STARTING:
-            host.runs, host.since = True, now
 
     def _hello(self, host: HostRecord, hello: m.Hello, now: float) -> list[CoordinatorEffect]:
         for key, ours in self._settings.versions.items():
@@ -209,25 +212,53 @@ class HostLifecycle(ABC):
             return [task]
         if host.state is not HostState.LAUNCHED:
             return []
-        host.state, host.since, host.endpoint, host.runs = HostState.PREPARING, now, hello.endpoint, True
-        if host.replica is None:
-            self._shards_revision = self._registry.revision + 1
-        # The directory is sent for the first time when all hosts are there, then after each change.
-        if self._registry.revision == 0 and not self._registry.all_in(HostState.PREPARING, HostState.READY):
-            return [task]
-        return [task, *self._registry.publish(now)]
+        self._registry.alive(host, now)
+        self._registry.move(host, HostState.PREPARING, now)
+        host.endpoint = hello.endpoint
+        return [task, *self._publish(host, now)]
+
+    def _publish(self, host: HostRecord, now: float) -> list[Send]:
+        """Sends the address of a host after its Hello: first when all are there, then of whole replicas."""
+        registry, publish = self._registry, self._directories.publish
+        replica = registry.replica_of(host)
+        if replica is None:
+            self._shards_revision = self._directories.revision + 1
+        if not self._directories.revision:
+            if registry.reachable_shards < len(registry.shards) or registry.reachable_replicas < self._least:
+                return []
+            return publish((*registry.shards, *registry.parts_of_reachable()), now)
+        if replica is None:
+            return publish((host,), now)
+        return publish(replica.parts, now) if replica.is_reachable else []
 
     def _ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
         if host.state is not HostState.PREPARING:
             return []
-        host.state, host.since = HostState.READY, now
+        self._registry.move(host, HostState.READY, now)
         self._membership.watch(host.name, host.incarnation, now)
-        if self.phase is Phase.LAUNCHING and self._registry.all_in(HostState.READY):
-            self.phase = Phase.RUNNING
-            self._all_ready(now)
-        elif host.replica is None:
+        if self.phase is Phase.LAUNCHING:
+            return self._begin_run(now)
+        replica = self._registry.replica_of(host)
+        if replica is None:
             self._shard_is_back(now)
-        return self._go_on(now) if self.phase is not Phase.LAUNCHING else []
+            return self._go_on(now)
+        return self._join(replica, now) if replica.is_ready else []
+
+    def _begin_run(self, now: float) -> list[CoordinatorEffect]:
+        """Begins the run when the shards and enough replicas are ready."""
+        registry = self._registry
+        if not registry.shards_ready or registry.ready_replicas < self._least:
+            return []
+        self.phase = Phase.RUNNING
+        self._all_ready(now)
+        effects: list[CoordinatorEffect] = []
+        for replica in registry.replicas:
+            effects += self._join(replica, now) if replica.is_ready else []
+        return effects + self._go_on(now)
+
+    def _join(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        self.seats.join(replica.index, (part.incarnation for part in replica.parts))
+        return self._joined(replica, now)
 
     # Death.
 
@@ -260,7 +291,7 @@ class HostLifecycle(ABC):
     def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         self._membership.forget(host.name)
         if self._is_dispensable(host):
-            host.state = HostState.GONE
+            self._end_host(host, HostState.GONE, now)
             if host.replica is None:
                 return [Warn(f"{host.name}: {reason}; no last checkpoint was taken"), *self._end()]
             return [Warn(f"{host.name}: {reason}; its work was done"), *self._go_on(now)]
@@ -268,6 +299,15 @@ class HostLifecycle(ABC):
         if replica is None:
             return self._restart_shard(host, reason, now)
         return self._restart_replica(replica, f"{host.name}: {reason}", now)
+
+    def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
+        """Notes that no process of a host runs any more."""
+        self._membership.forget(host.name)
+        self._directories.withdraw(host)
+        self._waits.clear(host.name)
+        if host.replica is not None:
+            self.seats.leave(host.replica)
+        self._registry.move(host, state, now)
 
     # Time.
 
@@ -288,10 +328,9 @@ class HostLifecycle(ABC):
 
     def _watch_starts(self, now: float) -> list[CoordinatorEffect]:
         """Reports the hosts' start until the run has begun, and looks for one that takes too long."""
-        limit_s, hosts = self._timeouts.start_s, list(self._registry.present())
-        for host in hosts:
-            if host.state not in _STARTING or now - host.since < limit_s:
-                continue
+        limit_s, registry = self._timeouts.start_s, self._registry
+        host = next(iter(registry.starting.values()), None)  # the one without a sign of life for longest
+        if host is not None and now - host.since >= limit_s:
             silence = f"no sign of life for {now - host.since:.0f} s while {host.doing}"
             if self.phase is not Phase.LAUNCHING:  # an earlier process could start: only this one is stuck
                 return self._died(host, silence, now)
@@ -301,9 +340,8 @@ class HostLifecycle(ABC):
             )
         if self.phase is not Phase.LAUNCHING:
             return []
-        ready = sum(host.state is HostState.READY for host in hosts)
-        running = sum(host.runs for host in hosts)
-        return [Starting(len(hosts), running, ready, sum(host.compiled for host in hosts))]
+        ready = registry.counts[HostState.READY]
+        return [Starting(registry.n_present, registry.running, ready, registry.compiled)]
 
     # End.
 
@@ -320,6 +358,12 @@ class HostLifecycle(ABC):
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         self._membership.validate()
+        self._registry.validate()
+        self._directories.validate()
+        for index, incarnations in self.seats.seated.items():
+            replica = self._registry.replicas[index]
+            known = tuple(part.incarnation for part in replica.parts)
+            assert replica.is_ready and known == incarnations, (replica, incarnations)
         watched, over = self._membership.watched, self.phase is Phase.OVER
         for host in self._registry.hosts.values():
             assert (host.name in watched) == (host.state is HostState.READY) or over, host

@@ -1,14 +1,16 @@
-"""The coordinator's records of each host and each replica, without decisions."""
+"""The coordinator's records of each host and each replica, without decisions.
+
+Counts are kept with every change of a state, so that no question about the whole run looks at all hosts.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from partita.engine.protocol.coordinator_effects import ProcessId
-from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Directory, Peer
 from partita.engine.protocol.names import Topology
 
 
@@ -19,6 +21,12 @@ class HostState(Enum):
     PREPARING = "Ready, after its task"
     READY = "nothing"
     GONE = "nothing, it has ended and is not needed"
+    AWAY = "the next wave, its replica has left"
+
+
+_STARTING = (HostState.LAUNCHED, HostState.PREPARING)
+_REACHABLE = (HostState.PREPARING, HostState.READY)
+_ENDED = (HostState.GONE, HostState.AWAY)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,22 +49,12 @@ class HostRecord:
     is_informed: bool = False  # it has reported that
     acknowledged: bool = False  # a report has come: Begin need not be repeated
     finished: int = -1  # the directory under which it reported Finished
-    informed: int = 0  # the directory that it has
+    sent: int = 0  # the directory that was sent to it last, ...
+    informed: int = 0  # ... and the one that it has acknowledged
     deaths: int = 0  # in a row, without getting further
     unresponsive: int = 0  # replacements in a row because it did not answer (shards)
     replaced: tuple[float, str] | None = None  # when, and why: its lease has to end before
     failed: tuple[int, ...] = ()  # the incarnations that reported an error
-
-    def relaunch(self, now: float) -> ProcessId:
-        """Resets the record to the next incarnation, which is not known to run."""
-        self.incarnation += 1
-        self.state, self.since = HostState.LAUNCHED, now
-        self.public_key = self.endpoint = self.machine = ""
-        self.acknowledged, self.finished, self.informed = False, -1, 0
-        self.continues, self.is_informed = None, False
-        self.replaced = None
-        self.runs, self.compiled = False, 0
-        return self.name, self.incarnation
 
     @property
     def doing(self) -> str:
@@ -68,7 +66,12 @@ class HostRecord:
     @property
     def is_reachable(self) -> bool:
         """Whether its endpoint is known."""
-        return self.state in (HostState.PREPARING, HostState.READY)
+        return self.state in _REACHABLE
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no process of it runs or is awaited."""
+        return self.state in _ENDED
 
 
 @dataclass(slots=True, eq=False)
@@ -84,9 +87,26 @@ class ReplicaRecord:
     parts: tuple[HostRecord, ...] = ()
     begun: bool = False
     restarted: bool = False
-    asked_at: float = 0.0
+    look_at: float = 0.0  # when it is looked at next
     progress_at: float = 0.0
     excused_at: float = float("-inf")  # when it last waited for a shard: it could not get on
+    reachable: int = 0  # parts
+    ready: int = 0  # parts
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the endpoints of all of its parts are known."""
+        return 0 < len(self.parts) == self.reachable
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of its parts are ready."""
+        return 0 < len(self.parts) == self.ready
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has left an elastic run, until the next wave."""
+        return bool(self.parts) and self.parts[0].state is HostState.AWAY
 
     @property
     def steps_done(self) -> int:
@@ -100,13 +120,31 @@ class ReplicaRecord:
 
 @dataclass(slots=True, eq=False)
 class HostRegistry:
-    """All hosts by name: shards first, then parts by replica and machine."""
+    """All hosts by name: shards first, then parts by replica and machine.
+
+    Attributes:
+        shards, replicas, hosts: the records.
+        starting: hosts that are not ready yet, the one without a sign of life for longest first.
+        counts: hosts in each state.
+        ready_shards: shards that are ready.
+        reachable_shards: shards whose endpoints are known.
+        ready_replicas: replicas of which all parts are ready.
+        reachable_replicas: replicas of which the endpoints of all parts are known.
+        running: hosts that have not ended, and whose process is known to run.
+        compiled: functions that they have compiled.
+    """
 
     shards: tuple[HostRecord, ...]
     replicas: tuple[ReplicaRecord, ...]
     hosts: dict[str, HostRecord] = field(default_factory=dict)
-    revision: int = 0
-    published_at: float = 0.0
+    starting: dict[str, HostRecord] = field(default_factory=dict)
+    counts: Counter[HostState] = field(default_factory=Counter)
+    ready_shards: int = 0
+    reachable_shards: int = 0
+    ready_replicas: int = 0
+    reachable_replicas: int = 0
+    running: int = 0
+    compiled: int = 0
 
     @classmethod
     def of(
@@ -140,12 +178,68 @@ class HostRegistry:
         registry = cls(shards, replicas)
         registry.hosts = {host.name: host for host in shards}
         registry.hosts |= {host.name: host for replica in replicas for host in replica.parts}
+        registry.starting = dict(registry.hosts)
+        registry.counts[HostState.LAUNCHED] = len(registry.hosts)
         return registry
+
+    # Changes.
+
+    def move(self, host: HostRecord, state: HostState, now: float) -> None:
+        """Gives a host another state, since `now` (seconds)."""
+        before, host.state, host.since = host.state, state, now
+        self.counts[before] -= 1
+        self.counts[state] += 1
+        self.starting.pop(host.name, None)
+        if state in _STARTING:
+            self.starting[host.name] = host
+        ready = (state is HostState.READY) - (before is HostState.READY)
+        reachable = (state in _REACHABLE) - (before in _REACHABLE)
+        if host.has_ended:
+            self._forget_process(host)
+        replica = self.replica_of(host)
+        if replica is None:
+            self.ready_shards += ready
+            self.reachable_shards += reachable
+            return
+        was_ready, was_reachable = replica.is_ready, replica.is_reachable
+        replica.ready += ready
+        replica.reachable += reachable
+        self.ready_replicas += replica.is_ready - was_ready
+        self.reachable_replicas += replica.is_reachable - was_reachable
+
+    def alive(self, host: HostRecord, now: float, *, compiled: int = 0) -> None:
+        """Notes a sign of life of a host that starts."""
+        if host.state not in _STARTING:
+            return
+        self.running += not host.runs
+        host.runs, host.since = True, now
+        self.compiled += max(compiled - host.compiled, 0)
+        host.compiled = max(host.compiled, compiled)
+        self.starting.pop(host.name)
+        self.starting[host.name] = host
+
+    def relaunch(self, host: HostRecord, now: float) -> ProcessId:
+        """Resets a record to the next incarnation, which is not known to run."""
+        host.incarnation += 1
+        self._forget_process(host)
+        self.move(host, HostState.LAUNCHED, now)
+        host.public_key = host.endpoint = host.machine = ""
+        host.acknowledged, host.finished, host.sent, host.informed = False, -1, 0, 0
+        host.continues, host.is_informed = None, False
+        host.replaced = None
+        return host.name, host.incarnation
+
+    def _forget_process(self, host: HostRecord) -> None:
+        self.running -= host.runs
+        self.compiled -= host.compiled
+        host.runs, host.compiled = False, 0
+
+    # Questions.
 
     def current(self, name: str, incarnation: int) -> HostRecord | None:
         """Returns the host, if this is its newest process and it has not ended."""
         host = self.hosts.get(name)
-        if host is None or host.incarnation != incarnation or host.state is HostState.GONE:
+        if host is None or host.incarnation != incarnation or host.has_ended:
             return None
         return host
 
@@ -154,48 +248,38 @@ class HostRegistry:
         return self.replicas[host.replica] if host.replica is not None else None
 
     def present(self) -> Iterator[HostRecord]:
-        """Returns every host that has not ended for good."""
-        return (host for host in self.hosts.values() if host.state is not HostState.GONE)
+        """Returns every host that has not ended."""
+        return (host for host in self.hosts.values() if not host.has_ended)
 
     def reachable(self) -> Iterator[HostRecord]:
         """Returns every host whose endpoint is known."""
         return (host for host in self.hosts.values() if host.is_reachable)
 
-    def all_in(self, *states: HostState) -> bool:
-        """Returns whether all hosts that have not ended are in one of these states."""
-        return all(host.state in states for host in self.present())
+    def parts_of_reachable(self) -> Iterator[HostRecord]:
+        """Returns the parts of every replica of which all endpoints are known."""
+        return (part for replica in self.replicas if replica.is_reachable for part in replica.parts)
+
+    @property
+    def n_present(self) -> int:
+        """The number of hosts that have not ended."""
+        return len(self.hosts) - self.counts[HostState.GONE] - self.counts[HostState.AWAY]
 
     @property
     def shards_ready(self) -> bool:
         """Whether every shard is ready."""
-        return all(shard.state is HostState.READY for shard in self.shards)
+        return self.ready_shards == len(self.shards)
 
-    def publish(self, now: float) -> list[Send]:
-        """Sends a new revision of the directory to every host."""
-        self.revision += 1
-        self.published_at = now
-        return [self._directory(host) for host in self.reachable()]
-
-    def publish_again(self, now: float, retry_s: float) -> list[Send]:
-        """Repeats the revision to hosts that have not acknowledged it."""
-        if now - self.published_at < retry_s:
-            return []
-        behind = [host for host in self.reachable() if host.informed < self.revision]
-        if behind:
-            self.published_at = now
-        return [self._directory(host) for host in behind]
-
-    def _directory(self, receiver: HostRecord) -> Send:
-        """Returns the directory of a host: a part's own replica and the shards, or all parts for a shard."""
-        peers = tuple(
-            Peer(host.name, host.incarnation, host.endpoint, host.public_key, host.machine)
-            for host in self.reachable()
-            if host is not receiver and self._are_connected(receiver, host)
-        )
-        return Send(receiver.name, Directory(peers, self.revision))
-
-    @staticmethod
-    def _are_connected(receiver: HostRecord, other: HostRecord) -> bool:
-        if receiver.replica is None or other.replica is None:
-            return receiver.replica is not other.replica
-        return receiver.replica == other.replica
+    def validate(self) -> None:
+        """Checks the counts. Raises AssertionError."""
+        hosts = self.hosts.values()
+        assert self.counts == Counter(host.state for host in hosts), self.counts
+        assert self.starting.keys() == {host.name for host in hosts if host.state in _STARTING}
+        assert self.ready_shards == sum(shard.state is HostState.READY for shard in self.shards)
+        assert self.reachable_shards == sum(shard.is_reachable for shard in self.shards)
+        for replica in self.replicas:
+            assert replica.ready == sum(part.state is HostState.READY for part in replica.parts), replica
+            assert replica.reachable == sum(part.is_reachable for part in replica.parts), replica
+        assert self.ready_replicas == sum(replica.is_ready for replica in self.replicas)
+        assert self.reachable_replicas == sum(replica.is_reachable for replica in self.replicas)
+        assert self.running == sum(host.runs for host in hosts), self.running
+        assert self.compiled == sum(host.compiled for host in hosts), self.compiled

@@ -11,6 +11,9 @@ in queues, and even if only one direction of the network works.
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections import deque
 from collections.abc import KeysView
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -77,13 +80,16 @@ MembershipEvent: TypeAlias = Received | Tick
 MembershipEffect: TypeAlias = Send | Suspected | Recovered | Died
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Member:
+    name: str
     incarnation: int
     received_at: float
+    look_at: float = 0.0  # when its silence is looked at; other entries of the heap are old
     clock: float | None = None
     suspected: bool = False
     leased: bool = True
+    watched: bool = True
 
 
 class Membership:
@@ -92,21 +98,30 @@ class Membership:
     A host is `watch`ed from when it is ready: before that the host may compile for long, within a deadline of
     the coordinator. `Died` is both the decision made here and a supervisor's report of a process that has
     ended; either way the coordinator `forget`s the host.
+
+    A message costs the same however many hosts there are, and a tick looks only at those that are due.
     """
 
     def __init__(self, heartbeats: HeartbeatPolicy | None = None) -> None:
         self.heartbeats = heartbeats or DEFAULT_HEARTBEATS
         self._members: dict[str, _Member] = {}
-        self._next_heartbeat = float("-inf")
+        self._beats: deque[tuple[float, _Member]] = deque()  # when the next heartbeat is due, ascending
+        self._looks: list[tuple[float, int, _Member]] = []  # a heap
+        self._counter = itertools.count()
         self._last_tick: float | None = None
 
     def watch(self, name: str, incarnation: int, now: float) -> None:
         """Expects messages of this incarnation from now on, and sends it heartbeats."""
-        self._members[name] = _Member(incarnation, now)
+        self.forget(name)
+        self._members[name] = member = _Member(name, incarnation, now)
+        self._beats.appendleft((float("-inf"), member))  # the first one with the next tick
+        self._look_later(member)
 
     def forget(self, name: str) -> None:
         """Expects no messages of this host any more."""
-        self._members.pop(name, None)
+        member = self._members.pop(name, None)
+        if member is not None:
+            member.watched = False
 
     def revoke(self, name: str) -> None:
         """Stops renewing this host's lease: `lease_s` from now the host may have no effect any more."""
@@ -138,28 +153,40 @@ class Membership:
                 effects.append(Send(event.sender, Heartbeat(member.incarnation, clock=member.clock)))
         if member.suspected:
             member.suspected = False
+            self._look_later(member)
             effects.append(Recovered(event.sender, silent_s))
         return effects
+
+    def _look_later(self, member: _Member) -> None:
+        """Looks at a member's silence when it would next be suspected or dead."""
+        limit_s = self.heartbeats.dead_s if member.suspected else self.heartbeats.suspect_s
+        member.look_at = member.received_at + limit_s
+        heapq.heappush(self._looks, (member.look_at, next(self._counter), member))
 
     def _tick(self, now: float) -> list[MembershipEffect]:
         self._leave_out_own_pause(now)
         effects: list[MembershipEffect] = []
-        beats = now >= self._next_heartbeat
-        if beats:
-            self._next_heartbeat = now + self.heartbeats.heartbeat_s
-        for name, member in list(self._members.items()):
-            silent_s = now - member.received_at
-            if silent_s >= self.heartbeats.dead_s:
-                self.forget(name)
-                effects.append(Died(name, member.incarnation, f"silent for {silent_s:.1f} s"))
-                continue
-            if silent_s >= self.heartbeats.suspect_s and not member.suspected:
-                member.suspected = True
-                effects.append(Suspected(name, silent_s))
-            if beats:
+        while self._looks and self._looks[0][0] <= now:
+            at, _, member = heapq.heappop(self._looks)
+            if member.watched and at == member.look_at:
+                effects += self._look(member, now)
+        while self._beats and self._beats[0][0] <= now:
+            _, member = self._beats.popleft()
+            if member.watched:
                 clock = member.clock if member.leased else None
-                effects.append(Send(name, Heartbeat(member.incarnation, clock=clock)))
+                effects.append(Send(member.name, Heartbeat(member.incarnation, clock=clock)))
+                self._beats.append((now + self.heartbeats.heartbeat_s, member))
         return effects
+
+    def _look(self, member: _Member, now: float) -> list[MembershipEffect]:
+        silent_s, policy = now - member.received_at, self.heartbeats
+        if now >= member.received_at + policy.dead_s:
+            self.forget(member.name)
+            return [Died(member.name, member.incarnation, f"silent for {silent_s:.1f} s")]
+        newly = not member.suspected and now >= member.received_at + policy.suspect_s
+        member.suspected = member.suspected or newly
+        self._look_later(member)
+        return [Suspected(member.name, silent_s)] if newly else []
 
     def _leave_out_own_pause(self, now: float) -> None:
         """Leaves out a pause of the coordinator itself, in which it received nothing.
@@ -174,8 +201,11 @@ class Membership:
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
+        looks = {id(member) for at, _, member in self._looks if at == member.look_at and member.watched}
+        beats = {id(member) for _, member in self._beats if member.watched}
+        assert looks == beats == {id(member) for member in self._members.values()}
         for name, member in self._members.items():
-            assert member.incarnation >= 0, name
+            assert member.incarnation >= 0 and member.watched, name
             assert self._last_tick is None or not member.suspected or member.received_at <= self._last_tick, (
                 name
             )

@@ -125,11 +125,11 @@ class SandblasterCoordinator(Coordinator):
             return self._end(complete=True)
         return super()._start(now)
 
+    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        self._scheduler.add(replica.index, now)
+        return self._schedule(now)
+
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        for replica in self._registry.replicas:
-            ready = all(part.state is HostState.READY for part in replica.parts)
-            if ready and not self._scheduler.has(replica.index):
-                self._scheduler.add(replica.index, now)
         return self._next(now) + self._schedule(now)
 
     # Commands.

@@ -5,7 +5,7 @@ It must not know how long a wait may take, nor what follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from partita.engine.protocol.messages import AssignmentResult, Finished, Report, ResumeStep
@@ -21,21 +21,21 @@ class WaitGraph:
     """The open waits. Iterates over (waiting host, other host, since when in seconds)."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[str, str], float] = {}
+        self._since: dict[str, dict[str, float]] = {}  # waiting host -> other host -> since when
 
     def __iter__(self) -> Iterator[tuple[str, str, float]]:
-        return iter([(host, other, since) for (host, other), since in self._since.items()])
+        return iter([(host, *wait) for host, waits in self._since.items() for wait in waits.items()])
+
+    def of(self, host: str) -> Iterable[str]:
+        """Returns the hosts that this one waits for."""
+        return self._since.get(host, ())
 
     def note(self, host: str, other: str, since: float) -> None:
         """Notes a wait for another host, which ends the host's earlier waits."""
-        self._drop(host, lambda began: abs(began - since) > _SAME_S)
-        self._since[host, other] = since
+        waits = self._since.get(host, {})
+        kept = {name: began for name, began in waits.items() if abs(began - since) <= _SAME_S}
+        self._since[host] = kept | {other: since}
 
     def clear(self, host: str) -> None:
         """Ends all waits of a host."""
-        self._drop(host, lambda began: True)
-
-    def _drop(self, host: str, ended: Callable[[float], bool]) -> None:
-        for (waiting, other), began in list(self._since.items()):
-            if waiting == host and ended(began):
-                del self._since[waiting, other]
+        self._since.pop(host, None)

@@ -272,8 +272,8 @@ def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lack
     assert of(Warn, effects)[0].text == "part 1.1: killed by signal 9; replica 1 is started again"
     assert run.feed(Died("part 1.0", 0)) == [], "the interpreter ended it"
     assert run.receive("part 1.0", Report(9, 1, 0.0, 0, 0, 0), incarnation=0) == []
-    assert set(messages(Directory, run.hello("part 1.0"))) == {*SHARDS, *PARTS[:3]}
-    run.hello("part 1.1")
+    assert not messages(Directory, run.hello("part 1.0")), "it is of no use without the other part"
+    assert set(messages(Directory, run.hello("part 1.1"))) == {*SHARDS, *PARTS[2:]}
     run.receive("part 1.0", ResumeStep(6))
     assert messages(Begin, run.receive("part 1.0", Ready())) == {}
     assert messages(Begin, run.receive("part 1.1", Ready())) == {}
@@ -310,9 +310,11 @@ def test_a_shard_comes_back_from_the_committed_checkpoint_and_the_directory_is_s
     effects = run.feed(Died("shard 1", 0, "killed"))
     assert of(Restart, effects) == [Restart((("shard 1", 1),), 1, "killed")]
     directories = messages(Directory, run.hello("shard 1"))
-    assert set(directories) == set(HOSTS)
-    shard = {peer.name: peer for peer in directories["part 0.0"].peers}["shard 1"]
-    assert (shard.incarnation, directories["part 0.0"].revision) == (1, 2)
+    assert set(directories) == {*PARTS, "shard 1"}
+    to_part = directories["part 0.0"]
+    assert [(peer.name, peer.incarnation) for peer in to_part.peers] == [("shard 1", 1)], "only the change"
+    assert (to_part.since, to_part.revision) == (1, 2)
+    assert [peer.name for peer in directories["shard 1"].peers] == list(PARTS), "a new process gets all"
     assert messages(Begin, run.receive("shard 1", Ready(7))) == {}, "parts go on by themselves"
 
 

@@ -48,7 +48,7 @@ def clock() -> Clock:
 
 def test_heartbeats_go_to_every_host_twice_a_second_with_its_own_incarnation(clock: Clock) -> None:
     clock.members.watch("part 0.0", 0, clock.now)
-    sent = [effect for _, effect in clock.run(1.75) if isinstance(effect, Send)]
+    sent = [effect for _, effect in clock.run(1.5) if isinstance(effect, Send)]
     to_shard = [effect.message for effect in sent if effect.to == "shard 0"]
     assert to_shard == [Heartbeat(2)] * 3
     assert sum(effect.to == "part 0.0" for effect in sent) == 3
@@ -89,7 +89,7 @@ def test_the_first_clock_reading_is_given_back_at_once_and_the_newest_ever_after
     ]
     assert clock.receive("shard 0", Heartbeat(2, clock=-7.0), incarnation=2) == []
     assert clock.receive("shard 0", Heartbeat(2, clock=-7.2), incarnation=2) == []
-    sent = [effect for _, effect in clock.run(0.75) if isinstance(effect, Send)]
+    sent = [effect for _, effect in clock.run(0.5) if isinstance(effect, Send)]
     assert sent == [Send("shard 0", Heartbeat(2, clock=-7.0))]
 
 
