@@ -40,7 +40,7 @@ class BackupExchange(Exchange):
         super().__init__(algorithm, group, numbers, first=first, mean=mean, retry_s=retry_s)
         self._wanted = max(1, len(group.members) - algorithm.backup_workers) - 1  # beside the root
         self._arrived: list[int] = []  # ranks in the use under way, in the order of their first pieces
-        # Members that have not acknowledged the last use; before the first one, all, who may not be there yet.
+        # Members that have not acknowledged the last use. Before the first one, all: some may not be there.
         self._unacked = set(range(1, len(group.members)))
 
     @property
