@@ -5,8 +5,9 @@
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `instruction_scheduler` runs a program, `downpour_client` and `sandblaster_client` exchange with
   the shards (in common: `shard_client`), `stall_detector` reports long waits.
-- A driver's program: `actions` are what its generators yield, `program_effects` what the machine of a part
-  asks of its body, and `views` say who does which steps together.
+- A driver's program: `actions` are what its generators yield, `program` is the machine of a part that runs
+  them (with `program_exchanges`, `program_reports` and `program_saves`), `program_effects` what it asks of
+  its body, and `views` say who does which steps together.
 - `exchange/` has the exchanges of numbers among replicas.
 - A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch
   method's `commands` and sums gradients (`evaluation`, `sum_tree`).

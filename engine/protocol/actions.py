@@ -43,16 +43,25 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class ReduceScatter:
-    """Sum a vector, each replica a range of it: in the end its own range holds the sum. Result: None."""
+    """Sum a vector, each replica ranges of it: in the end its own ranges hold the sums. Result: None.
+
+    Args:
+        vector: "gradient".
+        by: the algorithm, see `exchange`. It says which ranges are a replica's own.
+    """
 
     vector: str = "gradient"
+    _: KW_ONLY
+    by: Any
 
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
-    """Collect every replica's own range of a vector on all replicas of the view. Result: None."""
+    """Collect every replica's own ranges of a vector on all replicas of the view. Result: None."""
 
     vector: str = "parameters"
+    _: KW_ONLY
+    by: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Apply:
 
     Args:
         optimizer: computes the update; opaque to every machine.
-        own: only the replica's own range, see `ReduceScatter`.
+        own: only the replica's own ranges, of the `ReduceScatter` before.
     """
 
     optimizer: Any

@@ -479,10 +479,15 @@ class Joined(_Message, frozen=True, tag=True):
 
 
 class Reduced(_Message, frozen=True, tag=True):
-    """A part's exchange of this number in this view is complete: other parts of its replica may go on."""
+    """The sender has completed the exchanges of this view up to this number.
+
+    Its replica's other parts wait for that before they go on, and who sends it results before it overwrites
+    them. `asks`: the receiver's own number is to be sent back, if it is as large.
+    """
 
     view: Count
     number: Count
+    asks: bool = False
 
 
 class Failed(_Message, frozen=True, tag=True):

@@ -1,16 +1,15 @@
 """Events and effects between the machine of a part's program and its body, and what each part is given.
 
 The body carries out effects in order, each finished before the next one starts, except those that name an
-event as their end. An exchange has effects of its own, see `exchange`.
+event as their end. An exchange adds its own, `AddChunk` and `CopyChunk` of `exchange`; `Persist` asks for the
+file of a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from partita.engine.protocol.actions import AllGather, AllReduce, ReduceScatter
 from partita.engine.protocol.events import Received, Span
 from partita.engine.protocol.names import part_name
 
@@ -60,25 +59,17 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class ApplyUpdate:
-    """Effect: update the parameters of a range by the same range of "gradient"; `Applied` reports the end.
+    """Effect: update ranges of the parameters by the same ranges of "gradient"; `Applied` reports the end.
 
     Args:
         optimizer: computes the update; its state belongs to the part's state.
-        span: of the vector "parameters".
+        spans: of the vector "parameters".
         updates: updates of these parameters before this one.
     """
 
     optimizer: Any
-    span: Span
+    spans: tuple[Span, ...]
     updates: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Effect: multiply the numbers of a span by a factor."""
-
-    span: Span
-    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +135,7 @@ class PartSeat:
         spans: disjoint, covering the vectors; `exchanges` counts those of all machines.
         exchanges: ranges that the plan has in all.
         state: the vectors that are the part's state: "parameters", and those of the optimizer.
+        item_bytes: bytes of a number in all of them.
         step: steps done in the state that the process starts from.
     """
 
@@ -155,6 +147,7 @@ class PartSeat:
     spans: tuple[SharedSpan, ...]
     exchanges: int
     state: tuple[str, ...] = ("parameters",)
+    item_bytes: int = 4
     step: int = 0
 
     @property
@@ -169,72 +162,5 @@ class PartSeat:
         return tuple(part_name(self.replica, machine) for machine in machines)
 
 
-# Exchanges.
-
-
-@dataclass(frozen=True, slots=True)
-class CopyState:
-    """The exchange in which one member sends its vectors to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partner:
-    """A member of an exchange: a host, its incarnation, and a label of where it runs ("": unknown)."""
-
-    name: str
-    incarnation: int
-    place: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangePlan:
-    """One exchange, as one of its members takes part in it.
-
-    Args:
-        view, exchange, number: name the exchange; its messages carry them. `exchange` is the index of the
-            range, `number` counts the exchanges of a view.
-        kind: what is done.
-        spans: of this member's vectors; of the same sizes on all members. One, except for `CopyState`.
-        members: in the exchange's order. `CopyState`: the source, then the target.
-        me: the name of this member.
-    """
-
-    view: int
-    exchange: int
-    number: int
-    kind: AllReduce | ReduceScatter | AllGather | CopyState
-    spans: tuple[Span, ...]
-    members: tuple[Partner, ...]
-    me: str
-
-
-class Exchange(Protocol):
-    """One member's side of one exchange: a pure machine."""
-
-    @property
-    def done(self) -> bool:
-        """Whether this member has its result, and no other one needs anything of it any more."""
-
-    @property
-    def waits_for(self) -> tuple[str, ...]:
-        """The members without which it gets no further."""
-
-    def start(self, now: float) -> Sequence[Any]:
-        """Returns the first effects: this member's vectors are ready."""
-
-    def receive(self, event: Any, now: float) -> Sequence[Any]:
-        """Returns the effects of a `Received` message of this exchange, a `Tick`, or a result of the body.
-
-        Also after its end: a message that comes again is answered again.
-        """
-
-
-class MakeExchange(Protocol):
-    """Makes the machine of an exchange; `protocol.exchange` has one for every kind."""
-
-    def __call__(self, plan: ExchangePlan) -> Exchange:
-        """Returns a machine that has not started."""
-
-
-ProgramEffect: TypeAlias = RestartSteps | RunStep | Deliver | ApplyUpdate | Scale | StateReceived
+ProgramEffect: TypeAlias = RestartSteps | RunStep | Deliver | ApplyUpdate | StateReceived
 ProgramResult: TypeAlias = StepDone | Applied | StuckOn

@@ -4,7 +4,6 @@
   with formulas of bytes, messages and seconds. The closed set: `ring`, `tree`, `hierarchical`, `server`.
 - `exchange` runs any of them; `backup` also sums without the last members. `create` makes the right one.
 - `copy`: a member gets named vectors from another one.
-- `planned` makes the exchanges that the program of a part asks for.
 """
 
 from partita.engine.protocol.exchange.algorithm import Algorithm, Link, bytes_sent, messages_sent
@@ -13,7 +12,6 @@ from partita.engine.protocol.exchange.create import create_exchange
 from partita.engine.protocol.exchange.exchange import AddChunk, CopyChunk, Exchange, ExchangeDone
 from partita.engine.protocol.exchange.group import Group, Member, Numbers
 from partita.engine.protocol.exchange.hierarchical import Hierarchical
-from partita.engine.protocol.exchange.planned import PlannedExchanges
 from partita.engine.protocol.exchange.ring import Ring
 from partita.engine.protocol.exchange.server import Server
 from partita.engine.protocol.exchange.tree import Tree, crossover_bytes
@@ -31,7 +29,6 @@ __all__ = [
     "Link",
     "Member",
     "Numbers",
-    "PlannedExchanges",
     "Ring",
     "Server",
     "Tree",

@@ -1,0 +1,256 @@
+"""The exchanges of one part in one view, one round after another: a machine for each range of its vectors.
+
+The first round copies states to those that are behind. All parts of a replica complete a round before one of
+them goes on (`Reduced`): what follows then needs no other replica, so a view never finds half of a replica
+behind the other half. And a part that sends results to others overwrites them only when these have completed
+the round, too: until then they may ask again for what was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.actions import AllGather, AllReduce, ReduceScatter
+from partita.engine.protocol.events import Received, Send, Span, Tick
+from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, Group, Numbers, create_exchange
+from partita.engine.protocol.exchange import Member as Partner
+from partita.engine.protocol.exchange.exchange import ExchangeDone, Phase
+from partita.engine.protocol.names import part_name
+from partita.engine.protocol.program_effects import PartSeat, SharedSpan
+
+ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather
+
+_COPIES: Final = 1 << 32
+"""Exchanges from this number on are copies of states."""
+
+_PHASES: Final[Mapping[type, Phase]] = {
+    AllReduce: "all-reduce",
+    ReduceScatter: "reduce-scatter",
+    AllGather: "all-gather",
+}
+
+
+class Exchanges:
+    """The rounds of exchanges of a part."""
+
+    def __init__(self, seat: PartSeat, *, retry_s: float) -> None:
+        self._seat: Final = seat
+        self._retry_s: Final = retry_s
+        self._view = m.View(0, (), 0, 0, 0, 0)
+        self._peers: Mapping[str, int] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._slots: dict[ExchangeAction, int] = {}  # the different exchanges of the program, as they came
+        self._neighbours: dict[int, tuple[set[str], set[str]]] = {}  # who sends results here, and gets them
+        self._machines: dict[int, Exchange | CopySource | CopyTarget] = {}  # by exchange
+        self._uses: dict[int, int] = {}  # of each exchange
+        self._open: set[int] = set()  # exchanges of the round under way that are not complete
+        self._round = 0
+        self._completed = 0  # rounds, by this part
+        self._reduced: dict[str, int] = {}  # rounds, by others
+        self._informs: set[str] = set()  # others that wait for this part in the round under way
+        self._served: dict[str, tuple[int, frozenset[str]]] = {}  # by vector: round, and who may ask again
+        self._asked_at = 0.0
+
+    # Rounds.
+
+    def begin_view(self, view: m.View, peers: Mapping[str, int], now: float) -> list[Any]:
+        """Drops everything of an earlier view, and begins the round that copies states."""
+        self._view, self._peers = view, peers
+        self._reset()
+        self._begin_round(now)
+        me, served = self._seat, set[str]()
+        effects: list[Any] = []
+        for n, copy in enumerate(view.copies):
+            if copy.machine != me.machine or me.replica not in (copy.source, copy.target) or not me.size:
+                continue
+            source, target = self._partner(copy.source, me.machine), self._partner(copy.target, me.machine)
+            group = Group((source, target), me.name, view.number, _COPIES + n)
+            spans = [Span(vector, 0, me.size) for vector in me.state]
+            if me.replica == copy.source:
+                self._machines[_COPIES + n] = CopySource(group, spans, item_bytes=me.item_bytes)
+                served.add(target.name)
+                continue
+            machine = CopyTarget(group, source.name, spans, item_bytes=me.item_bytes, retry_s=self._retry_s)
+            self._machines[_COPIES + n] = machine
+            self._open.add(_COPIES + n)
+            self._informs.add(source.name)
+            effects += machine.begin(now)
+        for vector in me.state:
+            self._served[vector] = self._round, frozenset(served)
+        return self._noted(effects, now)
+
+    def begin(self, action: ExchangeAction, now: float) -> list[Any]:
+        """Begins the next round, over all of the part's ranges; the vector is `released`."""
+        self._begin_round(now)
+        slot = self._slots.setdefault(action, len(self._slots))
+        effects: list[Any] = []
+        served = set[str]()
+        for one in self._seat.spans:
+            number = slot * self._seat.exchanges + one.index
+            machine = self._machine(action, number, one)
+            if machine is None:
+                continue
+            use = self._uses[number] = self._uses.get(number, -1) + 1
+            self._open.add(number)
+            sources, targets = self._neighbours[number]
+            self._informs |= sources
+            served |= targets
+            effects += machine.begin(use, Span(action.vector, one.start, one.stop), now)
+        self._served[action.vector] = self._round, frozenset(served)
+        return self._noted(effects, now)
+
+    def wait_for_replica(self, now: float) -> list[Any]:
+        """Begins a round without exchanges: complete when all parts of the replica have come so far."""
+        self._begin_round(now)
+        return self._noted((), now)
+
+    def _begin_round(self, now: float) -> None:
+        self._round += 1
+        self._open = set()
+        self._informs = set(self._seat.others)
+        self._asked_at = now
+
+    def _machine(self, action: ExchangeAction, number: int, one: SharedSpan) -> Exchange | None:
+        if number not in self._machines:
+            pairs = ((replica, machine) for replica in self._view.members for machine in one.machines)
+            members = tuple(self._partner(replica, machine) for replica, machine in pairs)
+            if len(members) == 1:
+                return None
+            group = Group(members, self._seat.name, self._view.number, number)
+            self._machines[number] = create_exchange(
+                action.by,
+                group,
+                Numbers(one.stop - one.start, self._seat.item_bytes),
+                mean=isinstance(action, AllReduce) and action.mean,
+                phase=_PHASES[type(action)],
+                retry_s=self._retry_s,
+            )
+            self._neighbours[number] = _neighbours(action, group)
+        machine = self._machines[number]
+        assert isinstance(machine, Exchange)
+        return machine
+
+    def _noted(self, effects: Sequence[Any], now: float) -> list[Any]:
+        """Notes the exchanges that are complete, and reports the round when all of them are."""
+        kept: list[Any] = []
+        for effect in effects:
+            if isinstance(effect, ExchangeDone):
+                self._open.discard(effect.exchange)
+            else:
+                kept.append(effect)
+        if not self._open and self._completed < self._round:
+            self._completed = self._round
+            self._asked_at = now
+            message = m.Reduced(self._view.number, self._round)
+            kept += [Send(name, message) for name in sorted(self._informs)]
+        return kept
+
+    # Events.
+
+    def has_begun(self, exchange: int) -> bool:
+        """Returns whether this part has begun the first use of an exchange."""
+        return exchange in self._machines
+
+    def receive_message(self, event: Received, now: float) -> list[Any]:
+        """Returns the effects of a message of an exchange that has begun here."""
+        message: Any = event.message
+        return self._noted(self._machines[message.exchange].receive(event, now), now)
+
+    def tick(self, now: float) -> list[Any]:
+        """Has every exchange repeat what was lost, and asks others how far they are."""
+        effects = [effect for one in self._machines.values() for effect in one.receive(Tick(), now)]
+        effects = self._noted(effects, now)
+        lacking = self._lacking if self._completed == self._round else ()
+        if lacking and now - self._asked_at >= self._retry_s:
+            self._asked_at = now
+            message = m.Reduced(self._view.number, self._completed, asks=True)
+            effects += [Send(name, message) for name in lacking]
+        return effects
+
+    def reduced(self, sender: str, message: m.Reduced) -> list[Any]:
+        """Notes the rounds that another part has completed, and answers if it asks for that."""
+        self._reduced[sender] = max(message.number, self._reduced.get(sender, 0))
+        if not message.asks or self._completed < message.number:
+            return []
+        return [Send(sender, m.Reduced(self._view.number, self._completed))]
+
+    # Questions.
+
+    @property
+    def complete(self) -> bool:
+        """Whether the round under way is complete on all parts of the replica."""
+        return self._completed == self._round and not self._behind(self._seat.others, self._round)
+
+    def released(self, vector: str) -> bool:
+        """Returns whether nobody may ask again for numbers of a vector, so that it may change."""
+        number, served = self._served.get(vector, (0, frozenset()))
+        return not self._behind(served, number)
+
+    @property
+    def owned(self) -> tuple[Span, ...]:
+        """The ranges of the part's parameters that are its replica's own, by the last reduce-scatter."""
+        spans: list[Span] = []
+        slots = [slot for action, slot in self._slots.items() if isinstance(action, ReduceScatter)]
+        for one in self._seat.spans:
+            machine = self._machines.get(slots[-1] * self._seat.exchanges + one.index)
+            own = machine.owned if isinstance(machine, Exchange) else [(0, one.stop - one.start)]
+            spans += [Span("parameters", one.start + start, one.start + stop) for start, stop in own]
+        return tuple(spans)
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The hosts that the part gets no further without, each once."""
+        if self._completed == self._round:
+            return self._lacking
+        found: dict[str, None] = {}
+        for number in sorted(self._open):
+            machine = self._machines[number]
+            if isinstance(machine, Exchange):
+                found |= dict.fromkeys(machine.waits_for)
+            elif isinstance(machine, CopyTarget):
+                found[part_name(self._view.copies[number - _COPIES].source, self._seat.machine)] = None
+        return tuple(found)
+
+    @property
+    def _lacking(self) -> tuple[str, ...]:
+        """The hosts that have not completed what this part waits for."""
+        found = self._behind(self._seat.others, self._round)
+        for number, served in self._served.values():
+            found += self._behind(sorted(served), number)
+        return tuple(dict.fromkeys(found))
+
+    def _behind(self, names: Iterable[str], number: int) -> list[str]:
+        return [name for name in names if self._reduced.get(name, 0) < number]
+
+    def _partner(self, replica: int, machine: int) -> Partner:
+        name, places = part_name(replica, machine), self._view.places
+        place = places[self._view.members.index(replica)][machine] if places else ""
+        mine = name == self._seat.name
+        return Partner(name, self._seat.incarnation if mine else self._peers.get(name, 0), place)
+
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        assert self._completed <= self._round <= self._completed + 1
+        assert bool(self._open) <= (self._completed < self._round)
+        for machine in self._machines.values():
+            if not isinstance(machine, CopySource):
+                machine.validate()
+
+
+def _neighbours(action: ExchangeAction, group: Group) -> tuple[set[str], set[str]]:
+    """The members that send this one what it may ask for again, and those that it sends that to."""
+    sources, targets = set[str](), set[str]()
+    for segment in range(action.by.segments(group.machines)):
+        route = action.by.route(group.rank, segment, group.machines)
+        if isinstance(action, ReduceScatter):
+            sources |= {group.members[rank].name for rank in route.adds}
+            targets |= set() if route.sums_to is None else {group.members[route.sums_to].name}
+            continue
+        if route.copies_from is not None:
+            sources.add(group.members[route.copies_from].name)
+        targets |= {group.members[rank].name for rank in route.copies_to}
+    return sources, targets
