@@ -149,7 +149,10 @@ class DownpourCoordinator(Coordinator):
     # Checkpoints.
 
     def _begin_round(self, now: float) -> list[CoordinatorEffect]:
-        return [*self._new_round(now, steps=self.steps_done, is_last=self._is_complete).ask(now)]
+        steps = self.steps_done
+        # After Ctrl-C a replica may be gone for good with steps left.
+        is_last = self._is_complete and all(done >= self._steps for done in steps)
+        return [*self._new_round(now, steps=steps, is_last=is_last).ask(now)]
 
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
         return [] if self._checkpoints.round is not None else self._begin_round(now)

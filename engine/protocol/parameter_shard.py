@@ -220,7 +220,8 @@ class ParameterShard(LeasedShard):
         if record.incarnation < part.incarnation:
             return False
         if record.incarnation > part.incarnation:
-            if part.incarnation >= 0:
+            if part.incarnation >= 0 and (part.sequence >= 0 or part.earlier is None):
+                # One that has pushed nothing may not have learnt of the pushes before it.
                 part.earlier = m.PushRecord(part.incarnation, part.sequence + 1, part.stop)
             part.incarnation, part.sequence, part.staleness = record.incarnation, -1, 0
         part.stop = max(part.stop, record.stop)

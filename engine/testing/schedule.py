@@ -29,34 +29,34 @@ from partita.engine.protocol.coordinator_effects import (
     Warn,
 )
 from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Heartbeat, decode
 from partita.engine.protocol.names import COORDINATOR, shard_index
 from partita.engine.testing import faults
 from partita.engine.testing.disk import Disk
+from partita.engine.testing.host import TICK_S, Launcher, SimulatedBody, SimulatedHost
 from partita.engine.testing.invariants import Outcome, ProcessId, Violation, Writers, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment
 from partita.engine.testing.world import Delivery, Process, World
 from partita.engine.transport.simulated import SimulatedNetwork
 
-TICK_S: Final = 0.7
 HEARTBEAT_S: Final = 0.69
 ANSWER_S: Final = 12.0
 CONVERGENCE_S: Final = 120.0
 """Within this long after everything has healed a run must end (I8)."""
 
-Launch: TypeAlias = Callable[[Any, Any, ProcessId, int | None], Process]
-"""Makes the process of a host for a schedule and a coordinator, from the host's file of a checkpoint."""
+Build: TypeAlias = Callable[[Any, SimulatedHost], tuple[RoleMachine, SimulatedBody]]
+"""Builds the task of a host in a schedule."""
 
-Part = TypeVar("Part", bound=Process)
+Part = TypeVar("Part")
 
 
-class CoordinatorHost(Process):
+class CoordinatorHost(Launcher):
     """A coordinator's process, with a run of its own.
 
     Attributes:
-        hosts: the run's processes by (name, incarnation), in the order of their launch.
         current: the newest incarnation of each host.
     """
 
@@ -66,7 +66,7 @@ class CoordinatorHost(Process):
     def __init__(self, schedule: Schedule, *, incarnation: int = 0) -> None:
         super().__init__(schedule.world, COORDINATOR, incarnation)
         self.schedule = schedule
-        self.hosts: dict[ProcessId, Process] = {}
+        self.hosts = {}
         self.writers: Final = Writers()
         self.current: dict[str, int] = {}
         self._environment = schedule.environment
@@ -177,8 +177,8 @@ class Schedule(ABC):
     layout: Layout
     kinds: Sequence[str] = faults.KINDS
 
-    def __init__(self, world: World, environment: Environment, *, part: Launch, shard: Launch) -> None:
-        """Sets up the network; `part` and `shard` make the processes of the driver."""
+    def __init__(self, world: World, environment: Environment, *, part: Build, shard: Build) -> None:
+        """Sets up the network; `part` and `shard` build the tasks of the driver."""
         self.world, self.environment = world, environment
         self.disk: Final = Disk()
         self.ending: EndRun | AbortRun | None = None
@@ -192,8 +192,11 @@ class Schedule(ABC):
 
     def launch(self, coordinator: CoordinatorHost, process: ProcessId, checkpoint: int | None) -> Process:
         """Makes the process of a shard or a part."""
-        kind = self._part if shard_index(process[0]) is None else self._shard
-        return kind(self, coordinator, process, checkpoint)
+        return SimulatedHost(self, coordinator, process, checkpoint)
+
+    def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
+        """Builds the task of a shard or a part."""
+        return (self._part if shard_index(host.name) is None else self._shard)(self, host)
 
     def timeouts(self) -> Timeouts:
         """The coordinators' timeouts: hosts may die often."""

@@ -120,6 +120,19 @@ def test_ctrl_c_takes_a_last_checkpoint(run: Run) -> None:
     assert set(messages(Stop, effects)) == set(HOSTS)
 
 
+def test_ctrl_c_after_which_a_part_fails_before_its_last_step_is_not_a_complete_run(run: Run) -> None:
+    run.wait(30.0)  # a round is under way
+    run.feed(StopRequested())
+    run.receive("part 0.0", Failed("it raised", ""))
+    for part in PARTS[1:]:
+        run.finish(part)
+    run.receive("shard 0", SaveFailed(1, 0, "no space"))
+    run.wait(2.0, hearing=HOSTS)
+    run.saved("shard 0", 2)
+    (end,) = of(EndRun, run.saved("shard 1", 2))
+    assert end == EndRun((0, STEPS), 2, 0, complete=False)
+
+
 def test_ctrl_c_waits_as_long_as_the_last_checkpoint_comes_further(run: Run) -> None:
     run.feed(StopRequested())
     for n_bytes in (1, 2, 3, 4):

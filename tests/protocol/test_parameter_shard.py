@@ -118,6 +118,16 @@ def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> N
     assert machine.stops == {"part 0.0": 9}
 
 
+def test_a_process_that_died_before_it_pushed_hides_no_push_of_the_one_before_it() -> None:
+    """The part learns of a push whose acknowledgement was lost although its second process died, too."""
+    machine = shard()
+    push(machine, "part 0.0", 0, stop=4)
+    for incarnation in (1, 2):
+        (answer,) = receive(machine, "part 0.0", Fetch(0), incarnation=incarnation)
+        assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
+        assert answer.message.earlier == PushRecord(0, 1, 4)
+
+
 def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() -> None:
     machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3)})
     earlier = (PushRecord(0, 7, 70), PushRecord(1, 2, 90))

@@ -80,7 +80,7 @@ def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = 
         portion_s=0.1,
         slowness=slowness,
     )
-    outcome = play(1, scenario=scenario)
+    outcome = play(3, scenario=scenario)
     assert outcome.violation is None, report_of(outcome)
     return outcome.virtual_s
 

@@ -4,9 +4,12 @@
 `model` is the reference that every event is checked against.
 """
 
-from partita.engine.testing.downpour.part import PartHost
+from math import inf
+
+from partita.engine.testing.bodies import Whole
+from partita.engine.testing.downpour.part import PartBody
 from partita.engine.testing.downpour.schedule import DownpourSchedule, Machines
-from partita.engine.testing.downpour.shard import ShardHost
+from partita.engine.testing.downpour.shard import ShardBody
 from partita.engine.testing.invariants import Outcome
 
 __all__ = ["Machines", "play"]
@@ -20,5 +23,10 @@ def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False)
         machines: the machines to play; the real ones by default.
         keep_all: whether the trace is the whole history, not the last events.
     """
-    machines = machines or Machines()
-    return DownpourSchedule(seed, machines, part=PartHost, shard=ShardHost, keep_all=keep_all).play(seed)
+    return DownpourSchedule(
+        seed,
+        machines or Machines(),
+        part=lambda schedule, host: (Whole(), PartBody(schedule, host)),
+        shard=lambda schedule, host: (Whole(heartbeat_s=inf), ShardBody(schedule, host)),
+        keep_all=keep_all,
+    ).play(seed)

@@ -17,10 +17,10 @@ from partita.engine.protocol.downpour_client import (
     StepEnded,
 )
 from partita.engine.protocol.events import Received, Replaced, Send, Span, Tick
+from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.messages import (
     Begin,
     Finished,
-    Heartbeat,
     Parameters,
     Push,
     PushAck,
@@ -29,21 +29,21 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_client import Install, Stage
-from partita.engine.testing import hosts
+from partita.engine.testing import bodies
+from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.downpour.schedule import DownpourSchedule
-from partita.engine.testing.hosts import RETRY_S, Numbers
+from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
 
 
-class PartHost(hosts.PartHost):
+class PartBody(bodies.PartBody):
     """Carries out the effects of a `DownpourClient`, steps, and reports."""
 
     schedule: DownpourSchedule
 
-    def assign(self) -> None:
-        """Makes the client, and vectors of zeros."""
-        super().assign()
-        schedule, scenario = self.schedule, self.schedule.scenario
+    def __init__(self, schedule: DownpourSchedule, host: SimulatedHost) -> None:
+        super().__init__(schedule, host)
+        scenario = schedule.scenario
         self.shard_at = {start: shard for shard, start, _ in self.spans}
         self.client = schedule.machines.client(
             incarnation=self.incarnation,
@@ -61,8 +61,7 @@ class PartHost(hosts.PartHost):
         self.inside = self.draining = self.drained = False
 
     def tick(self) -> None:
-        """Sends a heartbeat, and what nobody has confirmed."""
-        self.send(COORDINATOR, Heartbeat(self.incarnation, clock=self.clock))
+        """Sends what nobody has confirmed."""
         if self.drained:
             self.send(COORDINATOR, Finished(self.step, self.revision))
         self._send_continues()
@@ -102,11 +101,10 @@ class PartHost(hosts.PartHost):
             self.drained = False
             self.do(replaced)
 
-    def peers_changed(self) -> None:
+    def peers_changed(self, changed: PeersChanged) -> None:
         """Asks for parameters as soon as the shards can be reached."""
-        if self.assigned and not self.started and self.knows_peers:
-            super().peers_changed()
-            self._send_continues()
+        super().peers_changed(changed)
+        self._send_continues()
 
     @property
     def knows_peers(self) -> bool:
@@ -170,11 +168,11 @@ class PartHost(hosts.PartHost):
                 case Stage():
                     assert isinstance(event, Received) and isinstance(event.message, Parameters)
                     self.staged[event.sender] = (event.message.shard_incarnation, event.message.version)
-                    self.carry_out(effect)
+                    self.change(effect)
                 case Install(span=span):
                     inside = not isinstance(event, StepBegins)
                     require(not inside, "I3", self.id, "installs parameters inside a step")
-                    self.carry_out(effect)
+                    self.change(effect)
                     shard = self.shard_at[span.start]
                     model.installs(self.id, shard, self.staged[shard])
                 case Drained():
@@ -182,7 +180,7 @@ class PartHost(hosts.PartHost):
                     self.drained = True
                     self.send(COORDINATOR, Finished(self.step, self.revision))
                 case _:
-                    self.carry_out(effect)
+                    self.change(effect)
         self.client.validate()
 
     def _send(self, effect: Send) -> None:

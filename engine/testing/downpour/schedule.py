@@ -16,7 +16,7 @@ from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
-from partita.engine.testing.schedule import CoordinatorHost, Launch, Schedule
+from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import World
 
 NUMBERS_OF_A_MACHINE: Final = 4
@@ -118,7 +118,7 @@ class DownpourSchedule(Schedule):
     """Everything that the hosts of a seed share."""
 
     def __init__(
-        self, seed: int, machines: Machines, *, part: Launch, shard: Launch, keep_all: bool = False
+        self, seed: int, machines: Machines, *, part: Build, shard: Build, keep_all: bool = False
     ) -> None:
         world = World(seed, keep_all=keep_all)
         self.machines = machines

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Parameters, Push, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, ShardEffect, ShardEvent
-from partita.engine.testing import hosts
+from partita.engine.testing import bodies
 from partita.engine.testing.downpour.schedule import DownpourSchedule, ShardState
 from partita.engine.testing.faults import freeze
-from partita.engine.testing.hosts import Numbers
+from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import Violation
 from partita.engine.testing.schedule import HEARTBEAT_S
 
 
-class ShardHost(hosts.ShardHost):
+class ShardBody(bodies.ShardBody):
     """Carries out the effects of a `ParameterShard`, and shows them to the reference model."""
 
     schedule: DownpourSchedule
 
-    def assign(self) -> None:
-        """Starts from the committed file, or from zeros."""
-        super().assign()
-        schedule, name = self.schedule, self.name
-        file = None if self.checkpoint is None else schedule.disk.committed(name, self.checkpoint)
+    def __init__(self, schedule: DownpourSchedule, host: SimulatedHost) -> None:
+        super().__init__(schedule, host)
+        name, checkpoint = host.name, host.checkpoint
+        file = None if checkpoint is None else schedule.disk.committed(name, checkpoint)
         state = ShardState(values=[0.0] * schedule.layout.sizes[name]) if file is None else file.contents
         self.lineage = schedule.model.shard_is_born(self.id, state.lineage)
         self.values = list(state.values)
-        self.applying = False
-        self.waiting: deque[ShardEvent] = deque()
         self.machine = schedule.machines.shard(
             name,
             incarnation=self.incarnation,
@@ -42,26 +37,21 @@ class ShardHost(hosts.ShardHost):
         )
 
     def do(self, event: ShardEvent) -> None:
-        """Gives the machine an event; one that comes in an update waits."""
-        if self.applying:
-            self.waiting.append(event)
-        else:
-            self._carry_out(self.machine.receive(event, self.clock), event)
+        """Gives the machine an event."""
+        self._carry_out(self.machine.receive(event, self.clock), event)
 
     def on_applied(self, what: tuple[list[ShardEffect], ShardEvent]) -> None:
-        """Ends the update of a push: its acknowledgement follows, and the events that came meanwhile."""
-        self.applying = False
+        """Ends the update of a push: its acknowledgement follows."""
         self._carry_out(*what)
-        while self.waiting and not self.applying and self.alive:
-            self.do(self.waiting.popleft())
 
     def _take_time(self, rest: tuple[list[ShardEffect], ShardEvent]) -> None:
         """Lets the update of a push take time; now and then the process is stopped in it, and replaced."""
         scenario, random = self.schedule.scenario, self.world.random
-        self.applying = True
-        self.later(scenario.apply_s * random.random(), self.on_applied, rest)
+        wait_s = scenario.apply_s * random.random()
+        self.later(wait_s, self.on_applied, rest)
+        self.host.pause(wait_s)
         if self.world.now < scenario.environment.chaos_s and random.random() < 0.02:
-            freeze(self, random.uniform(3.0, 8.0))
+            freeze(self.host, random.uniform(3.0, 8.0))
 
     def _carry_out(self, effects: list[ShardEffect], event: ShardEvent) -> None:
         for n, effect in enumerate(effects):
@@ -76,7 +66,7 @@ class ShardHost(hosts.ShardHost):
                 case Persist():
                     self._persist(effect)
                 case Fenced():
-                    self.exit()
+                    self.host.exit()
                 case Refuse(sender=sender, reason=reason):
                     raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
         self.machine.validate()

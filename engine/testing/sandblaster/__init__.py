@@ -6,11 +6,14 @@
 effects, and in `schedule` one coordinator follows another.
 """
 
+from math import inf
+
+from partita.engine.testing.bodies import Whole
 from partita.engine.testing.invariants import Outcome
-from partita.engine.testing.sandblaster.part import PartHost
+from partita.engine.testing.sandblaster.part import PartBody
 from partita.engine.testing.sandblaster.scenario import Scenario
 from partita.engine.testing.sandblaster.schedule import Machines, SandblasterSchedule
-from partita.engine.testing.sandblaster.shard import ShardHost
+from partita.engine.testing.sandblaster.shard import ShardBody
 from partita.engine.testing.world import World
 
 __all__ = ["Machines", "play"]
@@ -32,5 +35,11 @@ def play(
         keep_all: whether the trace is the whole history, not the last events.
     """
     world, machines = World(seed, keep_all=keep_all), machines or Machines()
-    schedule = SandblasterSchedule(world, machines, scenario, part=PartHost, shard=ShardHost)
+    schedule = SandblasterSchedule(
+        world,
+        machines,
+        scenario,
+        part=lambda schedule, host: (Whole(), PartBody(schedule, host)),
+        shard=lambda schedule, host: (Whole(heartbeat_s=inf), ShardBody(schedule, host)),
+    )
     return schedule.play(seed)

@@ -13,19 +13,18 @@ from partita.engine.protocol.messages import (
     Assignment,
     Contribution,
     ContributionAck,
-    Heartbeat,
     Message,
     Point,
 )
-from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.sandblaster_client import (
     AssignmentDone,
     RunAssignment,
     SandblasterEffect,
     SandblasterEvent,
 )
-from partita.engine.testing import hosts
-from partita.engine.testing.hosts import RETRY_S, Numbers
+from partita.engine.testing import bodies
+from partita.engine.testing.bodies import RETRY_S
+from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
 from partita.engine.testing.sandblaster.function import Vector
 from partita.engine.testing.sandblaster.schedule import (
@@ -37,23 +36,22 @@ MEANINGLESS = 123.456
 """A part's result in an assignment that another part of its replica plays on something else."""
 
 
-class PartHost(hosts.PartHost):
+class PartBody(bodies.PartBody):
     """Carries out the effects of a `SandblasterClient`, and plays assignments."""
 
     schedule: SandblasterSchedule
-    coordinator: SandblasterCoordinatorHost
 
-    def assign(self) -> None:
-        """Makes the client, and vectors of zeros."""
-        super().assign()
+    def __init__(self, schedule: SandblasterSchedule, host: SimulatedHost) -> None:
+        super().__init__(schedule, host)
+        assert isinstance(host.coordinator, SandblasterCoordinatorHost)
+        self.coordinator = host.coordinator
         alone = self.schedule.environment.topology.machines == 1
         self.client = self.schedule.machines.client(shards=self.spans, alone=alone, retry_s=RETRY_S)
         self.playing: RunAssignment | None = None
         self.found: tuple[Vector, float, int] = ((), 0.0, 0)
 
     def tick(self) -> None:
-        """Sends a heartbeat, and gives the client a tick."""
-        self.send(COORDINATOR, Heartbeat(self.incarnation, clock=self.clock))
+        """Gives the client a tick."""
         self.do(Tick())
         self.report_waits(None, self.client.waits_for)
 
@@ -70,7 +68,7 @@ class PartHost(hosts.PartHost):
         require(self.playing is None, "I6", self.id, "begins", assignment, "inside", self.playing)
         self.playing = assignment
         if assignment.discarded:
-            self.world.note(self, "plays for the others", assignment)
+            self.world.note(self.host, "plays for the others", assignment)
         else:
             point = tuple(self.vectors["parameters"])
             self.coordinator.invariants.plays(self.id, assignment.evaluation, self.machine, point)
@@ -109,7 +107,7 @@ class PartHost(hosts.PartHost):
             case RunAssignment():
                 self._play(effect)
             case _:
-                self.carry_out(effect)
+                self.change(effect)
 
     def _numbers(self, message: Message, span: Span | None) -> Numbers | None:
         if span is None:
@@ -120,7 +118,7 @@ class PartHost(hosts.PartHost):
         return Numbers(self.vectors[span.vector][span.start : span.stop])
 
 
-def _compute(parts: list[PartHost], assignment: RunAssignment, schedule: SandblasterSchedule) -> None:
+def _compute(parts: list[PartBody], assignment: RunAssignment, schedule: SandblasterSchedule) -> None:
     """Computes an assignment for all parts of a replica; meaningless numbers unless all play the same."""
     if any(part.playing != assignment or assignment.discarded for part in parts):
         for part in parts:

@@ -30,7 +30,7 @@ from partita.engine.testing.sandblaster.function import Function
 from partita.engine.testing.sandblaster.invariants import RunInvariants, SandblasterInvariants
 from partita.engine.testing.sandblaster.reference import Reference, layout_start
 from partita.engine.testing.sandblaster.scenario import Scenario, draw
-from partita.engine.testing.schedule import CoordinatorHost, Launch, Schedule
+from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import Process, World
 
 
@@ -119,7 +119,7 @@ class SandblasterSchedule(Schedule):
     kinds = (*faults.KINDS, faults.CRASH_THE_COORDINATOR, faults.CRASH_THE_COORDINATOR)
 
     def __init__(
-        self, world: World, machines: Machines, scenario: Scenario | None, *, part: Launch, shard: Launch
+        self, world: World, machines: Machines, scenario: Scenario | None, *, part: Build, shard: Build
     ) -> None:
         self.machines = machines
         self.scenario = scenario = scenario or draw(world.random)

@@ -18,8 +18,8 @@ from partita.engine.protocol.vector_shard import (
     VectorShardEffect,
     VectorShardEvent,
 )
-from partita.engine.testing import hosts
-from partita.engine.testing.hosts import Numbers
+from partita.engine.testing import bodies
+from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import Violation
 from partita.engine.testing.sandblaster.function import Vector, added
 from partita.engine.testing.sandblaster.schedule import (
@@ -31,17 +31,17 @@ from partita.engine.testing.sandblaster.vectors import Vectors, operate
 from partita.engine.testing.schedule import HEARTBEAT_S
 
 
-class ShardHost(hosts.ShardHost):
+class ShardBody(bodies.ShardBody):
     """Carries out the effects of a `VectorShard`, and shows them to the invariants."""
 
     schedule: SandblasterSchedule
-    coordinator: SandblasterCoordinatorHost
 
-    def assign(self) -> None:
-        """Starts from the committed file, or from the state that the run began with."""
-        super().assign()
-        layout, name = self.schedule.layout, self.name
-        file = self.coordinator.start_of(name, self.checkpoint)
+    def __init__(self, schedule: SandblasterSchedule, host: SimulatedHost) -> None:
+        super().__init__(schedule, host)
+        assert isinstance(host.coordinator, SandblasterCoordinatorHost)
+        self.coordinator = host.coordinator
+        layout, name = schedule.layout, host.name
+        file = self.coordinator.start_of(name, host.checkpoint)
         self.vectors: Vectors = dict(file.contents)
         self.kept: dict[tuple[int, int], Vector] = {}
         self.size = layout.sizes[name]
@@ -51,7 +51,7 @@ class ShardHost(hosts.ShardHost):
             incarnation=self.incarnation,
             ranges=layout.of_shard[name],
             unit_size=self.schedule.scenario.unit_size,
-            number=file.version if self.checkpoint is not None else 0,
+            number=file.version if host.checkpoint is not None else 0,
             heartbeats=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
         )
 
@@ -78,7 +78,7 @@ class ShardHost(hosts.ShardHost):
                 self.invariants.persists(effect.checkpoint)
                 self.persist(effect, dict(self.vectors))
             case Fenced():
-                self.exit()
+                self.host.exit()
             case Refuse(sender=sender, reason=reason):
                 raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
 

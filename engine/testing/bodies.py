@@ -1,0 +1,196 @@
+"""Simulated bodies: what those of all drivers have in common.
+
+A part's holds a few vectors of its machine's numbers, a shard's writes files to the simulated disk, one after
+the other.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+from partita.engine.protocol.events import (
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Replaced,
+    Span,
+    Tick,
+)
+from partita.engine.protocol.host import PeersChanged, RoleMachine
+from partita.engine.protocol.messages import Message
+from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
+from partita.engine.protocol.stall_detector import StallDetector
+from partita.engine.testing.disk import File
+from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
+from partita.engine.testing.invariants import Violation
+from partita.engine.testing.schedule import Schedule
+
+RETRY_S: Final = 1.0
+
+
+class Whole(RoleMachine):
+    """Passes every event to its body."""
+
+    def __init__(self, *, heartbeat_s: float = 0.0) -> None:
+        self.heartbeat_s = heartbeat_s
+
+    def receive(self, event: Any, now: float) -> tuple[Any, ...]:
+        """Returns the event."""
+        return (event,)
+
+
+class WholeBody(SimulatedBody):
+    """A role in one piece."""
+
+    schedule: Schedule
+
+    def __init__(self, schedule: Schedule, host: SimulatedHost) -> None:
+        super().__init__(host)
+        self.schedule = schedule
+        self.name, self.incarnation, self.id = host.name, host.incarnation, host.id
+        self.world, self.later = host.world, host.later
+
+    @property
+    def clock(self) -> float:
+        """The host's clock."""
+        return self.host.clock
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives."""
+        return self.host.alive
+
+    def send(self, to: str, message: Message, payload: object = None) -> None:
+        """Sends a message."""
+        self.host.send(to, message, payload)
+
+    def carry_out(self, effect: Any, event: Any) -> None:
+        """Handles an event, which is its own effect."""
+        match effect:
+            case Received():
+                self.receive(effect)
+            case Tick():
+                self.tick()
+            case PeersChanged():
+                self.peers_changed(effect)
+            case _:
+                self.do(effect)
+
+    @abstractmethod
+    def receive(self, received: Received) -> None:
+        """Handles a message."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Handles the passing of time."""
+
+    def peers_changed(self, changed: PeersChanged) -> None:
+        """Handles a new directory."""
+
+    @abstractmethod
+    def do(self, event: Any) -> None:
+        """Gives the machine inside an event, and carries out its effects."""
+
+
+class PartBody(WholeBody):
+    """A part: vectors of its machine's numbers, and a driver's client."""
+
+    def __init__(self, schedule: Schedule, host: SimulatedHost) -> None:
+        super().__init__(schedule, host)
+        indices = part_indices(self.name)
+        assert indices is not None
+        self.replica, self.machine = indices
+        self.spans = self.schedule.layout.of_machine[self.machine]
+        n = sum(stop - start for _, start, stop in self.spans)
+        names = ("parameters", "staged", "accumulated", "in_flight")
+        self.vectors = {name: [0.0] * n for name in names}
+        self.stuck = StallDetector()
+        self.started = False
+        self.revision = 0
+        self.peers: dict[str, int] = {}
+
+    def report_waits(self, at: object, shards: Sequence[str]) -> None:
+        """Reports the shards that have not answered for long."""
+        for waits in self.stuck.look(at, [(shard, "an answer") for shard in shards], self.clock):
+            self.send(COORDINATOR, waits)
+
+    def peers_changed(self, changed: PeersChanged) -> None:
+        """Informs the client of new processes, and starts it as soon as the others can be reached."""
+        before, self.peers, self.revision = self.peers, dict(changed.peers), changed.revision
+        for name, incarnation in self.peers.items():
+            if incarnation > before.get(name, 0):
+                self.peer_replaced(Replaced(name, incarnation))
+        if not self.started and self.knows_peers:
+            self.started = True
+            self.do(Started())
+
+    def peer_replaced(self, replaced: Replaced) -> None:
+        """Handles the replacement of another host."""
+
+    @property
+    def knows_peers(self) -> bool:
+        """Whether the hosts that the client needs can be reached."""
+        return self.revision > 0
+
+    def raises(self) -> bool:
+        """Whether the user's function raises now, which ends the part's work."""
+        raises = self.schedule.raises(self.name)
+        if raises:
+            self.host.fail("the user's function raised")
+        return raises
+
+    def change(self, effect: object) -> None:
+        """Carries out an effect that the clients of all drivers have."""
+        match effect:
+            case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
+                self.vectors["staged"][start:stop] = numbers
+            case Install(span=Span(start=start, stop=stop)):
+                self.vectors["parameters"][start:stop] = self.vectors["staged"][start:stop]
+            case SwapBuffers(span=Span(start=start, stop=stop)):
+                self.vectors["in_flight"][start:stop] = self.vectors["accumulated"][start:stop]
+                self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
+            case Refuse(sender=sender, reason=reason):
+                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+            case _:
+                raise AssertionError(effect)
+
+
+class ShardBody(WholeBody):
+    """A shard: a driver's machine, and files that are written one after the other."""
+
+    written_at = 0.0
+
+    def tick(self) -> None:
+        """Gives the machine a tick."""
+        self.do(Tick())
+
+    def receive(self, received: Received) -> None:
+        """Gives the machine a message."""
+        self.do(received)
+
+    def persist(self, order: Persist, contents: object) -> None:
+        """Writes a copy of the contents to a file, which is on disk later.
+
+        The name holds the incarnation: a replaced process must not write over its successor's file.
+        """
+        name = f"{order.checkpoint}/{self.name}.{self.incarnation}"
+        file = File(contents, order.version, f"{name} of run {self.host.coordinator.incarnation}")
+        self.schedule.disk.folders.add(order.checkpoint)
+        environment, random = self.schedule.environment, self.world.random
+        self.written_at = max(self.written_at, self.world.now + environment.write_s * random.random())
+        wait_s = self.written_at - self.world.now
+        if environment.is_full(random, self.world.now):
+            self.host.result(wait_s, NotPersisted(order.checkpoint, order.version, "no space"))
+        else:
+            self.later(wait_s, self.on_written, (order.checkpoint, name, file))
+
+    def on_written(self, written: tuple[int, str, File]) -> None:
+        """Puts a whole file on the disk."""
+        checkpoint, name, file = written
+        self.schedule.disk.files[name] = file
+        self.host.on_event(Persisted(checkpoint, file.version, name, file.sha256))

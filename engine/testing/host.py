@@ -1,0 +1,253 @@
+"""A simulated host: the machine of every host and of its role, on virtual time, around a simulated body.
+
+It stands where `runtime.host` stands in a real process: it delivers messages, carries out effects in their
+order, and decides nothing. A body stands for arrays, threads and files: a few numbers, which take time. While
+a body keeps the host's thread busy, messages wait as they do in a mailbox.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any, Final, Protocol
+
+from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.host import (
+    BuildRole,
+    EndHost,
+    HostMachine,
+    HostTimers,
+    Raised,
+    Reach,
+    RoleBuilt,
+    RoleMachine,
+)
+from partita.engine.protocol.messages import (
+    Command,
+    Contribution,
+    Failed,
+    Fetch,
+    FetchPoint,
+    Message,
+    Push,
+    decode,
+)
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.testing.invariants import ProcessId, Violation
+from partita.engine.testing.world import Delivery, Process, World
+
+TICK_S: Final = 0.7
+"""Between two ticks of a host, and of a coordinator."""
+
+TIMERS: Final = HostTimers(resend_s=TICK_S / 2)
+BUILD_S: Final = 0.2
+"""The longest that a task is set up."""
+
+_WORK: Final = (Command, Contribution, Fetch, FetchPoint, Push)
+"""The messages that a mute shard does not answer."""
+
+
+class Launcher(Process):
+    """The process of a coordinator, as far as its hosts know it.
+
+    Attributes:
+        hosts: the processes that it has launched, by (name, incarnation), in that order.
+    """
+
+    hosts: dict[ProcessId, Process]
+
+
+class Setting(Protocol):
+    """A schedule, as far as its hosts know it."""
+
+    world: World
+
+    def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
+        """Builds the task of a host: the role's machine, and the body around it."""
+
+
+class SimulatedBody(ABC):
+    """The hands of a role: they carry out what its machine asks for, now or after some virtual time.
+
+    Attributes:
+        host: the process that it is in.
+    """
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self.host = host
+
+    @abstractmethod
+    def carry_out(self, effect: Any, event: Any) -> Any:
+        """Carries out one effect of an event. Returns a result that is there at once, or None.
+
+        It may keep the host's thread (`host.pause`), or report later (`host.result`), or raise in the user's
+        name (`host.fail`).
+        """
+
+    def payload(self, send: Send) -> object:
+        """Returns the numbers of a message's span."""
+        raise AssertionError(f"{type(self).__name__} has no payload for {send}")
+
+    def sends(self, send: Send) -> None:  # noqa: B027 - only some look
+        """Looks at a message that leaves, for the checks of a schedule."""
+
+
+class SimulatedHost(Process):
+    """The process of a part or a shard.
+
+    Attributes:
+        coordinator: that launched it.
+        id: name and incarnation.
+        checkpoint: the one that its task names; None: the start.
+        machine: decides.
+        body: of its role; None until its task has come.
+    """
+
+    def __init__(
+        self, setting: Setting, coordinator: Launcher, process: ProcessId, checkpoint: int | None
+    ) -> None:
+        super().__init__(setting.world, *process)
+        self._setting, self.coordinator = setting, coordinator
+        self.id, self.checkpoint = process, checkpoint
+        self.machine = HostMachine(*process, endpoint=f"sim://{self.name}", versions={}, timers=TIMERS)
+        self.body: SimulatedBody | None = None
+        self._paused = self._tick_is_due = False
+        self._inbox: deque[Any] = deque()  # what came while the thread was busy
+        self._results: deque[Any] = deque()  # that were there at once
+        self._rest: tuple[Any, list[Any], int] = (None, [], 0)  # event, its effects, those carried out
+        self._left: int | None = None  # messages until it crashes
+        self.later(0.0, self.on_tick)
+
+    # What happens to the process.
+
+    def crash(self) -> None:
+        """Ends the process at once, or in the middle of what it sends next."""
+        if self.world.random.random() < 0.5:
+            self.exit()
+        else:
+            self._left = self.world.random.randrange(4)
+
+    def send(self, to: str, message: Message, payload: object = None) -> None:
+        """Sends a message, unless the process crashes before."""
+        if self._left == 0:
+            self.exit()
+        elif self._left is not None:
+            self._left -= 1
+        if self.alive:
+            super().send(to, message, payload)
+
+    def resolve(self, name: str) -> Process | None:
+        """Finds a host in the newest directory that has arrived."""
+        if name == COORDINATOR:
+            return self.coordinator
+        incarnation = self.machine.peers.get(name)
+        return None if incarnation is None else self.coordinator.hosts.get((name, incarnation))
+
+    def on_tick(self, _: object = None) -> None:
+        """Gives the machine a tick, as soon as the thread is free."""
+        self.later(TICK_S, self.on_tick)
+        if self._paused:
+            self._tick_is_due = True
+        else:
+            self._handle(Tick())
+
+    def on_message(self, delivery: Delivery) -> None:
+        """Gives the machine a message, in its turn."""
+        sender, incarnation, data, payload = delivery
+        message = decode(data)
+        if not (self.mute and isinstance(message, _WORK)):
+            self.on_event(Received(sender, incarnation, message, payload))
+
+    def on_event(self, event: Any) -> None:
+        """Gives the machine an event, in its turn."""
+        if self._paused:
+            self._inbox.append(event)
+        else:
+            self._handle(event)
+
+    # What a body asks for.
+
+    def pause(self, seconds: float) -> None:
+        """Keeps the thread busy: the next effect is carried out, and the next event handled, after that."""
+        self._paused = True
+        self.later(seconds, self.on_resumed)
+
+    def result(self, wait_s: float, event: Any) -> None:
+        """Reports a result of the body to the machine after some time; messages are handled meanwhile."""
+        self.later(wait_s, self.on_event, event)
+
+    def fail(self, reason: str) -> None:
+        """Reports that the user's function has raised here."""
+        self.on_event(Raised(Failed(reason, f"traceback of {self.name}")))
+
+    # The interpreter.
+
+    def on_resumed(self, _: object) -> None:
+        """Goes on with the effects that are left, then with the events that came meanwhile."""
+        self._paused = False
+        self._perform(*self._rest)
+        if self._tick_is_due and not self._paused and self.alive:
+            self._tick_is_due = False
+            self._handle(Tick())
+        while self._inbox and not self._paused and self.alive:
+            self._handle(self._inbox.popleft())
+
+    def _handle(self, event: Any) -> None:
+        effects = self.machine.receive(event, self.clock)
+        if effects or not isinstance(event, Tick):
+            self._perform(event, effects, 0)
+
+    def _perform(self, event: Any, effects: list[Any], first: int) -> None:
+        for n in range(first, len(effects)):
+            effect = effects[n]
+            if isinstance(effect, Send):
+                self._transmit(effect)
+            else:
+                result = self._carry_out(effect, event)
+                if result is not None:
+                    self._results.append(result)
+            if self._paused:
+                self._rest = event, effects, n + 1
+                return
+            if not self.alive:
+                return
+        self.machine.validate()
+        while self._results and not self._paused and self.alive:
+            self._handle(self._results.popleft())
+
+    def _transmit(self, send: Send) -> None:
+        if not self.machine.may_send(send.message, self.clock):
+            return
+        payload = None
+        if self.body is not None:
+            self.body.sends(send)
+            payload = None if send.payload is None else self.body.payload(send)
+        self.send(send.to, send.message, payload)
+
+    def _carry_out(self, effect: Any, event: Any) -> Any:
+        match effect:
+            case BuildRole():
+                self.pause(BUILD_S * self.world.random.random())
+                machine, self.body = self._setting.role(self)
+                return RoleBuilt(machine)
+            case EndHost():
+                self.exit()
+            case Reach():
+                pass
+            case Refuse(sender=sender, reason=reason):
+                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+            case _:
+                assert self.body is not None, effect
+                return self.body.carry_out(effect, event)
+        return None
+
+
+class Numbers(tuple[float, ...]):
+    """A payload: numbers that report how many bytes they would take as float32."""
+
+    __slots__ = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """Four bytes for each number."""
+        return 4 * len(self)
