@@ -1,9 +1,10 @@
 """Plays the real protocol machines on a virtual clock, over a seeded network with faults.
 
-`scenario` draws what a seed stands for, `world` is time and processes, `faults` are injected into it. A `host`
-runs the machine of every host and that of its role, around one of the `bodies`; `schedule` is the coordinator
-and the play of a seed. They share a `layout` and a `disk`. `invariants` reports what breaks. A driver's own play and checks stand in its folder:
-`downpour` and `sandblaster`. `python -m partita.engine.testing --schedules 10000` plays many.
+`scenario` draws what a seed stands for, `world` is time and processes, `faults` are injected into it. A
+`host` runs the machine of every host and that of its role, around one of the `bodies`; `schedule` is the
+coordinator and the play of a seed. They share a `layout` and a `disk`. `invariants` reports what breaks. A
+driver's own play and checks stand in its folder: `downpour` and `sandblaster`.
+`python -m partita.engine.testing --schedules 10000` plays many.
 """
 
 from partita.engine.testing.invariants import Outcome

@@ -40,7 +40,7 @@ class Whole(RoleMachine):
         self.heartbeat_s = heartbeat_s
 
     def receive(self, event: Any, now: float) -> tuple[Any, ...]:
-        """Returns the event."""
+        """Returns the event as its own effect."""
         return (event,)
 
 
@@ -57,7 +57,7 @@ class WholeBody(SimulatedBody):
 
     @property
     def clock(self) -> float:
-        """The host's clock."""
+        """The host's clock in seconds."""
         return self.host.clock
 
     @property
@@ -66,7 +66,7 @@ class WholeBody(SimulatedBody):
         return self.host.alive
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
-        """Sends a message."""
+        """Sends a message of the host."""
         self.host.send(to, message, payload)
 
     def carry_out(self, effect: Any, event: Any) -> None:
@@ -83,7 +83,7 @@ class WholeBody(SimulatedBody):
 
     @abstractmethod
     def receive(self, received: Received) -> None:
-        """Handles a message."""
+        """Handles a message for the role."""
 
     @abstractmethod
     def tick(self) -> None:

@@ -89,7 +89,7 @@ def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = 
 def test_stragglers_cost_little_and_would_cost_much_without_backups(slowness: tuple[float, ...]) -> None:
     without_them = seconds(4 - len(slowness))
     assert seconds(4, slowness=slowness) <= 1.3 * without_them
-    assert seconds(4, slowness=slowness, backups=False) >= 3.0 * without_them
+    assert seconds(4, slowness=slowness, backups=False) >= 2.5 * without_them
 
 
 def test_replicas_share_the_work() -> None:
