@@ -40,7 +40,7 @@ from partita.engine.protocol.commands import Outcome
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
-from partita.engine.run.iterations import Iteration
+from partita.engine.run.metrics import Iteration
 from partita.engine.run.minimise import Minimum, minimise
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.commands import Iterated, Outcome, Scalars
+from partita.engine.protocol.commands import Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 
@@ -98,15 +98,25 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Effect: display a part's report: `step` steps done, and sums over those since its last report."""
+    """Effect: report how far a host, or the coordinator's method, has come. One kind for all drivers.
 
-    name: str
+    Args:
+        source: name of the host; COORDINATOR for a batch method.
+        step: steps, or iterations, done.
+        examples: number of examples behind `sums`.
+        sums: over the examples since the last report of the source: "loss", "correct".
+        counters: totals since the process of the source began: "pushes", "staleness".
+        values: present values: "loss", "gradient_norm".
+        note: exceptional events, in a few words; "" for none.
+    """
+
+    source: str
     step: int
-    examples: int
-    loss: float
-    correct: int
-    staleness: float
-    pushes: int
+    examples: int = 0
+    sums: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,35 +191,11 @@ class AppendJournal:
     scalars: Scalars
 
 
-@dataclass(frozen=True, slots=True)
-class IterationDone:
-    """Effect: display an iteration of a batch method.
-
-    `redone` counts portions assigned more than once so far, `busy` the replicas that computed for the last
-    evaluation, of all `replicas`.
-    """
-
-    iterated: Iterated
-    redone: int
-    busy: int
-    replicas: int
-
-
 CoordinatorEvent: TypeAlias = (
     Opened | Launched | ProcessStarted | Received | Tick | Died | StopRequested | Committed | NotCommitted
 )
 CoordinatorEffect: TypeAlias = (
-    Refuse
-    | Send
-    | Restart
-    | Starting
-    | Progress
-    | Commit
-    | AppendJournal
-    | IterationDone
-    | AbortRun
-    | EndRun
-    | Warn
+    Refuse | Send | Restart | Starting | Progress | Commit | AppendJournal | AbortRun | EndRun | Warn
 )
 
 

@@ -120,8 +120,9 @@ class DownpourCoordinator(Coordinator):
         if replica.steps_done > before:
             self._shards_answer()
             replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
-        sums = (report.examples, report.loss, report.correct, report.staleness, report.pushes)
-        return [Progress(host.name, report.step, *sums)]
+        sums = {"loss": report.loss, "correct": report.correct}
+        counters = {"staleness": report.staleness, "pushes": report.pushes}
+        return [Progress(host.name, report.step, report.examples, sums, counters)]
 
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.RUNNING or not self._registry.shards_ready or not self._is_complete:

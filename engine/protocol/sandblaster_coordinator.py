@@ -19,6 +19,7 @@ from typing import Final
 from partita.engine.protocol.command_tracker import CommandTracker, Purpose
 from partita.engine.protocol.commands import (
     Evaluate,
+    Iterated,
     Outcome,
     Request,
     Restore,
@@ -33,7 +34,7 @@ from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
     CoordinatorEffect,
     EndRun,
-    IterationDone,
+    Progress,
     RunSettings,
     Warn,
 )
@@ -48,7 +49,7 @@ from partita.engine.protocol.journaled_method import (
     digest_of,
 )
 from partita.engine.protocol.messages import AssignmentResult, Command, CommandResult, MissingUnits
-from partita.engine.protocol.names import Topology, part_indices
+from partita.engine.protocol.names import COORDINATOR, Topology, part_indices
 from partita.engine.protocol.recovery import still_needed
 from partita.engine.protocol.work_scheduler import Dispatch, WorkScheduler
 
@@ -240,8 +241,20 @@ class SandblasterCoordinator(Coordinator):
         except BaseException as error:  # noqa: BLE001 - reported to the user, whatever it is
             report = report_of(error)
             return self._fail(f"the method failed: {report.reason}", report.traceback)
+        return [self._progress(iterated) for iterated in done]
+
+    def _progress(self, iterated: Iterated) -> Progress:
         work = self._scheduler
-        return [IterationDone(iterated, work.redone, work.busy, work.replicas) for iterated in done]
+        values = {
+            "loss": iterated.loss,
+            "gradient_norm": iterated.gradient_norm,
+            "step": iterated.step,
+            "evaluations": iterated.evaluations,
+            "redone": work.redone,
+            "busy": work.busy,
+            "replicas": work.replicas,
+        }
+        return Progress(COORDINATOR, iterated.iteration, values=values, note=iterated.note)
 
     # Work units.
 

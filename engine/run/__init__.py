@@ -4,19 +4,18 @@ Before anything starts, `arrays` converts the user's data to arrays, and `data` 
 network, whose job has its files in a `temporary` folder. `training` is the run loop of every driver: it finds
 the run to go on with, writes checkpoints and the `run_journal`, and makes the result. `train` runs one
 training after another and `supervisor` carries out the effects of the coordinator; `interrupt` handles
-Ctrl-C. `progress` adds up the reports of parts, `iterations` those of a batch method, and `display`
-shows them, with the `phases` before; `caller` names the call or the command that started a run, and `run` is
-its result. `session` plays single steps of one replica (`backends`: inline, `hosted_backend`: on hosts;
-`collector`: what its parts collect; `step`: the results; `tracing`: the traces); `evaluate` and `predict`
-stand on it. `minimise` plays a batch method in this process, on any function.
+Ctrl-C. `metrics` makes one stream of records of all reports, and `display` shows them, with the `phases`
+before; `caller` names the call or the command that started a run, and `run` is its result. `session` plays
+single steps of one replica (`backends`: inline, `hosted_backend`: on hosts; `collector`: what its parts
+collect; `step`: the results; `tracing`: the traces); `evaluate` and `predict` stand on it. `minimise` plays a
+batch method in this process, on any function.
 """
 
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
-from partita.engine.run.iterations import Iteration
+from partita.engine.run.metrics import Iteration, TrainingProgress
 from partita.engine.run.minimise import Minimum, minimise
-from partita.engine.run.progress import TrainingProgress
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
 from partita.engine.run.step import HostError, Step

@@ -18,9 +18,9 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
-from partita.engine.protocol.coordinator_effects import CoordinatorEffect
-from partita.engine.run.iterations import Gauge
-from partita.engine.run.progress import Show
+from partita.engine.protocol.coordinator_effects import Progress
+from partita.engine.run.metrics import Metrics
+from partita.engine.run.phases import Show
 
 LINE_EVERY_S = 2.0
 
@@ -29,14 +29,14 @@ BAR_FROM = 110
 
 
 class Display:
-    """Shows a run, one gauge after another. Use it as a context manager."""
+    """Shows a run, the metrics of one trainer after another. Use it as a context manager."""
 
     def __init__(self, show: Show = "auto", *, stream: TextIO | None = None) -> None:
         """`stream` is standard error if not given."""
         self._console = Console(file=stream or sys.stderr)
         live = show == "live" or (show == "auto" and self._console.is_terminal)
         self._quiet = show == "nothing"
-        self._gauge: Gauge | None = None
+        self._metrics: Metrics | None = None
         self._last: float | None = None  # when the last line was drawn, or the first report came
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
@@ -52,7 +52,7 @@ class Display:
         self._last_phase, self._last_phase_at = "", float("-inf")  # the last line of a phase
 
     def phase(self, text: str) -> None:
-        """Shows a phase before a gauge has news; as lines, at most one in `LINE_EVERY_S`."""
+        """Shows a phase before metrics have news; as lines, at most one in `LINE_EVERY_S`."""
         now = time.monotonic()
         if self._bar is not None:
             if self._phase is None:
@@ -68,20 +68,20 @@ class Display:
             self._bar.remove_task(self._phase)
             self._phase = None
 
-    def follow(self, gauge: Gauge) -> None:
-        """Shows another gauge from now on; the one before is drawn a last time."""
+    def follow(self, metrics: Metrics) -> None:
+        """Shows other metrics from now on; those before are drawn a last time."""
         self.draw()
-        self._gauge, self._last = gauge, None
+        self._metrics, self._last = metrics, None
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(gauge.title, total=gauge.total, latest="", visible=False)
+            self._task = self._bar.add_task(metrics.title, total=metrics.total, latest="", visible=False)
 
-    def update(self, effect: CoordinatorEffect) -> None:
-        """Adds a report to the gauge, which ends the phases before it."""
-        assert self._gauge is not None
+    def update(self, progress: Progress) -> None:
+        """Adds a report to the metrics, which ends the phases before it."""
+        assert self._metrics is not None
         self._end_phase()
-        self._gauge.add(effect)
+        self._metrics.add(progress)
         every = 0.5 if self._bar is not None else LINE_EVERY_S
         now = time.monotonic()
         if self._last is None:
@@ -96,21 +96,21 @@ class Display:
 
     def draw(self) -> None:
         """Shows the progress of the run now."""
-        latest = None if self._gauge is None else self._gauge.latest()
-        if self._gauge is None or latest is None:
+        latest = None if self._metrics is None else self._metrics.latest()
+        if self._metrics is None or latest is None:
             return
         self._last = time.monotonic()
         if self._bar is not None and self._task is not None:
             fitting = self._fitting(str(latest))
             self._bar.update(self._task, completed=latest.done, latest=fitting, visible=True)
         else:
-            total = "" if self._gauge.total is None else f"/{self._gauge.total}"
-            self.print_line(f"{self._gauge.unit} {latest.done}{total}  {latest}")
+            total = "" if self._metrics.total is None else f"/{self._metrics.total}"
+            self.print_line(f"{self._metrics.unit} {latest.done}{total}  {latest}")
 
     def _fitting(self, latest: str) -> str:
         """The first figures that fit a line beside the percentage and the remaining time."""
-        assert self._gauge is not None
-        others = len(self._gauge.title) + len(" 100% ") + len(" 0:00:00")
+        assert self._metrics is not None
+        others = len(self._metrics.title) + len(" 100% ") + len(" 0:00:00")
         room = self._console.width - others - (21 if self._console.width >= BAR_FROM else 0)
         while len(latest) > room and "  " in latest:
             latest = latest.rpartition("  ")[0]

@@ -10,8 +10,7 @@ import numpy as np
 
 from partita.engine.run.arrays import Array
 from partita.engine.run.data import Data, check_data
-from partita.engine.run.phases import Phases
-from partita.engine.run.progress import Show
+from partita.engine.run.phases import Phases, Show
 from partita.engine.run.run import Run
 from partita.engine.run.session import Hosts, Session
 from partita.layers.graph import Graph

@@ -1,4 +1,4 @@
-"""Phases of work without a gauge, such as planning and starting hosts; shown where they last."""
+"""Phases of work without metrics, such as planning and starting hosts; shown where they last."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Final, Self, TextIO, TypeAlias, get_args
+from typing import Final, Literal, Self, TextIO, TypeAlias, get_args
 
-from partita.engine.run.progress import Show
 from partita.layers.checks import check_choice
 from partita.layers.text import counted
+
+Show: TypeAlias = Literal["auto", "live", "lines", "nothing"]
+"""Ways to show progress."""
 
 OnPhase: TypeAlias = Callable[[str], object]
 """Called with each phase, and its progress, in a few words."""

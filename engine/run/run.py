@@ -11,8 +11,7 @@ from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
 from partita.engine.run.data import check_plan
-from partita.engine.run.iterations import Iteration
-from partita.engine.run.progress import TrainingProgress
+from partita.engine.run.metrics import Iteration, TrainingProgress
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 

@@ -29,8 +29,7 @@ from partita.engine.run.backends import Backend, InlineBackend
 from partita.engine.run.collector import Collector
 from partita.engine.run.data import check_data, check_plan
 from partita.engine.run.hosted_backend import HostedBackend
-from partita.engine.run.phases import OnPhase, Phases
-from partita.engine.run.progress import Show
+from partita.engine.run.phases import OnPhase, Phases, Show
 from partita.engine.run.step import Step
 from partita.engine.run.tracing import Tracer
 from partita.engine.runtime.buffers import layout_of

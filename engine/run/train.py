@@ -20,7 +20,7 @@ from partita.engine.run.arrays import Array
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import Data, check_data, check_plan
 from partita.engine.run.interrupt import ends_on_sigterm
-from partita.engine.run.progress import Show
+from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
 from partita.engine.run.temporary import temporary_folder

@@ -23,7 +23,7 @@ from partita.engine.protocol.coordinator_effects import (
     Commit,
     CoordinatorEffect,
     EndRun,
-    IterationDone,
+    Progress,
     RunSettings,
     Starting,
     Timeouts,
@@ -32,9 +32,8 @@ from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.run.caller import Caller
 from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
-from partita.engine.run.iterations import Gauge, Iterations
+from partita.engine.run.metrics import Metrics, OnRecord
 from partita.engine.run.phases import starting
-from partita.engine.run.progress import Meter
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
 from partita.engine.run.supervisor import Supervisor
@@ -71,12 +70,13 @@ class Training:
         resumed: the state from which the run goes on; None: the job's first parameters.
     """
 
-    def __init__(self, trainer: Trainer, caller: Caller) -> None:
-        """Reads and starts nothing yet."""
+    def __init__(self, trainer: Trainer, caller: Caller, *, on_record: OnRecord | None = None) -> None:
+        """Reads and starts nothing yet; `on_record` receives each record of the run."""
         self.trainer: Final = trainer
         self.store: Final = Checkpoints(trainer.job.checkpoints, run=trainer.run_id)
         self.resumed: Resumed | None = None
         self._caller: Final = caller
+        self._on_record: Final = on_record
         header = trainer.journal
         self._journal: Final = None if header is None else RunJournal(self.store, header)
         self._skipped: tuple[str, ...] = ()  # files that could not be used, one sentence each
@@ -174,8 +174,8 @@ class Training:
         supervisor = Supervisor(launcher, self._coordinator(), self, warn=display.print_line)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce()
-            self._gauge = self._gauge_of(self.trainer)
-            display.follow(self._gauge)
+            self._metrics = self._metrics_of(self.trainer)
+            display.follow(self._metrics)
             try:
                 done = supervisor.run()
                 display.draw()
@@ -189,12 +189,16 @@ class Training:
             self._journal.begin(first_checkpoint=self._settings.next_checkpoint)
         return coordinator
 
-    @staticmethod
-    def _gauge_of(trainer: Trainer) -> Gauge:
-        if trainer.unit == "iteration":
-            return Iterations(trainer.limit)
+    def _metrics_of(self, trainer: Trainer) -> Metrics:
         plan = trainer.job.plan
-        return Meter(trainer.steps, trainer.done, len(plan.cluster), classifiers=len(plan.graph.classifiers))
+        return Metrics(
+            trainer.limit,
+            unit=trainer.unit,
+            done=trainer.done,
+            machines=len(plan.cluster),
+            classifiers=len(plan.graph.classifiers),
+            on_record=self._on_record,
+        )
 
     def _announce(self) -> None:
         trainer, has = self.trainer, self.trainer.topology
@@ -259,9 +263,10 @@ class Training:
             hosts = counted(effect.hosts, "process", "processes")
             self._display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
             return
+        assert isinstance(effect, Progress), effect
         self._display.update(effect)
-        if isinstance(effect, IterationDone) and effect.iterated.note:
-            self._display.print_line(f"iteration {effect.iterated.iteration}: {effect.iterated.note}")
+        if effect.note:
+            self._display.print_line(f"{self.trainer.unit} {effect.step}: {effect.note}")
 
     # The end.
 
@@ -283,9 +288,9 @@ class Training:
         run = Run(
             trainer.job.plan,
             self._parameters(done.checkpoint),
-            seconds=self._gauge.seconds,
+            seconds=self._metrics.seconds,
             lost_pushes=done.lost,
-            history=tuple(self._gauge.history),
+            history=tuple(self._metrics.history),
             checkpoint=trainer.job.checkpoints if trainer.job.keep else None,
             outcome=outcome,
         )

@@ -23,9 +23,9 @@ from partita.engine.protocol.commands import POINT, Operation, Portions, reads, 
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     CoordinatorEvent,
-    IterationDone,
     Launched,
     Opened,
+    Progress,
     RunSettings,
     Timeouts,
 )
@@ -196,7 +196,7 @@ class Director(Host):
             ),
         )
         self._wakes_at = inf
-        self.advances: list[tuple[float, IterationDone]] = []
+        self.advances: list[tuple[float, Progress]] = []
 
     def begin(self) -> None:
         """Connects all hosts."""
@@ -222,7 +222,7 @@ class Director(Host):
             match effect:
                 case Send(to=to, message=Command() | Assignment() as message):
                     self.send(to, message)
-                case IterationDone():
+                case Progress():
                     self.advances.append((self.world.now, effect))
                 case AbortRun():
                     raise AssertionError(effect)
@@ -268,7 +268,7 @@ class Sandblaster(Run):
         return self._point
 
     @property
-    def advances(self) -> list[tuple[float, IterationDone]]:
+    def advances(self) -> list[tuple[float, Progress]]:
         """The time of each iteration's end, and its report."""
         return self.director.advances
 

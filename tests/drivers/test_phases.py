@@ -12,8 +12,7 @@ import pytest
 
 from partita.engine import Downpour, Session, evaluate, predict, train
 from partita.engine.run import display, phases
-from partita.engine.run.phases import Phases, starting
-from partita.engine.run.progress import Show
+from partita.engine.run.phases import Phases, Show, starting
 from partita.layers import Network, OneToOne, SoftmaxCrossEntropy, node
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads

@@ -11,22 +11,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.commands import Iterated
-from partita.engine.protocol.coordinator_effects import IterationDone, Progress
+from partita.engine.protocol.coordinator_effects import Progress
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.run.display import Display
-from partita.engine.run.iterations import Iterations
-from partita.engine.run.progress import Meter
+from partita.engine.run.metrics import Metrics, Record
+
+
+def report(
+    part: str, step: int, examples: int, loss: float, correct: int, staleness: float, pushes: int
+) -> Progress:
+    """The report of a part, as Downpour's coordinator passes it on."""
+    sums, counters = {"loss": loss, "correct": correct}, {"staleness": staleness, "pushes": pushes}
+    return Progress(part, step, examples, sums, counters)
+
+
+def iterated(
+    iteration: int,
+    loss: float,
+    gradient_norm: float,
+    step: float,
+    evaluations: int,
+    note: str = "",
+    *,
+    others: tuple[int, int, int],
+) -> Progress:
+    """The report of a batch method; `others`: redone, busy, replicas."""
+    values = {"loss": loss, "gradient_norm": gradient_norm, "step": step, "evaluations": evaluations}
+    values |= dict(zip(("redone", "busy", "replicas"), others, strict=True))
+    return Progress(COORDINATOR, iteration, values=values, note=note)
 
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
-    found = Meter(steps_per_replica=100, done=(10, 0), machines=2)
+    found = Metrics(200, done=(10, 0), machines=2)
     assert (found.total, found.steps, found.latest()) == (200, 10, None)
-    found.add(Progress("part 0.0", 20, 0, 0.0, 0, 4, 2))
-    found.add(Progress("part 0.0", 30, 0, 0.0, 0, 6, 3))
+    found.add(report("part 0.0", 20, 0, 0.0, 0, 4, 2))
+    found.add(report("part 0.0", 30, 0, 0.0, 0, 6, 3))
     assert found.steps == 30
     assert found.latest() is None, "there is no mean over no example"
-    found.add(Progress("part 0.1", 20, 80, 40.0, 60, 0, 1))
-    found.add(Progress("part 1.1", 5, 40, 80.0, 0, 0, 0))
+    found.add(report("part 0.1", 20, 80, 40.0, 60, 0, 1))
+    found.add(report("part 1.1", 5, 40, 80.0, 0, 0, 0))
     latest = found.latest()
     assert latest is not None
     assert (latest.step, latest.examples, latest.loss, latest.accuracy) == (25, 80, 0.5, 0.75)
@@ -44,7 +67,7 @@ def test_steps_count_when_all_parts_have_reported_them(
 ) -> None:
     # In every step one part finds four examples right, and the other four wrong; each reports at steps of its
     # own choice among multiples of powers of two, and at the last one.
-    found = Meter(64 * len(spaces), (0,) * len(spaces), machines=2)
+    found = Metrics(64 * len(spaces), done=(0,) * len(spaces), machines=2)
     reports = [
         list(_reports(f"part {replica}.{part}", [pair[part] for pair in space], right=part))
         for replica, space in enumerate(spaces)
@@ -66,17 +89,37 @@ def _reports(name: str, spaces: list[int], *, right: int) -> Iterator[Progress]:
         step = min((before >> exponent) + 1 << exponent, 64)
         if step > before:
             n = 4 * (step - before)
-            yield Progress(name, step, n, 2.0 * n, right * n, 0, 0)
+            yield report(name, step, n, 2.0 * n, right * n, 0, 0)
         before = step
 
 
 def test_the_pushes_of_a_process_that_was_replaced_still_count() -> None:
-    found = Meter(steps_per_replica=100, done=(10, 0))
+    found = Metrics(200, done=(10, 0))
     for step, pushes, staleness in ((30, 6, 12), (31, 2, 0), (32, 4, 0)):
-        found.add(Progress("part 0.0", step, 8, 8.0, 4, staleness, pushes))
-    found.add(Progress("part 1.0", 9, 8, 8.0, 4, 8, 10))
+        found.add(report("part 0.0", step, 8, 8.0, 4, staleness, pushes))
+    found.add(report("part 1.0", 9, 8, 8.0, 4, 8, 10))
     latest = found.latest()
     assert latest is not None and latest.staleness == (12 + 8) / (6 + 4 + 10)
+
+
+def test_records_are_one_stream_of_all_replicas_and_of_a_method() -> None:
+    """A record comes when every part has reported; a method's has its values."""
+    records: list[Record] = []
+    steps = Metrics(40, done=(0, 0), machines=2, on_record=records.append)
+    for part, step, examples in (
+        ("part 1.0", 2, 0),
+        ("part 0.0", 1, 0),
+        ("part 1.1", 2, 16),
+        ("part 0.1", 1, 8),
+    ):
+        steps.add(report(part, step, examples, examples / 2, examples // 4, 3, 2))
+    assert [(one.replica, one.step, one.examples) for one in records] == [(1, 2, 16), (0, 1, 8)]
+    assert all(one.metrics == {"loss": 0.5, "accuracy": 0.25, "staleness": 1.5} for one in records)
+    method = Metrics(None, unit="iteration", on_record=records.append)
+    method.add(iterated(3, 0.5, 2e-3, 0.25, 6, "steep", others=(7, 2, 4)))
+    last = records[-1]
+    assert (last.replica, last.step, last.examples, last.note) == (None, 3, 0, "steep")
+    assert last.metrics["gradient_norm"] == 2e-3 and len(records) == 3
 
 
 def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +127,10 @@ def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     stream = io.StringIO()
     with Display("lines", stream=stream) as display:
-        display.follow(Meter(100, (10, 0)))
+        display.follow(Metrics(200, done=(10, 0)))
         display.print_line("[bold] is printed as it is")
         for step in range(11, 31):
-            display.update(Progress("part 0.0", step, 8, 8.0, 4, 0, 0))
+            display.update(report("part 0.0", step, 8, 8.0, 4, 0, 0))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[bold] is printed as it is"
     assert "nan" not in stream.getvalue()
@@ -99,8 +142,8 @@ def test_nothing_is_nothing_and_live_is_one_line() -> None:
     for show, words in (("nothing", ""), ("live", "training")):
         stream = io.StringIO()
         with Display(show, stream=stream) as display:  # type: ignore[arg-type]
-            display.follow(Meter(100, (10, 0)))
-            display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
+            display.follow(Metrics(200, done=(10, 0)))
+            display.update(report("part 0.0", 50, 8, 8.0, 4, 0, 0))
             display.print_line("" if show == "nothing" else "a line that stays")
         assert words in stream.getvalue()
         assert "nan" not in stream.getvalue()
@@ -116,8 +159,8 @@ def test_a_live_line_keeps_its_percentage_and_breaks_no_figure(
     monkeypatch.setenv("COLUMNS", str(width))
     stream = io.StringIO()
     with Display("live", stream=stream) as display:
-        display.follow(Iterations(2000))
-        display.update(IterationDone(Iterated(900, 0.5, 2e-3, 0.25, 6, ""), 7, 2, 4))
+        display.follow(Metrics(2000, unit="iteration"))
+        display.update(iterated(900, 0.5, 2e-3, 0.25, 6, "", others=(7, 2, 4)))
     line = stream.getvalue().splitlines()[-1]
     assert len(line) <= width and "…" not in line
     assert " 45% " in line and line.rstrip().endswith(":--")
@@ -126,10 +169,10 @@ def test_a_live_line_keeps_its_percentage_and_breaks_no_figure(
 
 
 def test_accuracy_is_the_mean_over_losses_with_classes_and_is_left_out_without_any() -> None:
-    report = Progress("part 0.0", 1, 10, 5.0, 15, 0, 0)
-    both, none = Meter(100, (0,), classifiers=2), Meter(100, (0,), classifiers=0)
+    one = report("part 0.0", 1, 10, 5.0, 15, 0, 0)
+    both, none = Metrics(100, done=(0,), classifiers=2), Metrics(100, done=(0,), classifiers=0)
     for found in (both, none):
-        found.add(report)
+        found.add(one)
     assert (latest := both.latest()) is not None
     assert latest.accuracy == 0.75
     assert "accuracy" not in str(none.latest())
@@ -137,14 +180,14 @@ def test_accuracy_is_the_mean_over_losses_with_classes_and_is_left_out_without_a
 
 @pytest.mark.parametrize(("most", "done"), [(40, "2/40"), (None, "2")])
 def test_a_batch_method_is_shown_by_iteration(most: int | None, done: str) -> None:
-    """After another gauge, in the same display; iterations that were not shown are in the history."""
-    stream, found = io.StringIO(), Iterations(most)
+    """After other metrics, in the same display; iterations that were not shown are in the history."""
+    stream, found = io.StringIO(), Metrics(most, unit="iteration")
     with Display("lines", stream=stream) as display:
-        display.follow(Meter(100, (10, 0)))
-        display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
+        display.follow(Metrics(200, done=(10, 0)))
+        display.update(report("part 0.0", 50, 8, 8.0, 4, 0, 0))
         display.follow(found)
         for n in (1, 2):
-            display.update(IterationDone(Iterated(n, 0.5, 2e-3, 0.25, 3 * n, "steep"), 7, 2, 4))
+            display.update(iterated(n, 0.5, 2e-3, 0.25, 3 * n, "steep", others=(7, 2, 4)))
     first, last = stream.getvalue().splitlines()
     assert first.startswith("step 50/200  loss 1.0000")
     line = "loss 0.5  gradient 2.0e-03  step 0.25  evaluations 6  redone 7  busy 2/4"
@@ -156,7 +199,7 @@ def test_a_batch_method_is_shown_by_iteration(most: int | None, done: str) -> No
 def test_a_batch_method_is_shown_in_a_live_line() -> None:
     stream = io.StringIO()
     with Display("live", stream=stream) as display:
-        display.follow(Meter(100, (10, 0)))
-        display.follow(Iterations())
-        display.update(IterationDone(Iterated(1, 0.5, 2e-3, 0.25, 3), 0, 1, 1))
+        display.follow(Metrics(200, done=(10, 0)))
+        display.follow(Metrics(None, unit="iteration"))
+        display.update(iterated(1, 0.5, 2e-3, 0.25, 3, others=(0, 1, 1)))
     assert "loss 0.5  gradient 2.0e-03" in stream.getvalue()

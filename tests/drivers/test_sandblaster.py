@@ -25,9 +25,9 @@ from partita.engine import (
     train,
 )
 from partita.engine.parameters import Checkpoints, Journal
-from partita.engine.protocol.coordinator_effects import CoordinatorEffect
+from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.run import TrainingProgress
-from partita.engine.run.iterations import Iterations
+from partita.engine.run.metrics import Metrics
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads, run_on_threads
 from tests.faults import toy
@@ -201,14 +201,14 @@ def test_a_warm_start_is_resumed_in_its_own_stage_and_done_once(
 def test_ctrl_c_keeps_what_was_found_and_the_run_goes_on(
     on_threads: list[WatchedThreads], straight: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = Iterations.add
+    add = Metrics.add
 
-    def interrupts(self: Iterations, effect: CoordinatorEffect) -> None:
+    def interrupts(self: Metrics, effect: Progress) -> None:
         add(self, effect)
         if self.history[-1].iteration == 5:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Iterations, "add", interrupts)
+    monkeypatch.setattr(Metrics, "add", interrupts)
     with pytest.raises(Interrupted) as stopped:
         train_toy(TWELVE, checkpoints=tmp_path)
     run = stopped.value.run

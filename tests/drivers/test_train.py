@@ -12,7 +12,7 @@ import pytest
 from partita.engine import SGD, Adagrad, Adam, Cosine, Downpour, Run, Session, evaluate, train
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.coordinator_effects import Progress
-from partita.engine.run.progress import Meter
+from partita.engine.run.metrics import Metrics
 from partita.engine.runtime.feed import Sampler
 from partita.layers import OneToOne, node
 from partita.partitioner import Cluster, Plan, Whole, partition
@@ -71,9 +71,9 @@ def test_every_example_is_trained_on_in_every_epoch(
     steps: int,
 ) -> None:
     counted: list[int] = []
-    add = Meter.add
+    add = Metrics.add
     monkeypatch.setattr(
-        Meter, "add", lambda meter, effect: (counted.append(effect.examples), add(meter, effect))
+        Metrics, "add", lambda meter, effect: (counted.append(effect.examples), add(meter, effect))
     )
     plan = plan_of_toy(machines=2, batch=8)
     driver = Downpour(replicas=replicas, overlap=overlap, optimizer=SGD(0.05))
@@ -126,16 +126,19 @@ def test_what_overlap_delays_counts_as_staleness(
 ) -> None:
     """The first of two machines is 0, 1, 1, 1 updates late, the other never; the rest are whole pushes."""
     reports: list[Progress] = []
-    add = Meter.add
-    monkeypatch.setattr(Meter, "add", lambda meter, report: (reports.append(report), add(meter, report)))
+    add = Metrics.add
+    monkeypatch.setattr(Metrics, "add", lambda meter, report: (reports.append(report), add(meter, report)))
     cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
     plan = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts)
     train_toy(plan, Downpour(overlap=4), epochs=8)
     for progress in reports:
-        late = 3 / 4 if progress.name == "part 0.0" else 0.0
-        rest = progress.staleness - late * progress.pushes
+        late = 3 / 4 if progress.source == "part 0.0" else 0.0
+        rest = progress.counters["staleness"] - late * progress.counters["pushes"]
         assert rest >= 0 and rest == int(rest), progress
-    assert {progress.name for progress in reports if progress.pushes} == {"part 0.0", "part 0.1"}
+    assert {progress.source for progress in reports if progress.counters["pushes"]} == {
+        "part 0.0",
+        "part 0.1",
+    }
 
 
 @pytest.mark.parametrize(

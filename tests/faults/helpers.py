@@ -17,10 +17,10 @@ from typing import Any, Self, TypeAlias
 
 import psutil
 
-from partita.engine.protocol.coordinator_effects import CoordinatorEffect, IterationDone, Progress
-from partita.engine.protocol.names import part_indices, shard_index
-from partita.engine.run.iterations import Gauge
-from partita.engine.run.progress import Show
+from partita.engine.protocol.coordinator_effects import Progress
+from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
+from partita.engine.run.metrics import Metrics
+from partita.engine.run.phases import Show
 
 DEADLINE_S = 60.0
 
@@ -38,8 +38,8 @@ def hosts_of(pid: int) -> dict[str, psutil.Process]:
     return found
 
 
-Seen: TypeAlias = Progress | IterationDone | str
-"""An event that a run displays: a part's report, an iteration, or a line."""
+Seen: TypeAlias = Progress | str
+"""An event that a run displays: a report of a part or of a batch method, or a line."""
 
 
 class Witness:
@@ -56,7 +56,12 @@ class Witness:
     def when_done(self, iterations: int, act: Callable[[], None]) -> None:
         """Acts once, when a batch method has done so many iterations."""
         self._plans.append(
-            (lambda seen: isinstance(seen, IterationDone) and seen.iterated.iteration >= iterations, act)
+            (
+                lambda seen: (
+                    isinstance(seen, Progress) and seen.source == COORDINATOR and seen.step >= iterations
+                ),
+                act,
+            )
         )
 
     def when_said(self, text: str, act: Callable[[], None]) -> None:
@@ -76,26 +81,25 @@ class Witness:
 
     def reports(self, name: str, *, start: int = 0, stop: int | None = None) -> list[int]:
         """The steps that a part reported, in this slice of `seen`."""
-        return [p.step for p in self.seen[start:stop] if isinstance(p, Progress) and p.name == name]
+        return [p.step for p in self.seen[start:stop] if isinstance(p, Progress) and p.source == name]
 
     # What a run asks of a display.
 
     def __call__(self, show: Show, *, stream: object = None) -> Self:
         return self
 
-    def follow(self, gauge: Gauge) -> None:
-        self._gauge = gauge
+    def follow(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
-    def update(self, effect: CoordinatorEffect) -> None:
-        self._gauge.add(effect)
-        assert isinstance(effect, Progress | IterationDone)
-        self._see(effect)
+    def update(self, progress: Progress) -> None:
+        self._metrics.add(progress)
+        self._see(progress)
 
     def phase(self, text: str) -> None:
         """Shows nothing: how long a phase lasts is chance."""
 
     def draw(self) -> None:
-        self._gauge.latest()
+        self._metrics.latest()
 
     def print_line(self, text: str) -> None:
         self._see(text)

@@ -50,9 +50,11 @@ def test_a_killed_part_is_started_again_and_the_other_replica_goes_on(witness: W
         after.update({name: process.pid for name, process in hosts_of(os.getpid()).items()})
 
     def is_back(progress: Progress) -> bool:
-        return progress.name == "part 0.1" and any("replica 0 begins again" in text for text in witness.texts)
+        return progress.source == "part 0.1" and any(
+            "replica 0 begins again" in text for text in witness.texts
+        )
 
-    witness.when(lambda progress: progress.name == "part 0.1" and progress.step > 20, kill)
+    witness.when(lambda progress: progress.source == "part 0.1" and progress.step > 20, kill)
     witness.when(is_back, look)
     run = train_toy(epochs=160)  # more than a replica does while another one is started again
     assert_complete(run, epochs=160)

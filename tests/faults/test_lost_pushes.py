@@ -51,7 +51,7 @@ def assert_counted(run: Run, oracle: Oracle, folder: Path) -> None:
 def test_what_a_part_took_to_its_grave_is_counted_when_its_shard_dies_too(
     witness: Witness, oracle: Oracle, tmp_path: Path
 ) -> None:
-    witness.when(lambda seen: seen.name == "part 0.0" and seen.step > 60, partial(kill, "part 0.0"))
+    witness.when(lambda seen: seen.source == "part 0.0" and seen.step > 60, partial(kill, "part 0.0"))
     witness.when_said("replica 0 begins again", lambda: kill("shard 1"))
     folder = tmp_path / "runs"
     run = train_toy(folder, checkpoint_every_s=60.0)  # the shard comes back with nothing
@@ -66,7 +66,7 @@ def test_what_dies_together_is_counted(
     witness: Witness, oracle: Oracle, tmp_path: Path, victims: tuple[str, ...]
 ) -> None:
     def well_on(seen: Progress) -> bool:
-        return seen.name == "part 0.0" and seen.step > 400 and any(tmp_path.rglob("manifest.json"))
+        return seen.source == "part 0.0" and seen.step > 400 and any(tmp_path.rglob("manifest.json"))
 
     witness.when(well_on, lambda: kill(*victims))
     run = train_toy(tmp_path / "runs", epochs=400)
@@ -78,7 +78,7 @@ def test_deaths_one_after_another_are_counted(witness: Witness, oracle: Oracle, 
     rounds = ("part 0.0",), ("shard 0",), ("part 1.0", "shard 1"), ("shard 0", "shard 1", "part 0.0")
     for n, victims in enumerate(rounds):
         witness.when(
-            lambda seen, n=n: seen.name == "part 1.0" and seen.step > 400 * (n + 1),  # type: ignore[misc]
+            lambda seen, n=n: seen.source == "part 1.0" and seen.step > 400 * (n + 1),  # type: ignore[misc]
             partial(kill, *victims),
         )
     run = train_toy(tmp_path / "runs", epochs=400)

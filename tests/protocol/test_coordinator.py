@@ -176,7 +176,9 @@ def test_what_nobody_expects_changes_nothing(run: Run) -> None:
 
 
 def test_a_report_is_progress_once(run: Run) -> None:
-    assert run.report("part 0.0", 2) == [Progress("part 0.0", 2, 32, 1.5, 20, 3, 2)]
+    assert run.report("part 0.0", 2) == [
+        Progress("part 0.0", 2, 32, {"loss": 1.5, "correct": 20}, {"staleness": 3, "pushes": 2})
+    ]
     assert run.report("part 0.0", 2) == []
     assert run.report("part 0.0", 1) == []
     assert run.report("part 0.0", STEPS + 1) == []

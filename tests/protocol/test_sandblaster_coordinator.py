@@ -13,7 +13,7 @@ from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     AppendJournal,
     EndRun,
-    IterationDone,
+    Progress,
     StopRequested,
     Timeouts,
 )
@@ -44,9 +44,9 @@ def test_a_method_is_played_to_its_end() -> None:
     assert done.outcome == Outcome("stopped", f"{STEPS} steps are done")
     assert done.steps == (STEPS,)
     assert [commit.position for commit in stage.commits] == [STEPS + 1]
-    shown = [effect.iterated for effect in stage.effects if isinstance(effect, IterationDone)]
-    assert [one.iteration for one in shown] == list(range(1, STEPS + 1))
-    assert shown[0].loss > shown[-1].loss
+    shown = [effect for effect in stage.effects if isinstance(effect, Progress)]
+    assert [one.step for one in shown] == list(range(1, STEPS + 1))
+    assert shown[0].values["loss"] > shown[-1].values["loss"]
 
 
 @pytest.mark.parametrize(("replicas", "machines"), [(1, 1), (2, 1), (4, 1), (2, 2)])
@@ -60,8 +60,8 @@ def test_scalars_do_not_depend_on_who_computes(replicas: int, machines: int) -> 
 
 def test_a_record_comes_before_what_follows_from_it() -> None:
     stage = undisturbed()
-    kinds = [type(e).__name__ for e in stage.effects if isinstance(e, AppendJournal | IterationDone)]
-    assert kinds[:3] == ["AppendJournal", "AppendJournal", "IterationDone"]
+    kinds = [type(e).__name__ for e in stage.effects if isinstance(e, AppendJournal | Progress)]
+    assert kinds[:3] == ["AppendJournal", "AppendJournal", "Progress"]
 
 
 def during(stage: Stage, index: int) -> Callable[[], bool]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     AppendJournal,
     Commit,
     CoordinatorEffect,
     EndRun,
-    IterationDone,
+    Progress,
     RunSettings,
 )
 from partita.engine.protocol.messages import Assignment, Command, Message
@@ -88,7 +89,9 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             case AppendJournal():
                 self.schedule.invariants.records(effect)
                 self.schedule.disk.append(effect.digest, effect.scalars)
-            case IterationDone(iterated=iterated):
+            case Progress(step=iteration, values=values, note=note):
+                loss, norm, step = (values[name] for name in ("loss", "gradient_norm", "step"))
+                iterated = Iterated(iteration, loss, norm, step, int(values["evaluations"]), note)
                 self.schedule.invariants.advances(iterated)
             case _:
                 super().perform(effect)
