@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot, split
+from partita.engine.parameters.slots import Slot, split, within
 from partita.engine.parameters.vector import Vector
 
 Shape: TypeAlias = tuple[int, ...]
@@ -107,14 +107,7 @@ class Layout:
     def slots_of(self, shard: int) -> tuple[Slot, ...]:
         """Returns the slots whose concatenation is the shard's vector."""
         low, high = self.shard_starts[shard], self.shard_starts[shard + 1]
-        found: list[Slot] = []
-        position = 0
-        for slot in (slot for slots in self.machines for slot in slots):
-            start, stop = max(position, low), min(position + slot.size, high)
-            if start < stop:
-                found.extend(slot.between(start - position, stop - position))
-            position += slot.size
-        return tuple(found)
+        return tuple(within((slot for slots in self.machines for slot in slots), low, high))
 
     def __str__(self) -> str:
         lines = [f"{self.size:,} parameters of {len(self.machines)} machines on {self.shards} shards"]

@@ -14,11 +14,13 @@ import msgspec
 
 from partita.engine.parameters.layout import Shape
 from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.names import shard_index
+from partita.engine.protocol.names import part_indices, shard_index
 
 FORMAT: Final = 1
-SHARD_FILE: Final = re.compile(r"shard-\d{1,9}\.epoch-\d{1,9}\.safetensors", flags=re.ASCII)
-"""Name of a shard's file."""
+SHARD_FILE: Final = re.compile(
+    r"(?:shard-\d{1,9}|part-\d{1,9}\.\d{1,9})\.epoch-\d{1,9}\.safetensors", flags=re.ASCII
+)
+"""Name of the file of a shard, or of a part whose replica keeps the parameters itself."""
 
 
 class CheckpointError(ValueError):
@@ -26,12 +28,12 @@ class CheckpointError(ValueError):
 
 
 class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """State of a shard that is stored with its numbers.
+    """State of a shard, or of a part that keeps parameters, that is stored with its numbers.
 
     Attributes:
         run: id of the run that wrote it. The watermarks are valid in this run only: the parts of a later one
             count their pushes from zero again.
-        shard: "shard K".
+        shard: "shard K", or "part R.M".
         epoch: of the process that wrote it.
         version: number of applied pushes.
         seen: for each part, the last applied push: (incarnation, sequence).
@@ -51,9 +53,9 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def file(self) -> str:
         """Name of its file, different for each epoch, so that a replaced process overwrites nothing."""
-        index = shard_index(self.shard)
-        assert index is not None, f"{self.shard!r} is not a shard"
-        return f"shard-{index}.epoch-{self.epoch}.safetensors"
+        known = shard_index(self.shard) is not None or part_indices(self.shard) is not None
+        assert known, f"{self.shard!r} is neither a shard nor a part"
+        return f"{self.shard.replace(' ', '-')}.epoch-{self.epoch}.safetensors"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

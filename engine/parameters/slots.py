@@ -91,6 +91,16 @@ def split(slots: Iterable[Slot], vector: Vector) -> Iterator[tuple[Slot, Vector]
     assert position == vector.size, f"slots of {position} numbers for a vector of {vector.size}"
 
 
+def within(slots: Iterable[Slot], low: int, high: int) -> Iterator[Slot]:
+    """Yields the slots of the range `[low, high)` of the vector that all of them make."""
+    position = 0
+    for slot in slots:
+        start, stop = max(position, low), min(position + slot.size, high)
+        if start < stop:
+            yield from slot.between(start - position, stop - position)
+        position += slot.size
+
+
 class CommonRun(NamedTuple):
     """Numbers that two slots have in common: their positions in both, and how many."""
 

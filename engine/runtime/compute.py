@@ -35,6 +35,7 @@ class Computations:
         not_finite: the layers whose gradients were not.
         watchdog: finds computations that do not end.
         scratch_bytes: the memory for the largest block of gradients.
+        pool: the threads of the machine's kernels, for work between two steps.
     """
 
     def __init__(self, buffers: Buffers, feed: Feed, updates: Updates | None = None) -> None:
@@ -50,10 +51,10 @@ class Computations:
         self.metrics, self.watch, self.watchdog = Metrics(), NonfiniteWatch(buffers), Watchdog(self._describe)
         self.not_finite: set[str] = set()
         self._device, self._slots = buffers.device, program.slots
-        self._pool = ThreadPool(plan.cluster.machines[buffers.machine].threads)
+        self.pool = ThreadPool(plan.cluster.machines[buffers.machine].threads)
         numbers = [None] if program.pipeline.total == 1 else range(program.slots)
         self._kernels = {
-            (grid.name, number): LayerKernel(buffers, grid, number, self._pool)
+            (grid.name, number): LayerKernel(buffers, grid, number, self.pool)
             for grid in plan.graph.computed
             if plan.ownership.rows(grid.name, buffers.machine)
             for number in numbers
@@ -103,7 +104,7 @@ class Computations:
     def close(self) -> None:
         """Ends the threads that kernels share."""
         self.finish()
-        self._pool.close()
+        self.pool.close()
 
     def _describe(self, position: int) -> str:
         """The instruction, its layer and the layer's kind, for an error."""

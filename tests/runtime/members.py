@@ -1,0 +1,213 @@
+"""Replicas under a program driver without hosts: the test acts as coordinator, and carries every message."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from partita.engine import Optimizer
+from partita.engine.numerics import master
+from partita.engine.parameters import initialise, scatter
+from partita.engine.parameters.files import save_parameters
+from partita.engine.protocol import Message
+from partita.engine.protocol.actions import (
+    AllGather,
+    AllReduce,
+    Apply,
+    Compute,
+    Program,
+    ReduceScatter,
+    SafePoint,
+)
+from partita.engine.protocol.events import Received, Refuse, Send, Span
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.messages import Finished, Pause, Report, StateCopy, View
+from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
+from partita.engine.protocol.views import Member
+from partita.engine.runtime.feed import ArrayFile
+from partita.engine.runtime.program_part import ProgramPart, ProgramPartTask
+from partita.engine.runtime.task import HostContext
+from partita.engine.transport import Counters, Payload, PayloadLike
+from partita.partitioner import Plan
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def replicated(me: Member, *, by: Any, optimizer: Optimizer) -> Program:
+    """A step of every replica, with the whole update on each."""
+    for step in me.steps():
+        yield Compute(step)
+        yield AllReduce(by=by)
+        yield Apply(optimizer)
+        yield SafePoint()
+
+
+def sharded(me: Member, *, by: Any, optimizer: Optimizer) -> Program:
+    """A step of every replica, each of which updates its own ranges."""
+    for step in me.steps():
+        yield Compute(step)
+        yield ReduceScatter(by=by)
+        yield Apply(optimizer, own=True)
+        yield AllGather(by=by)
+        yield SafePoint()
+
+
+class Members:
+    """All parts of all replicas. Messages are delivered at once, or in an order that `pick` chooses."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        data: Arrays,
+        folder: Path,
+        *,
+        program: Callable[..., Program] = replicated,
+        by: Any,
+        optimizer: Optimizer,
+        replicas: int,
+        pick: Callable[[int], int] = lambda n: 0,
+    ) -> None:
+        files = {}
+        for name, array in data.items():
+            files[name] = ArrayFile(folder / name, array.dtype.name, array.shape)
+            files[name].write(array)
+        self.plan, self.replicas, self._pick = plan, replicas, pick
+        precision = master(plan.precision).name
+        initial = folder / "initial.safetensors"
+        save_parameters(initial, initialise(plan.graph.parameters.values(), 0, dtype=precision))
+        self.examples = len(next(iter(data.values())))
+        self.said: list[tuple[str, Message]] = []  # to the coordinator
+        self.sent_bytes: dict[tuple[str, str], int] = {}  # payloads, by sender and kind of message
+        self._post: SimpleQueue[tuple[str, str, Message, Payload | None] | str] = SimpleQueue()
+        self._waiting: dict[tuple[str, str], deque[Received]] = {}  # by receiver and sender
+        self.machines, self.bodies = {}, {}
+        names = [part_name(r, m) for r in range(replicas) for m in range(len(plan.cluster))]
+        for name in names:
+            replica, machine = part_indices(name) or (0, 0)
+            task = ProgramPartTask(
+                plan=plan,
+                machine=machine,
+                replica=replica,
+                replicas=replicas,
+                program=partial(program, by=by, optimizer=optimizer),
+                optimizer=optimizer,
+                data=files,
+                examples=self.examples,
+                seed=0,
+                run="test",
+                folder=folder / "checkpoints",
+                checkpoint=None,
+                initial=initial,
+                first_step=0,
+                precision=precision,
+                instruction_timeout_s=60.0,
+            )
+            self.machines[name], body = task.role(self._context(name))
+            assert isinstance(body, ProgramPart)
+            self.bodies[name] = body
+        for name in names:
+            self.give(name, PeersChanged(1, dict.fromkeys(names, 0)))
+
+    def _context(self, name: str) -> HostContext:
+        return HostContext(
+            name, 0, partial(self._send, name), partial(self._post.put, name), Counters(), self._refuse
+        )
+
+    def _send(self, name: str, to: str, message: Message, payload: PayloadLike) -> None:
+        pieces = [payload] if isinstance(payload, np.ndarray) else payload
+        assert pieces is None or isinstance(pieces, list)
+        data = None if pieces is None else b"".join(np.ascontiguousarray(one).tobytes() for one in pieces)
+        if data is not None:
+            key = name, type(message).__name__
+            self.sent_bytes[key] = self.sent_bytes.get(key, 0) + len(data)
+        self._post.put((name, to, message, None if data is None else Payload([memoryview(data)])))
+
+    @staticmethod
+    def _refuse(sender: str, reason: str) -> None:
+        raise AssertionError(f"{sender} sent {reason}")
+
+    def give(self, name: str, event: Any) -> None:
+        """Gives a part's machine an event, and has the body carry out the effects."""
+        events = [event]
+        for one in events:  # grows
+            for effect in self.machines[name].receive(one, 0.0):
+                match effect:
+                    case Send(to=to, message=message, payload=span):
+                        payload = None if span is None else self.bodies[name].payload(effect)
+                        self._send(name, to, message, payload)
+                    case Refuse(sender=sender, reason=reason):
+                        self._refuse(sender, reason)
+                    case _:
+                        result = self.bodies[name].carry_out(effect, 0.0)
+                        events += [] if result is None else [result]
+            self.machines[name].validate()
+
+    def publish(
+        self, number: int, members: Sequence[int], *, until: int, copies: Sequence[StateCopy] = ()
+    ) -> None:
+        """Publishes a view from the first step on."""
+        view = View(number, tuple(members), 1, 0, 0, until, tuple(copies))
+        for name in self.machines:
+            if (part_indices(name) or (-1, 0))[0] in members:
+                self.give(name, Received(COORDINATOR, 0, Pause(number)))
+                self.give(name, Received(COORDINATOR, 0, view))
+
+    def run(self) -> None:
+        """Delivers messages until every part has finished."""
+        while len({name for name, message in self.said if isinstance(message, Finished)}) < len(
+            self.machines
+        ):
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Takes what has happened, and delivers one message."""
+        while not self._post.empty() or not self._waiting:
+            found = self._post.get(timeout=20)
+            if isinstance(found, str):
+                for result in self.bodies[found].poll(0.0):
+                    self.give(found, result)
+                if not self._waiting and self._post.empty():
+                    return
+                continue
+            sender, to, message, payload = found
+            if to == COORDINATOR:
+                self.said.append((sender, message))
+                return
+            received = Received(sender, 0, message, payload)
+            self._waiting.setdefault((to, sender), deque()).append(received)
+        keys = sorted(self._waiting)
+        key = keys[self._pick(len(keys))]
+        event = self._waiting[key].popleft()
+        if not self._waiting[key]:
+            del self._waiting[key]
+        self.give(key[0], event)
+
+    def parameters(self, replica: int) -> dict[str, np.ndarray[Any, Any]]:
+        """The whole parameters of a replica."""
+        dtype = master(self.plan.precision)
+        found = {name: np.zeros(p.shape, dtype) for name, p in self.plan.graph.parameters.items()}
+        for machine in range(len(self.plan.cluster)):
+            body = self.bodies[part_name(replica, machine)]
+            span = (Span("parameters", 0, body.arrays.size),)
+            scatter(body.arrays.slots(span), body.arrays.snapshot(span).values, found)
+        return found
+
+    @property
+    def counted(self) -> tuple[int, float, int]:
+        """Examples, loss and right answers in all reports."""
+        reports = [message for _, message in self.said if isinstance(message, Report)]
+        return (
+            sum(one.examples for one in reports),
+            sum(one.loss for one in reports),
+            sum(one.correct for one in reports),
+        )
+
+    def close(self) -> None:
+        for body in self.bodies.values():
+            body.close()
