@@ -20,9 +20,10 @@ _ROOT = 0
 class BackupExchange(Exchange):
     """An exchange by `Server(backup_workers=b)`. What others have beyond `Exchange`:
 
-    - The root adds nothing before `N - b` members (itself among them) have sent a first piece, and all have
-      acknowledged the use before; the first use of a view has all. Then the others are dropped, and what they
-      have sent or send is forgotten. A sum is extrapolated to N contributions: divided by their share of N.
+    - The root adds nothing before `N - b` members (itself among them, and at least one other) have sent a
+      first piece, and all have acknowledged the use before; in the first use of a view, all have sent
+      something. Then the others are dropped: what they have sent or send is forgotten. A sum is extrapolated
+      to N contributions: divided by their share of N.
     - A member acknowledges a use when it has the result, and again when a piece of the result is repeated.
     """
 
@@ -38,10 +39,10 @@ class BackupExchange(Exchange):
     ) -> None:
         """Creates an exchange that is not under way, see `create_exchange`."""
         super().__init__(algorithm, group, numbers, first=first, mean=mean, retry_s=retry_s)
-        self._wanted = max(1, len(group.members) - algorithm.backup_workers) - 1  # beside the root
+        self._wanted = max(1, len(group.members) - algorithm.backup_workers - 1)  # beside the root
         self._arrived: list[int] = []  # ranks in the use under way, in the order of their first pieces
         # Members that have not acknowledged the last use. Before the first one, all: some may not be there.
-        self._unacked = set(range(1, len(group.members)))
+        self._unacked = set(range(1, len(group.members))) if group.rank == _ROOT else set()
 
     @property
     def decided(self) -> bool:
@@ -65,30 +66,27 @@ class BackupExchange(Exchange):
 
     def _choose(self, use: Use, effects: list[ExchangeEffect]) -> None:
         """Decides whose contributions count, when it can."""
-        is_root = self._group.rank == _ROOT
+        is_root = self.group.rank == _ROOT
         if not is_root or use.adds is not None or self._unacked or len(self._arrived) < self._wanted:
             return
         use.adds = tuple(sorted(self._arrived[: self._wanted]))
-        use.dropped = tuple(rank for rank in range(1, len(self._group.members)) if rank not in use.adds)
+        use.dropped = tuple(rank for rank in range(1, len(self.group.members)) if rank not in use.adds)
         for piece, rank in [key for key in use.held if key[1] in use.dropped]:
             del use.held[piece, rank]
         for piece in range(len(self._pieces)):
-            if use.adds:
-                self._add_held(use, piece, effects)
-            else:
-                self._complete(use, piece, effects)
+            self._add_held(use, piece, effects)
 
     @override
     def _copy(self, use: Use, message: FinalChunk, event: Received, effects: list[ExchangeEffect]) -> None:
         super()._copy(use, message, event, effects)
-        if self._group.rank in message.dropped:
+        if self.group.rank in message.dropped:
             use.ready.clear()  # nobody adds what this member has not sent yet
 
     @override
     def _done(self, use: Use, effects: list[ExchangeEffect]) -> None:
         self._arrived.clear()
-        if self._group.rank == _ROOT:
-            self._unacked = set(range(1, len(self._group.members))) if self._pieces else set()
+        if self.group.rank == _ROOT:
+            self._unacked = set(range(1, len(self.group.members))) if self._pieces else set()
         elif self._pieces:
             self._send_ack(use.number, effects)
 
@@ -98,12 +96,12 @@ class BackupExchange(Exchange):
             self._send_ack(message.number, effects)
 
     def _send_ack(self, number: int, effects: list[ExchangeEffect]) -> None:
-        message = ExchangeAck(self._group.view, self._group.exchange, number)
-        effects.append(Send(self._group.members[_ROOT].name, message))
+        message = ExchangeAck(self.group.view, self.group.exchange, number)
+        effects.append(Send(self.group.members[_ROOT].name, message))
 
     @override
     def _acknowledged(self, rank: int, number: int, effects: list[ExchangeEffect]) -> None:
-        if self._group.rank != _ROOT:
+        if self.group.rank != _ROOT:
             super()._acknowledged(rank, number, effects)
         elif self._last is not None and number == self._last.number:
             self._unacked.discard(rank)

@@ -20,7 +20,7 @@ from partita.engine.protocol.exchange.exchange import (
     pieces_of,
     ranges_of,
 )
-from partita.engine.protocol.exchange.group import Group, Numbers
+from partita.engine.protocol.exchange.group import CHUNK_BYTES, Group, Numbers
 from partita.engine.protocol.messages import ChunkRequest, FinalChunk
 from partita.engine.protocol.retry import PendingRequest
 
@@ -33,7 +33,7 @@ def _pieces(spans: Sequence[Span], item_bytes: int) -> list[tuple[Span, int]]:
     return [
         (Span(span.vector, span.start + start, span.start + stop), (stop - start) * item_bytes)
         for span in spans
-        for start, stop in Numbers(span.stop - span.start, item_bytes).pieces(0, 1)
+        for start, stop in Numbers(span.stop - span.start, item_bytes, CHUNK_BYTES).pieces(0, 1)
     ]
 
 

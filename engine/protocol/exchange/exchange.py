@@ -90,6 +90,7 @@ class Exchange:
     """The exchange of a group in one view, used once for each number, in ascending order.
 
     Attributes:
+        group: its members.
         phase: what a use does.
         next: the number of the next use.
         stale: messages of other views, of uses that are over, or repeated in vain; they had no effect.
@@ -111,7 +112,8 @@ class Exchange:
         self.phase: Final = phase
         self.next = first
         self.stale = self.repeats = 0
-        self._group, self._numbers, self._mean, self._retry_s = group, numbers, mean, retry_s
+        self.group: Final = group
+        self._numbers, self._mean, self._retry_s = numbers, mean, retry_s
         segments = algorithm.segments(group.machines)
         routes = [algorithm.route(group.rank, segment, group.machines) for segment in range(segments)]
         pieces = [numbers.pieces(segment, segments) for segment in range(segments)]
@@ -148,7 +150,7 @@ class Exchange:
     def waits_for(self) -> tuple[str, ...]:
         """The members whose messages the use under way lacks, in rank order."""
         missing = {} if self._use is None else self._missing(self._use)
-        return tuple(self._group.members[rank].name for rank in sorted(missing))
+        return tuple(self.group.members[rank].name for rank in sorted(missing))
 
     def begin(self, number: int, span: Span, now: float) -> list[ExchangeEffect]:
         """Begins a use: the span holds this member's contribution.
@@ -195,11 +197,11 @@ class Exchange:
     def _receive(self, event: Received, now: float, effects: list[ExchangeEffect]) -> None:
         message = event.message
         assert isinstance(message, PartialChunk | FinalChunk | ChunkRequest | ExchangeAck)
-        if message.view != self._group.view or message.exchange != self._group.exchange:
+        if message.view != self.group.view or message.exchange != self.group.exchange:
             self.stale += 1
             return
-        reason = self._group.rejection_reason(event.sender, event.incarnation)
-        rank = self._group.ranks.get(event.sender, -1)
+        reason = self.group.rejection_reason(event.sender, event.incarnation)
+        rank = self.group.ranks.get(event.sender, -1)
         if reason is None and isinstance(message, PartialChunk | FinalChunk):
             reason = self._misplaced(message, rank, payload_bytes(event.payload))
         if reason is not None:
@@ -240,7 +242,7 @@ class Exchange:
 
     def _take(self, use: Use, event: Received, effects: list[ExchangeEffect]) -> None:
         """Adds or copies a piece of the use under way, unless that was done."""
-        message, rank = event.message, self._group.ranks[event.sender]
+        message, rank = event.message, self.group.ranks[event.sender]
         if isinstance(message, PartialChunk):
             self._add(use, message.piece, rank, event.payload, effects)
         elif isinstance(message, FinalChunk):
@@ -313,7 +315,7 @@ class Exchange:
         if not use.lacking:
             self._use, self._last = None, use
             self._done(use, effects)
-            effects.append(ExchangeDone(self._group.exchange, use.number, use.dropped))
+            effects.append(ExchangeDone(self.group.exchange, use.number, use.dropped))
 
     # Losses
 
@@ -325,7 +327,7 @@ class Exchange:
         self._ask(use, effects)
 
     def _ask(self, use: Use, effects: list[ExchangeEffect]) -> None:
-        group = self._group
+        group = self.group
         for rank, (partial, final) in sorted(self._missing(use).items()):
             message = ChunkRequest(
                 group.view, group.exchange, use.number, ranges_of(partial), ranges_of(final)
@@ -366,7 +368,7 @@ class Exchange:
 
     def _divisor(self, use: Use) -> float:
         """The divisor of a sum: contributions, for the mean; for the sum, their share of the members."""
-        members = len(self._group.members)
+        members = len(self.group.members)
         counted = members - len(use.dropped)
         return counted if self._mean else counted / members
 
@@ -380,7 +382,7 @@ class Exchange:
 
     def _acknowledged(self, rank: int, number: int, effects: list[ExchangeEffect]) -> None:
         """A member has every piece of a use."""
-        effects.append(Refuse(self._group.members[rank].name, "an acknowledgement that nobody waits for"))
+        effects.append(Refuse(self.group.members[rank].name, "an acknowledgement that nobody waits for"))
 
     def _repeated(self, rank: int, message: PartialChunk | FinalChunk, effects: list[ExchangeEffect]) -> None:
         """A piece of a use that is over has arrived."""
@@ -398,12 +400,12 @@ class Exchange:
     def _partial(self, use: Use, piece: int) -> Send:
         rank = self._routes[piece].sums_to
         assert rank is not None
-        message = PartialChunk(self._group.view, self._group.exchange, use.number, piece)
-        return Send(self._group.members[rank].name, message, self._span(use, piece))
+        message = PartialChunk(self.group.view, self.group.exchange, use.number, piece)
+        return Send(self.group.members[rank].name, message, self._span(use, piece))
 
     def _final(self, use: Use, piece: int, rank: int) -> Send:
-        message = FinalChunk(self._group.view, self._group.exchange, use.number, piece, use.dropped)
-        return Send(self._group.members[rank].name, message, self._span(use, piece))
+        message = FinalChunk(self.group.view, self.group.exchange, use.number, piece, use.dropped)
+        return Send(self.group.members[rank].name, message, self._span(use, piece))
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""

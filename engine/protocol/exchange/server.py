@@ -17,10 +17,11 @@ from partita.engine.protocol.exchange.algorithm import Algorithm, Link, Route, W
 class Server(Algorithm):
     """Rank 0 adds the contributions of all ranks, in rank order: `((x[0] + x[1]) + x[2]) + ...`.
 
-    With `backup_workers=b`, a step of N members sums the first `N - b` contributions, its own among them, in
-    rank order; the others of that step are dropped. The root decides when the first piece of each of them has
-    arrived, and sends with the result whose contributions are not in it. All members get the result; the
-    decision about a step waits until all have the one before, so no member is more than a step behind.
+    With `backup_workers=b`, a step of N members sums the first `N - b` contributions, its own among them (and
+    at least one other), in rank order; the others of that step are dropped. The root decides when the first
+    piece of each of them has arrived, and sends with the result whose contributions are not in it. All
+    members get the result; the decision about a step waits until all have the one before, so no member is
+    more than a step behind.
 
     Bytes sent: `(N - 1) S` by the root, `S` by every other member.
 
