@@ -65,6 +65,16 @@ class AllGather:
 
 
 @dataclass(frozen=True, slots=True)
+class Norms:
+    """Write sums of squares of the parameters and of "gradient" into "norms". Result: None, at once.
+
+    Each part adds up the replica's own ranges of the last exchange of "gradient", and leaves zeros for all
+    others: an `AllReduce` of "norms", among all parts of all replicas, makes the norms that some optimizers
+    need.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """Update the part's parameters by the vector "gradient". Result: None.
 
@@ -114,7 +124,18 @@ class SafePoint:
 
 
 Action: TypeAlias = (
-    Compute | AllReduce | ReduceScatter | AllGather | Apply | Pull | Install | Push | Room | Drain | SafePoint
+    Compute
+    | AllReduce
+    | ReduceScatter
+    | AllGather
+    | Norms
+    | Apply
+    | Pull
+    | Install
+    | Push
+    | Room
+    | Drain
+    | SafePoint
 )
 Program: TypeAlias = Generator[Action, None, None]
 """The type of `replica(me)`."""

@@ -29,6 +29,7 @@ from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
     Deliver,
+    MeasureNorms,
     PartSeat,
     RestartSteps,
     RunStep,
@@ -315,6 +316,8 @@ class ReplicaProgram(RoleMachine):
                     self._in_step = True
                     self._out += self._exchanges.wait_for_replica(self._now)
                 return self._exchanges.complete and self._exchanges.released("parameters")
+            case a.Norms():
+                return self._exchanges.released("norms")
             case a.AllReduce(vector=vector) | a.ReduceScatter(vector=vector) | a.AllGather(vector=vector):
                 return self._exchanges.released(vector)
         return True
@@ -334,6 +337,8 @@ class ReplicaProgram(RoleMachine):
                 self._out += self._exchanges.begin(action, self._now)
                 self._take_early()
                 self._look_at_exchange()
+            case a.Norms():
+                self._out.append(MeasureNorms(self._exchanges.owned))
             case a.Apply(optimizer=optimizer, own=own):
                 self._waiting = action
                 assert self._member is not None

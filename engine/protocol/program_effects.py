@@ -73,6 +73,13 @@ class ApplyUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureNorms:
+    """Effect: write sums of squares of these ranges of the parameters and the gradient into "norms"."""
+
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StateReceived:
     """Effect: every vector of the part's state is now that of another replica, after `step` steps."""
 
@@ -133,7 +140,8 @@ class PartSeat:
         incarnation: of the process.
         size: numbers in each of its vectors.
         spans: disjoint, covering the vectors; `exchanges` counts those of all machines.
-        exchanges: ranges that the plan has in all.
+        norms: range of the vector "norms", which all machines hold; None where the optimizer needs none.
+        exchanges: ranges that the plan has in all, with that of the norms.
         state: the vectors that are the part's state: "parameters", and those of the optimizer.
         item_bytes: bytes of a number in all of them.
         step: steps done in the state that the process starts from.
@@ -146,6 +154,7 @@ class PartSeat:
     size: int
     spans: tuple[SharedSpan, ...]
     exchanges: int
+    norms: SharedSpan | None = None
     state: tuple[str, ...] = ("parameters",)
     item_bytes: int = 4
     step: int = 0
@@ -155,6 +164,13 @@ class PartSeat:
         """The name of the part's host."""
         return part_name(self.replica, self.machine)
 
+    def ranges(self, vector: str) -> tuple[SharedSpan, ...]:
+        """Returns the ranges of a vector that are exchanged."""
+        if vector != "norms":
+            return self.spans
+        assert self.norms is not None, "the optimizer needs no norms"
+        return (self.norms,)
+
     @property
     def others(self) -> tuple[str, ...]:
         """The hosts of the replica's other parts."""
@@ -162,5 +178,5 @@ class PartSeat:
         return tuple(part_name(self.replica, machine) for machine in machines)
 
 
-ProgramEffect: TypeAlias = RestartSteps | RunStep | Deliver | ApplyUpdate | StateReceived
+ProgramEffect: TypeAlias = RestartSteps | RunStep | Deliver | MeasureNorms | ApplyUpdate | StateReceived
 ProgramResult: TypeAlias = StepDone | Applied | StuckOn

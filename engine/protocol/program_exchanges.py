@@ -89,7 +89,7 @@ class Exchanges:
         slot = self._slots.setdefault(action, len(self._slots))
         effects: list[Any] = []
         served = set[str]()
-        for one in self._seat.spans:
+        for one in self._seat.ranges(action.vector):
             number = slot * self._seat.exchanges + one.index
             machine = self._machine(action, number, one)
             if machine is None:
@@ -192,9 +192,9 @@ class Exchanges:
 
     @property
     def owned(self) -> tuple[Span, ...]:
-        """The ranges of the part's parameters that are its replica's own, by the last reduce-scatter."""
+        """The ranges of the part's parameters that are its replica's own, by the sums of "gradient"."""
         spans: list[Span] = []
-        slots = [slot for action, slot in self._slots.items() if isinstance(action, ReduceScatter)]
+        slots = [slot for action, slot in self._slots.items() if action.vector == "gradient"]
         for one in self._seat.spans:
             machine = self._machines.get(slots[-1] * self._seat.exchanges + one.index)
             own = machine.owned if isinstance(machine, Exchange) else [(0, one.stop - one.start)]

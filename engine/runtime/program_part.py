@@ -23,6 +23,7 @@ from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
     Deliver,
+    MeasureNorms,
     RestartSteps,
     RunStep,
     StateReceived,
@@ -73,7 +74,9 @@ class ProgramPart(Body):
         buffers = Buffers(plan, machine, task.instructions, vectors, keep=plan.kept)
         self._computations = Computations(buffers, self._feed)
         slots = task.layout.machines[machine]
-        self._arrays = ProgramVectors(vectors, task.optimizer, slots, pool=self._computations.pool)
+        self._arrays = ProgramVectors(
+            vectors, task.optimizer, slots, norms=task.norms, pool=self._computations.pool
+        )
         loaded = task.load(self._arrays)
         self._updates_before = loaded.updates - loaded.step  # in earlier runs
         self._arrays.prepare(0, self._arrays.size)
@@ -117,6 +120,8 @@ class ProgramPart(Body):
             case RunStep():
                 self._next = effect
                 self._begin()
+            case MeasureNorms(spans=spans):
+                self._arrays.measure(spans, replica=self._task.replica, machine=self._task.machine)
             case ApplyUpdate():
                 return self._apply(effect)
             case RestartSteps(first=first):

@@ -19,7 +19,7 @@ from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile, Examples
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
-from partita.engine.runtime.program_vectors import ProgramVectors
+from partita.engine.runtime.program_vectors import NormsLayout, ProgramVectors
 from partita.partitioner.ir.program import Program as Instructions
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
@@ -87,6 +87,13 @@ class PartSettings:
         """The joined batches of the run."""
         return JoinedBatches(self.examples, self.plan.batch)
 
+    @property
+    def norms(self) -> NormsLayout | None:
+        """The places of sums of squares; None where the optimizer needs none."""
+        if not self.optimizer.needs_norms:
+            return None
+        return NormsLayout(self.replicas, len(self.plan.cluster), tuple(self.layout.shapes))
+
     def feed(self) -> JointFeed:
         """Makes the source of the part's examples."""
         sampler = JointSampler(examples=self.examples, batch=self.plan.batch, seed=self.seed)
@@ -118,14 +125,16 @@ class PartSettings:
             state: the names of those that are its state.
             step: the steps that they hold.
         """
+        machines = len(self.plan.cluster)
         return PartSeat(
             replica=self.replica,
             machine=self.machine,
-            machines=len(self.plan.cluster),
+            machines=machines,
             incarnation=incarnation,
             size=size,
             spans=shared_spans(self.layout)[self.machine],
-            exchanges=len(self.plan.cluster),
+            norms=SharedSpan(machines, 0, self.norms.size, (*range(machines),)) if self.norms else None,
+            exchanges=machines + (self.norms is not None),
             state=state,
             item_bytes=np.dtype(self.precision).itemsize,
             step=step,

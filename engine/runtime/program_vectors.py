@@ -7,13 +7,14 @@ without arrays in between. The module must not know messages, or whose turn it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.parameters.optimizers import Optimizer, Update, UpdateContext
+from partita.engine.parameters.optimizers import Optimizer, Squares, Update, UpdateContext
 from partita.engine.parameters.slots import Slot, within
 from partita.engine.parameters.storage import ShardSnapshot
 from partita.engine.parameters.vector import Vector
@@ -24,6 +25,7 @@ from partita.layers.box import Box, BoxSet
 
 GRADIENT: Final = "gradient"
 PARAMETERS: Final = "parameters"
+NORMS: Final = "norms"
 STATE: Final = "state."
 """The name of a vector of the optimizer's state begins so."""
 
@@ -31,8 +33,37 @@ _WORTH_A_THREAD: Final = 1 << 16
 """Numbers whose update takes longer than waking a thread."""
 
 
+@dataclass(frozen=True)
+class NormsLayout:
+    """Places of sums of squares in the vector "norms": `[replica, machine, parameter, value or gradient]`.
+
+    Each part writes its own, and all others are zero: added up over all parts, to the bit, in any order.
+
+    Args:
+        replicas: the largest number of them.
+        machines: of each replica.
+        parameters: names of all parameters.
+    """
+
+    replicas: int
+    machines: int
+    parameters: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Numbers in the vector."""
+        return self.replicas * self.machines * len(self.parameters) * 2
+
+    def squares(self, vector: Vector) -> dict[str, Squares]:
+        """Returns the sums of all parts, added in float64 in the order of their places."""
+        sums = vector.astype(np.float64).reshape(-1, len(self.parameters), 2).sum(axis=0)
+        return {name: (float(w), float(g)) for name, (w, g) in zip(self.parameters, sums, strict=True)}
+
+
 class ProgramVectors:
     """The vectors of one part by name: "gradient", "parameters", and "state.NAME" of its optimizer.
+
+    "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`.
 
     The state has a place for every number. Where it is sharded over replicas, this part's numbers outside of
     its range keep their initial values, and the operating system gives zeros no memory.
@@ -44,7 +75,13 @@ class ProgramVectors:
     """
 
     def __init__(
-        self, vectors: Vectors, optimizer: Optimizer, slots: Sequence[Slot], *, pool: ThreadPool
+        self,
+        vectors: Vectors,
+        optimizer: Optimizer,
+        slots: Sequence[Slot],
+        *,
+        norms: NormsLayout | None = None,
+        pool: ThreadPool,
     ) -> None:
         """Allocates the optimizer's state, in its initial values.
 
@@ -52,6 +89,7 @@ class ProgramVectors:
             vectors: the part's parameters, and its whole gradient.
             optimizer: of the updates.
             slots: the parameters in the order of the part's vector.
+            norms: the places of sums of squares; None where the optimizer needs none.
             pool: the threads of an update.
         """
         self._vectors, self._optimizer, self._slots, self._pool = vectors, optimizer, tuple(slots), pool
@@ -62,6 +100,8 @@ class ProgramVectors:
         (self._gradient,) = self._window.arriving(self._rows)
         fresh = optimizer.state(self.size, vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
+        self._norms = np.zeros(0 if norms is None else norms.size, vectors.dtype)
+        self._norms_layout = norms
         self.names: Final = (PARAMETERS, *(STATE + name for name in fresh))
         self._updates: dict[tuple[int, int], list[tuple[str, Update]]] = {}
 
@@ -73,6 +113,8 @@ class ProgramVectors:
             return self._gradient[span.start : span.stop]
         if span.vector == PARAMETERS:
             return self._vectors.arriving(slice(span.start, span.stop))
+        if span.vector == NORMS:
+            return self._norms[span.start : span.stop]
         state = self._state[span.vector.removeprefix(STATE)]
         return self._vectors.device.given(state)[span.start : span.stop]
 
@@ -111,45 +153,56 @@ class ProgramVectors:
         found = self._updates.get((start, stop))
         if found is None:
             found = self._updates[start, stop] = [
-                (name, self._bind(part)) for name, part in self._parts(start, stop)
+                (name, self._bind(part)) for name, part in self._parts(start, stop, self._pool.threads)
             ]
         return found
 
-    def update(
-        self, spans: Sequence[Span], *, updates: int, factors: Mapping[str, float] | None = None
-    ) -> bool:
-        """Updates ranges of the parameters by the gradient.
+    def measure(self, spans: Sequence[Span], *, replica: int, machine: int) -> None:
+        """Writes sums of squares of some ranges to a part's place in "norms", and zeros to all others."""
+        layout, device = self._norms_layout, self._vectors.device
+        assert layout is not None, "the optimizer needs no norms"
+        self._window.upload(self._rows)
+        self._norms.fill(0)
+        places = self._norms.reshape(layout.replicas, layout.machines, len(layout.parameters), 2)
+        for span in spans:
+            for name, part in self._parts(span.start, span.stop, pieces=1):
+                sums = places[replica, machine, layout.parameters.index(name)]
+                sums[0] += device.sum_of_squares(self._vectors.parameters[part])
+                sums[1] += device.sum_of_squares(self._vectors.gradient[part])
+
+    def update(self, spans: Sequence[Span], *, updates: int) -> bool:
+        """Updates ranges of the parameters by the gradient, and by "norms" where the optimizer needs them.
 
         Args:
             spans: the ranges.
             updates: the number of updates before this one.
-            factors: for each parameter, the factor of its gradient; None: 1.
 
         Returns:
             Whether the gradient was finite; if not, the parameters are spoilt.
         """
         prepared = [one for span in spans for one in self.prepare(span.start, span.stop)]
         self._window.upload(self._rows)
-        finite = [True] * len(prepared)
+        finite, layout = [True] * len(prepared), self._norms_layout
+        factors = {} if layout is None else self._optimizer.factors(layout.squares(self._norms))
 
         def work(first: int, last: int) -> None:
             for n in range(first, last):
                 name, update = prepared[n]
-                finite[n] = update(UpdateContext(updates, factors.get(name, 1.0) if factors else 1.0))
+                finite[n] = update(UpdateContext(updates, factors.get(name, 1.0)))
 
         with np.errstate(all="ignore"):
             self._pool.split(0, len(prepared), work)
         return all(finite) and self._vectors.device.updates_were_finite()
 
-    def _parts(self, start: int, stop: int) -> Iterator[tuple[str, slice]]:
-        """The parameters in a range, each in pieces for threads where it is large."""
+    def _parts(self, start: int, stop: int, pieces: int) -> Iterator[tuple[str, slice]]:
+        """The parameters in a range, each in at most so many pieces for threads, where it is large."""
         position = 0
         for slot in self._slots:
             low, high = max(position, start), min(position + slot.size, stop)
             position += slot.size
             if low < high:
-                pieces = max(1, min(self._pool.threads, (high - low) // _WORTH_A_THREAD))
-                cuts = [low + (high - low) * piece // pieces for piece in range(pieces + 1)]
+                n = max(1, min(pieces, (high - low) // _WORTH_A_THREAD))
+                cuts = [low + (high - low) * piece // n for piece in range(n + 1)]
                 yield from ((slot.parameter, slice(a, b)) for a, b in pairwise(cuts))
 
     def _bind(self, part: slice) -> Update:

@@ -21,11 +21,13 @@ from partita.engine.protocol.actions import (
     AllReduce,
     Apply,
     Compute,
+    Norms,
     Program,
     ReduceScatter,
     SafePoint,
 )
 from partita.engine.protocol.events import Received, Refuse, Send, Span
+from partita.engine.protocol.exchange import Tree
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.messages import Finished, Pause, Report, StateCopy, View
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
@@ -44,6 +46,9 @@ def replicated(me: Member, *, by: Any, optimizer: Optimizer) -> Program:
     for step in me.steps():
         yield Compute(step)
         yield AllReduce(by=by)
+        if optimizer.needs_norms:
+            yield Norms()
+            yield AllReduce("norms", by=Tree())
         yield Apply(optimizer)
         yield SafePoint()
 
@@ -53,6 +58,9 @@ def sharded(me: Member, *, by: Any, optimizer: Optimizer) -> Program:
     for step in me.steps():
         yield Compute(step)
         yield ReduceScatter(by=by)
+        if optimizer.needs_norms:
+            yield Norms()
+            yield AllReduce("norms", by=Tree())
         yield Apply(optimizer, own=True)
         yield AllGather(by=by)
         yield SafePoint()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adagrad, Adam, Momentum, Optimizer
+from partita.engine import LARS, SGD, Adagrad, Adam, Momentum, Optimizer
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.runtime.buffers import shared_layers
@@ -20,7 +20,12 @@ from tests.truth.joined import picture_data, picture_network, trained_alone
 
 EXAMPLES, EPOCHS = 22, 2
 RING, PLAIN = Ring(), SGD(0.1)
-OPTIMIZERS: list[Optimizer] = [PLAIN, Momentum(0.1, weight_decay=0.01), Adagrad(0.05), Adam(0.01)]
+OPTIMIZERS: list[Optimizer] = [
+    SGD(0.1, clip_norm=0.4),
+    Momentum(0.1, weight_decay=0.01),
+    Adagrad(0.05),
+    Adam(0.01),
+]
 
 
 def plan_of(machines: int, *, batch: int = 4, precision: str = "float64") -> Plan:
@@ -89,10 +94,13 @@ def test_bits_depend_on_no_order_of_arrival(by: Any, tmp_path: Path) -> None:
         assert all(run[name].tobytes() == numbers.tobytes() for run in runs), name
 
 
+@pytest.mark.parametrize("optimizer", [Adam(0.01), LARS(0.1)], ids=repr)
 @pytest.mark.parametrize("machines", [1, 2])
-def test_a_sharded_optimizer_has_the_bits_of_one_on_each_replica(machines: int, tmp_path: Path) -> None:
+def test_a_sharded_optimizer_has_the_bits_of_one_on_each_replica(
+    machines: int, optimizer: Optimizer, tmp_path: Path
+) -> None:
     plan = plan_of(machines, precision="bfloat16")
-    whole, _ = trained(tmp_path / "whole", plan, replicas=3, optimizer=Adam(0.01))
-    parts, _ = trained(tmp_path / "parts", plan, replicas=3, optimizer=Adam(0.01), program=sharded)
+    whole, _ = trained(tmp_path / "whole", plan, replicas=3, optimizer=optimizer)
+    parts, _ = trained(tmp_path / "parts", plan, replicas=3, optimizer=optimizer, program=sharded)
     for name, numbers in whole.items():
         assert parts[name].tobytes() == numbers.tobytes(), name

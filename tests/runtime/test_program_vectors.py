@@ -12,7 +12,7 @@ from partita.engine import LARS, SGD, Adagrad, Adam, Optimizer
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.protocol.events import Span
 from partita.engine.runtime.buffers import Vectors, layout_of
-from partita.engine.runtime.program_vectors import ProgramVectors
+from partita.engine.runtime.program_vectors import NormsLayout, ProgramVectors
 from partita.engine.transport import Payload
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
@@ -105,15 +105,25 @@ def test_a_gradient_that_is_not_finite_is_reported() -> None:
     assert not made.update([whole(made)], updates=0)
 
 
-def test_each_parameter_has_its_own_factor() -> None:
-    plan, optimizer = plan_of(), LARS(0.1, momentum=0.0, weight_decay=0.0)
-    vectors, made = vectors_of(optimizer, plan=plan)
-    before, gradient = vectors.parameters.copy(), compute(vectors, made, 0)
-    made.update([whole(made)], updates=0, factors={"scores.weight": 0.5, "hidden.bias": 0.0})
+def test_norms_are_those_of_whole_parameters_however_many_parts_add_them_up() -> None:
+    plan, optimizer = plan_of("float64"), LARS(0.1, momentum=0.0, weight_decay=0.0)
+    layout = NormsLayout(2, 1, tuple(plan.graph.parameters))
+    vectors, slots = Vectors(plan, 0), layout_of(plan, shards=1).machines[0]
+    made = ProgramVectors(vectors, optimizer, slots, norms=layout, pool=ThreadPool(1))
+    numbers = np.random.default_rng(1).normal(size=made.size)
+    made.restore(numbers, None)
+    gradient = compute(vectors, made, 0)
+    norms = Span("norms", 0, layout.size)
+    made.measure([Span("parameters", 0, 40)], replica=0, machine=0)
+    first = made.of(norms).copy()
+    made.measure([Span("parameters", 40, made.size)], replica=1, machine=0)
+    made.add(norms, Payload([memoryview(first.tobytes())]))
+    made.update([whole(made)], updates=0)
     start = 0
-    for slot in layout_of(plan, shards=1).machines[0]:
-        factor = {"scores.weight": 0.5, "hidden.bias": 0.0}.get(slot.parameter, 1.0)
+    for slot in slots:
         span = slice(start, start + slot.size)
-        expected = before[span] - np.float32(0.1) * (gradient[span] * np.float32(factor))
-        np.testing.assert_allclose(vectors.parameters[span], expected, rtol=1e-6, err_msg=slot.parameter)
+        w, g = (float(np.linalg.norm(one[span])) for one in (numbers, gradient))
+        factor = 0.001 * w / g if w else 1.0
+        expected = numbers[span] - 0.1 * factor * gradient[span]
+        np.testing.assert_allclose(vectors.parameters[span], expected, rtol=1e-12, err_msg=slot.parameter)
         start += slot.size
