@@ -18,7 +18,9 @@ _Kinds: TypeAlias = frozenset[type[m.Message]]
 _ANY_HOST: Final[_Kinds] = frozenset(
     {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused}
 )
-_AMONG_REPLICAS: Final[_Kinds] = frozenset({m.PartialChunk, m.FinalChunk, m.ChunkRequest, m.ExchangeAck})
+_AMONG_REPLICAS: Final[_Kinds] = frozenset(
+    {m.PartialChunk, m.FinalChunk, m.ChunkRequest, m.ExchangeAck, m.Reduced}
+)
 """Messages to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
 
 _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
@@ -33,7 +35,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, m.AssignmentResult, m.Played, m.Pong},
     ("shard", "coordinator"): _ANY_HOST
     | {m.CommandResult, m.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
-    ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit, m.Reduced},
+    ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
     ("part", "shard"): frozenset({m.Fetch, m.Push, m.FetchPoint, m.Contribution}),
     ("shard", "part"): frozenset({m.Parameters, m.PushAck, m.Point, m.ContributionAck}),
 }
