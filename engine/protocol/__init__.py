@@ -14,8 +14,9 @@
 - The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
   changes), `seats` (who takes part), `checkpointing` and `wait_graph`.
-  `downpour_coordinator` and `sandblaster_coordinator` derive from it; the latter has a `journaled_method`,
-  a `command_tracker`, a `work_scheduler` over a `work_queue`, and `recovery`.
+  `program_coordinator` (with `view_change`), `downpour_coordinator` and `sandblaster_coordinator` derive from
+  it; the last one has a `journaled_method`, a `command_tracker`, a `work_scheduler` over a `work_queue`, and
+  `recovery`.
 
 This folder imports none of its neighbours.
 """

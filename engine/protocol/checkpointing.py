@@ -24,6 +24,7 @@ class CheckpointRound:
         checkpoint: its number.
         steps: the steps that each replica had done when it began: a resumed run skips them.
         position: how many entries of the journal its files hold (Sandblaster).
+        step: the step after which parts write their state; 0 for shards.
         progress_at: when it began, or last progressed (seconds).
         commit: the order to write its manifest, once every shard has answered.
     """
@@ -31,6 +32,7 @@ class CheckpointRound:
     checkpoint: int
     steps: tuple[int, ...]
     position: int | None
+    step: int
     progress_at: float
     _incarnations: dict[str, int]  # of the shards, in the order of their indices
     _asked_at: float
@@ -45,7 +47,7 @@ class CheckpointRound:
     def ask(self, now: float) -> list[Send]:
         """Asks every shard that has not answered; a shard answers a repeat from memory."""
         self._asked_at = now
-        return [Send(name, Save(self.checkpoint)) for name in self.missing]
+        return [Send(name, Save(self.checkpoint, self.step)) for name in self.missing]
 
     def ask_again(self, now: float, retry_s: float) -> list[Send]:
         """Repeats `ask` when that is due."""
@@ -109,9 +111,10 @@ class CheckpointTracker:
         steps: tuple[int, ...],
         now: float,
         position: int | None = None,
+        step: int = 0,
     ) -> CheckpointRound:
         """Begins a round over these shards (name -> incarnation); one that was under way is dropped."""
-        self.round = CheckpointRound(self._next, steps, position, now, dict(incarnations), now)
+        self.round = CheckpointRound(self._next, steps, position, step, now, dict(incarnations), now)
         self._next += 1
         return self.round
 

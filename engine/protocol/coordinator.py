@@ -130,12 +130,22 @@ class Coordinator(HostLifecycle):
             self._next_round_at = min(self._next_round_at, now + self._timeouts.restart_s)
 
     def _new_round(
-        self, now: float, *, steps: tuple[int, ...], is_last: bool, position: int | None = None
+        self,
+        now: float,
+        *,
+        steps: tuple[int, ...],
+        is_last: bool,
+        position: int | None = None,
+        step: int = 0,
     ) -> CheckpointRound:
         self._all_ready(now)
         self._round_is_last = is_last
-        incarnations = {shard.name: shard.incarnation for shard in self._registry.shards}
-        return self._checkpoints.begin(incarnations, steps=steps, position=position, now=now)
+        incarnations = {host.name: host.incarnation for host in self._files_of()}
+        return self._checkpoints.begin(incarnations, steps=steps, position=position, step=step, now=now)
+
+    def _files_of(self) -> Sequence[HostRecord]:
+        """The hosts that write the files of a checkpoint."""
+        return self._registry.shards
 
     def _extend_stop(self, now: float) -> None:
         """Gives the last checkpoint time after Ctrl-C as long as it progresses."""

@@ -65,7 +65,7 @@ class HostLifecycle(ABC):
         self._settings: Final = settings
         self._timeouts: Final = settings.timeouts
         self._membership: Final = Membership(self._timeouts.heartbeats)
-        self._directories: Final = Directories(registry)
+        self._directories: Final = Directories(registry, collective=not registry.shards)
         self.seats: Final = Seats()
         self._least: Final = sum(bool(replica.parts) for replica in registry.replicas)
         self._shards_revision = 0  # the first directory with the present shards

@@ -433,11 +433,13 @@ class Pause(_Message, frozen=True, tag=True):
 class Paused(_Message, frozen=True, tag=True):
     """A part does nothing until the view is published. It has the state after `step` steps.
 
-    None: it has none, because it was receiving one.
+    None: it has none, because it was receiving one. `completes`: it can do the step after these without other
+    replicas.
     """
 
     view: Count
     step: Count | None
+    completes: bool = False
 
 
 class StateCopy(msgspec.Struct, frozen=True, array_like=True):

@@ -52,8 +52,13 @@ class Topology:
     shards: int
 
     def __post_init__(self) -> None:
-        if min(self.replicas, self.machines, self.shards) < 1:
-            raise ValueError(f"{self}: a run needs at least one of each; give 1 or more")
+        if min(self.replicas, self.machines) < 1 or self.shards < 0:
+            raise ValueError(f"{self}: a run needs at least one replica of one machine; give 1 or more")
+
+    @property
+    def collective(self) -> bool:
+        """Whether replicas exchange with one another, because there are no shards between them."""
+        return not self.shards
 
     def parts(self, replica: int) -> tuple[str, ...]:
         """Returns the hosts of this replica, by machine."""

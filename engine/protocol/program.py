@@ -102,6 +102,7 @@ class ReplicaProgram(RoleMachine):
         self._program: a.Program | None = None
         self._waiting: a.Action | None = None  # the action that is under way
         self._held = False  # it has not begun: a peer may still ask for what it would overwrite
+        self._completes = False  # after a pause: it can end the step under way without other replicas
         self._in_step = False  # all parts of the replica have what the next update needs
         self._number = 0  # of the next step that is computed
         self._exchanges: Final = Exchanges(seat, retry_s=retry_s)
@@ -203,10 +204,9 @@ class ReplicaProgram(RoleMachine):
     def _pause(self, view: int) -> None:
         if view < self._wanted or (self._view is not None and view <= self._view.number):
             return
-        repeated = self._pausing is not None and self.stage is Stage.PAUSED
         self._pausing, self._wanted = view, view
-        if repeated or self.stage is Stage.PAUSED:
-            self._out.append(Send(COORDINATOR, m.Paused(view, self.step)))
+        if self.stage is Stage.PAUSED:
+            self._send_paused(view)
         elif not self._updates:  # an update that is under way ends before
             self._freeze()
 
@@ -218,9 +218,15 @@ class ReplicaProgram(RoleMachine):
     def _freeze(self) -> None:
         """Stops at once: nothing of the view under way is accepted or sent from here on."""
         assert self._pausing is not None
+        if self.stage in (Stage.AT_WORK, Stage.DONE):
+            needed = isinstance(self._waiting, ExchangeAction | a.Apply)
+            self._completes = needed and self._exchanges.has_completed
         self.stage = Stage.PAUSED
         self._reports.drop()
-        self._out.append(Send(COORDINATOR, m.Paused(self._pausing, self.step)))
+        self._send_paused(self._pausing)
+
+    def _send_paused(self, view: int) -> None:
+        self._out.append(Send(COORDINATOR, m.Paused(view, self.step, self._completes)))
 
     def _publish(self, view: m.View) -> None:
         if self._view is not None and view.number <= self._view.number:
@@ -243,9 +249,9 @@ class ReplicaProgram(RoleMachine):
         held, self._waiting = self._waiting, None
         if self.step is not None and self.step < view.step and not self._receives(view):
             # Another part of this replica has the state, so this one has all that its update needs.
-            assert isinstance(held, ExchangeAction | a.Apply), (held, view)
-            self.stage = Stage.COMPLETING
-            if self._held:
+            assert self._completes, (held, view)
+            self.stage, self._completes = Stage.COMPLETING, False
+            if self._held and held is not None:
                 self._held = False
                 self._act(held)
             self._advance()
@@ -261,7 +267,7 @@ class ReplicaProgram(RoleMachine):
         if self._program is not None:
             self._program.close()
         self._program = self._member = None
-        self._held = False
+        self._held = self._completes = False
 
     def _copy_states(self, view: m.View) -> None:
         """Sends this part's state to others, or receives it, before the first step."""

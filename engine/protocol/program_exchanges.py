@@ -185,6 +185,11 @@ class Exchanges:
         """Whether the round under way is complete on all parts of the replica."""
         return self._completed == self._round and not self._behind(self._seat.others, self._round)
 
+    @property
+    def has_completed(self) -> bool:
+        """Whether this part has completed the round under way."""
+        return self._completed == self._round
+
     def released(self, vector: str) -> bool:
         """Returns whether nobody may ask again for numbers of a vector, so that it may change."""
         number, served = self._served.get(vector, (0, frozenset()))

@@ -278,5 +278,5 @@ def test_timeouts_are_positive(wrong: dict[str, float]) -> None:
 
 
 def test_a_topology_needs_one_of_each() -> None:
-    with pytest.raises(ValueError, match="at least one of each"):
+    with pytest.raises(ValueError, match="at least one replica"):
         Topology(1, 0, 1)

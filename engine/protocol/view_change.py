@@ -1,0 +1,95 @@
+"""The change from one view to the next: all parts say how far they are, and that decides who copies to whom.
+
+It must not know why the view changes, or when a message is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from partita.engine.protocol.messages import Pause, Paused, StateCopy
+from partita.engine.protocol.names import part_name
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The state from which a view goes on: `step` steps done, and the copies that come first."""
+
+    step: int
+    copies: tuple[StateCopy, ...]
+
+
+@dataclass(slots=True)
+class ViewChange:
+    """A view that was announced and is not published.
+
+    Args:
+        number: of the view.
+        members: its replicas, ascending.
+        machines: of each replica.
+        asked_at: when the parts were asked last (seconds).
+    """
+
+    number: int
+    members: tuple[int, ...]
+    machines: int
+    asked_at: float
+    _answers: dict[str, Paused] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> Iterator[str]:
+        """The parts that have not answered."""
+        names = (part_name(replica, m) for replica in self.members for m in range(self.machines))
+        return (name for name in names if name not in self._answers)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parts have answered."""
+        return len(self._answers) == len(self.members) * self.machines
+
+    @property
+    def question(self) -> Pause:
+        """The message that every part is sent until it has answered."""
+        return Pause(self.number)
+
+    def take(self, part: str, answer: Paused) -> bool:
+        """Notes the answer of a member's part. Returns whether it was the last one missing."""
+        if answer.view != self.number or part in self._answers:
+            return False
+        self._answers[part] = answer
+        return self.is_complete
+
+    def agree(self) -> Agreement | None:
+        """Returns what the view goes on from; None: no replica has a whole state."""
+        reached = {replica: self._reached(self._parts(replica)) for replica in self.members}
+        whole = {replica: step for replica, step in reached.items() if step is not None}
+        if not whole:
+            return None
+        step = max(whole.values())
+        sources = [replica for replica, its in whole.items() if its == step]
+        return Agreement(step, tuple(self._copies(step, sources)))
+
+    def _parts(self, replica: int) -> list[Paused]:
+        return [self._answers[part_name(replica, machine)] for machine in range(self.machines)]
+
+    @staticmethod
+    def _reached(parts: Sequence[Paused]) -> int | None:
+        """The step that all parts of a replica have, or reach by themselves; None without a state."""
+        steps = [part.step for part in parts if part.step is not None]
+        furthest = max(steps, default=0)
+        there = [p for p in parts if p.step == furthest or (p.step == furthest - 1 and p.completes)]
+        return furthest if len(there) == len(parts) else None
+
+    def _copies(self, step: int, sources: Sequence[int]) -> Iterator[StateCopy]:
+        behind = [
+            (replica, machine)
+            for replica in self.members
+            if replica not in sources
+            for machine in range(self.machines)
+            if self._answers[part_name(replica, machine)].step != step
+        ]
+        turns = dict.fromkeys(range(self.machines), 0)
+        for replica, machine in behind:
+            yield StateCopy(machine, sources[turns[machine] % len(sources)], replica)
+            turns[machine] += 1
