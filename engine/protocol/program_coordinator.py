@@ -261,8 +261,8 @@ class ProgramCoordinator(Coordinator):
             replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
             self._pace.note(max(self._pace.step, replica.steps_done), now)
             self._extend_stop(now)
-        sums = (report.examples, report.loss, report.correct, report.staleness, report.pushes)
-        return [Progress(host.name, report.step, *sums)]
+        sums = {"loss": report.loss, "correct": report.correct}
+        return [Progress(host.name, report.step, report.examples, sums)]
 
     @property
     def _is_complete(self) -> bool:

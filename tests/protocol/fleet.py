@@ -1,6 +1,7 @@
 """The machines of a driver's program against each other: parts and coordinator on a network without order.
 
-Numbers are whole, so sums are exact in any order, and a run can be compared with one process on joined batches.
+Numbers are whole, so sums are exact in any order, and a run can be compared with one process on joined
+batches.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
     Warn,
 )
-from partita.engine.protocol.events import Died, Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Died, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.exchange import AddChunk, CopyChunk
 from partita.engine.protocol.host import BuildRole, EndHost, HostMachine, Reach, RoleBuilt
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
