@@ -1,0 +1,48 @@
+"""The alpha-beta models: their formulas, and where a ring overtakes a tree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.exchange import Hierarchical, Link, Ring, Server, Tree, crossover_bytes
+
+LINK = Link(latency_s=1e-4, s_per_byte=1e-9)
+LOCAL = Link(latency_s=1e-5, s_per_byte=1e-10)
+
+
+def apart(members: int) -> list[str]:
+    return [f"machine {rank}" for rank in range(members)]
+
+
+@given(members=st.integers(4, 300), factor=st.sampled_from([0.5, 2.0]))
+def test_a_tree_is_faster_below_the_crossover_and_a_ring_above(members: int, factor: float) -> None:
+    size = crossover_bytes(members, LINK)
+    ring, tree = (one.seconds(apart(members), round(size * factor), LINK) for one in (Ring(), Tree()))
+    assert (ring < tree) == (factor > 1)
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_for_few_members_a_tree_is_never_faster(members: int) -> None:
+    assert crossover_bytes(members, LINK) == 0.0
+    for size in (0, 4, 10**9):
+        ring, tree = (one.seconds(apart(members), size, LINK) for one in (Ring(), Tree()))
+        assert ring <= tree
+
+
+def test_seconds_are_those_of_the_formulas() -> None:
+    n_bytes, machines = 8_000_000, ["red", "blue", "red", "blue"]
+    assert Ring().seconds(apart(4), n_bytes, LINK) == pytest.approx(6e-4 + 1.5 * 8e-3)
+    assert Tree().seconds(apart(4), n_bytes, LINK) == pytest.approx(4 * (1e-4 + 8e-3))
+    assert Server().seconds(apart(4), n_bytes, LINK) == pytest.approx(2 * (1e-4 + 3 * 8e-3))
+    inside = 2 * (1e-5 + 8e-4)
+    assert Hierarchical().seconds(machines, n_bytes, LINK, LOCAL) == pytest.approx(inside + 2e-4 + 8e-3)
+    assert Hierarchical().seconds(apart(4), n_bytes, LINK, LOCAL) == Ring().seconds(apart(4), n_bytes, LINK)
+
+
+def test_machines_of_one_label_use_the_local_link() -> None:
+    for algorithm in (Ring(), Tree(), Server(), Hierarchical()):
+        near = algorithm.seconds(["red"] * 4, 10**6, LINK, LOCAL)
+        assert near < algorithm.seconds(apart(4), 10**6, LINK, LOCAL)
+        assert algorithm.seconds(["red"], 10**6, LINK, LOCAL) == 0.0
