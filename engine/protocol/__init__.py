@@ -13,7 +13,7 @@
   method's `commands` and sums gradients (`evaluation`, `sum_tree`).
 - The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
-  changes), `seats` (who takes part), `checkpointing` and `wait_graph`.
+  changes), `seats` (who takes part), `elastic` (replicas leave and join), `checkpointing` and `wait_graph`.
   `program_coordinator` (with `view_change`), `downpour_coordinator` and `sandblaster_coordinator` derive from
   it; the last one has a `journaled_method`, a `command_tracker`, a `work_scheduler` over a `work_queue`, and
   `recovery`.

@@ -24,16 +24,17 @@ from partita.engine.protocol.coordinator_effects import (
     StopRequested,
     Warn,
 )
+from partita.engine.protocol.elastic import ElasticLifecycle
 from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.failure import sentence
-from partita.engine.protocol.host_lifecycle import HostLifecycle, Phase
+from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
 from partita.engine.protocol.names import Topology
 
 _NEVER: Final = float("inf")
 
 
-class Coordinator(HostLifecycle):
+class Coordinator(ElasticLifecycle):
     """Supervises the hosts of one run."""
 
     def __init__(
@@ -266,8 +267,8 @@ class Coordinator(HostLifecycle):
 
     def _tick(self, now: float) -> list[CoordinatorEffect]:
         effects = self._watch_membership(now)
-        watches = self._watch_starts, self._watch_answers, self._watch_work, self._watch_round
-        for watch in (*watches, self._watch_stop):
+        hosts = self._watch_starts, self._watch_seats, self._watch_answers
+        for watch in (*hosts, self._watch_work, self._watch_round, self._watch_stop):
             if self.phase is not Phase.OVER:
                 effects += watch(now)
         if self.phase is not Phase.OVER:

@@ -80,6 +80,13 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class EndHosts:
+    """Effect: end every process of these hosts, and revoke their keys. A later `Restart` may follow."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Starting:
     """Effect: display the progress of hosts that start.
 
@@ -88,12 +95,14 @@ class Starting:
         running: hosts whose process is known to run.
         ready: hosts that are ready to work.
         compiled: functions compiled so far, by all of them.
+        waits_for: the last few hosts that are not ready, and what they do; "" while there are more.
     """
 
     hosts: int
     running: int
     ready: int
     compiled: int
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +204,17 @@ CoordinatorEvent: TypeAlias = (
     Opened | Launched | ProcessStarted | Received | Tick | Died | StopRequested | Committed | NotCommitted
 )
 CoordinatorEffect: TypeAlias = (
-    Refuse | Send | Restart | Starting | Progress | Commit | AppendJournal | AbortRun | EndRun | Warn
+    Refuse
+    | Send
+    | Restart
+    | EndHosts
+    | Starting
+    | Progress
+    | Commit
+    | AppendJournal
+    | AbortRun
+    | EndRun
+    | Warn
 )
 
 
@@ -229,6 +248,9 @@ class Timeouts:
         failures: errors that a host may raise in all (I13).
         deaths: deaths in a row of a host without progress (a part: a reported step; a shard: a committed
             checkpoint), and replacements of a shard that does not answer.
+        wave_s: from a replica's leaving to the next wave, in which all that have left are started again;
+            doubled with each wave in which none joins.
+        longest_wave_s: largest wait before the next wave.
     """
 
     heartbeats: HeartbeatPolicy = field(default_factory=HeartbeatPolicy)
@@ -242,12 +264,15 @@ class Timeouts:
     stop_s: float = 3.0
     restart_s: float = 2.0
     longest_retry_s: float = 30.0
+    wave_s: float = 30.0
+    longest_wave_s: float = 600.0
     failures: int = 3
     deaths: int = 5
 
     def __post_init__(self) -> None:
         waits = [self.start_s, self.save_s, self.retry_s, self.stall_s, self.stop_s]
         waits += [self.restart_s, self.longest_retry_s, self.answer_s, self.work_s]
+        waits += [self.wave_s, self.longest_wave_s]
         if min(waits) <= 0 or (self.checkpoint_every_s or 1.0) <= 0 or min(self.failures, self.deaths) < 1:
             raise ValueError(f"{self}: times are above 0 s and counts above 0; change what is not")
 
@@ -262,6 +287,7 @@ class RunSettings:
         incarnations: of the first processes, where not 0.
         versions: what every host must report in `Hello`; other keys may have any value.
         timeouts: waits and limits.
+        least: replicas with which the run begins, and without which it cannot go on; None: all of them.
     """
 
     run: str = ""
@@ -269,3 +295,4 @@ class RunSettings:
     incarnations: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    least: int | None = None

@@ -116,7 +116,7 @@ class DownpourCoordinator(Coordinator):
         before = replica.steps_done
         host.step = report.step
         if host.step > host.furthest:
-            host.furthest, host.deaths = host.step, 0
+            host.furthest, host.deaths, replica.left = host.step, 0, 0
         if replica.steps_done > before:
             self._shards_answer()
             replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
@@ -179,6 +179,11 @@ class DownpourCoordinator(Coordinator):
         again = self._relaunch(replica.parts, reason, now)
         self._check(replica)
         return [Warn(f"{reason}; replica {replica.index} is started again"), again]
+
+    @override
+    def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        replica.begun, replica.restarted = False, True
+        return []
 
     @override
     def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:

@@ -38,6 +38,9 @@ from partita.engine.protocol.wait_graph import PROGRESS_MESSAGES, WaitGraph
 _MOST_STUCK: Final = 2
 """Times that a host may have a computation that does not end."""
 
+_FEW: Final = 3
+"""Hosts that are named while they start."""
+
 _FILE: Final = re.compile(r"(?!.*\.\.)\w[\w ./-]{0,200}", flags=re.ASCII)
 
 
@@ -67,7 +70,8 @@ class HostLifecycle(ABC):
         self._membership: Final = Membership(self._timeouts.heartbeats)
         self._directories: Final = Directories(registry, collective=not registry.shards)
         self.seats: Final = Seats()
-        self._least: Final = sum(bool(replica.parts) for replica in registry.replicas)
+        self._n_replicas: Final = sum(bool(replica.parts) for replica in registry.replicas)
+        self._least: Final = min(settings.least or self._n_replicas, self._n_replicas)
         self._shards_revision = 0  # the first directory with the present shards
         self._waits: Final = WaitGraph()
 
@@ -265,8 +269,13 @@ class HostLifecycle(ABC):
     def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         host.deaths += 1
         if host.deaths >= self._timeouts.deaths and not self._is_dispensable(host):
-            return self._fail(f"{host.name} died {host.deaths} times without getting any further: {reason}")
+            why = f"{host.name} died {host.deaths} times without getting any further: {reason}"
+            return self._give_up(host, why, now)
         return self._lose(host, reason, now)
+
+    def _give_up(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
+        """Ends the run, which cannot go on without a host."""
+        return self._fail(why)
 
     def _failed(self, host: HostRecord, failed: m.Failed, now: float) -> list[CoordinatorEffect]:
         """Counts an error in a user's function apart from deaths: it would come again and again (I13)."""
@@ -334,14 +343,22 @@ class HostLifecycle(ABC):
             silence = f"no sign of life for {now - host.since:.0f} s while {host.doing}"
             if self.phase is not Phase.LAUNCHING:  # an earlier process could start: only this one is stuck
                 return self._died(host, silence, now)
-            return self._fail(
+            why = (
                 f"{host.name} (incarnation {host.incarnation}) gave {silence}; look at what it printed, "
                 f"or allow more than {limit_s:g} s by start_timeout_s (--start-timeout)"
             )
+            return self._give_up(host, why, now)
         if self.phase is not Phase.LAUNCHING:
             return []
         ready = registry.counts[HostState.READY]
-        return [Starting(registry.n_present, registry.running, ready, registry.compiled)]
+        return [Starting(registry.n_present, registry.running, ready, registry.compiled, self._last_text())]
+
+    def _last_text(self) -> str:
+        """Returns the hosts that the run still waits for, when they are few, and what they do."""
+        starting = self._registry.starting
+        if len(starting) > _FEW or len(starting) == self._registry.n_present:
+            return ""
+        return ", ".join(f"{host.name} ({host.doing})" for host in starting.values())
 
     # End.
 

@@ -92,6 +92,8 @@ class ReplicaRecord:
     excused_at: float = float("-inf")  # when it last waited for a shard: it could not get on
     reachable: int = 0  # parts
     ready: int = 0  # parts
+    left: int = 0  # times in a row that it has left an elastic run
+    returns_at: float = 0.0  # when it is started again after that
 
     @property
     def is_reachable(self) -> bool:

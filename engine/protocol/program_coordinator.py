@@ -256,7 +256,7 @@ class ProgramCoordinator(Coordinator):
         before = replica.steps_done
         host.step = report.step
         if host.step > host.furthest:
-            host.furthest, host.deaths = host.step, 0
+            host.furthest, host.deaths, replica.left = host.step, 0, 0
         if replica.steps_done > before:
             replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
             self._pace.note(max(self._pace.step, replica.steps_done), now)
@@ -352,6 +352,15 @@ class ProgramCoordinator(Coordinator):
             Warn(f"{reason}; replica {replica.index} is started again, and the others wait for it"),
             self._relaunch(replica.parts, reason, now),
         ]
+
+    @override
+    def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        """Has the others go on in a view without it."""
+        if self._sharded:
+            return self._restart_all(f"replica {replica.index} had a part of the state", now)
+        self._left()
+        self._wants_view = True
+        return []
 
     def _restart_all(self, reason: str, now: float) -> list[CoordinatorEffect]:
         self._left()

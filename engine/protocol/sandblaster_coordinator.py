@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from typing_extensions import override
+
 from partita.engine.protocol.command_tracker import CommandTracker, Purpose
 from partita.engine.protocol.commands import (
     Evaluate,
@@ -261,7 +263,7 @@ class SandblasterCoordinator(Coordinator):
     def _assignment_result(
         self, host: HostRecord, index: int, result: AssignmentResult, now: float
     ) -> list[CoordinatorEffect]:
-        host.deaths = 0
+        host.deaths = self._registry.replicas[index].left = 0
         replica, indices = self._registry.replicas[index], part_indices(host.name)
         replica.stall_s, replica.progress_at = self._timeouts.stall_s, now
         assert indices is not None
@@ -309,13 +311,16 @@ class SandblasterCoordinator(Coordinator):
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Gives its work units to others. Its results may be on their way: shards are asked."""
-        self._scheduler.remove(replica.index)
         return [
             Warn(f"{reason}; replica {replica.index} starts again, and others take its portions"),
             self._relaunch(replica.parts, reason, now),
-            *self._commands.ask_again(now),
-            *self._schedule(now),
+            *self._has_left(replica, now),
         ]
+
+    @override
+    def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        self._scheduler.remove(replica.index)
+        return [*self._commands.ask_again(now), *self._schedule(now)]
 
     def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Takes all shards back to the checkpoint that the new one starts from."""

@@ -82,16 +82,18 @@ def silent(text: str) -> None:
     """Receives phases and shows nothing."""
 
 
-def starting(hosts: str, *, ready: int, compiled: int) -> str:
+def starting(hosts: str, *, ready: int, compiled: int, waits_for: str = "") -> str:
     """Describes the progress of hosts that start, as a phase.
 
     Args:
         hosts: their number, in words.
         ready: hosts that are ready to work.
         compiled: functions that they have compiled so far.
+        waits_for: the last hosts that are not ready.
     """
     far = [f"{ready:,} ready"] if ready else []
     far += [f"{counted(compiled, 'function')} compiled"] if compiled else []
+    far += [f"waiting for {waits_for}"] if waits_for else []
     return f"starting {hosts}: {', '.join(far)}" if far else f"starting {hosts}"
 
 

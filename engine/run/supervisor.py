@@ -22,6 +22,7 @@ from partita.engine.protocol.coordinator_effects import (
     Committed,
     CoordinatorEffect,
     CoordinatorEvent,
+    EndHosts,
     EndRun,
     Launched,
     NotCommitted,
@@ -192,6 +193,9 @@ class Supervisor:
                 self._disk.start(partial(self._committed, effect))
             case Restart():
                 self._restart(effect)
+            case EndHosts(hosts=hosts):
+                for name in hosts:
+                    self._launcher.end(name)
             case Refuse(sender=sender, reason=reason):
                 self._refuse(sender, reason)
             case Warn(text=text):

@@ -261,7 +261,8 @@ class Training:
         """Shows progress; see `Work`."""
         if isinstance(effect, Starting):
             hosts = counted(effect.hosts, "process", "processes")
-            self._display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
+            far = starting(hosts, ready=effect.ready, compiled=effect.compiled, waits_for=effect.waits_for)
+            self._display.phase(far)
             return
         assert isinstance(effect, Progress), effect
         self._display.update(effect)
