@@ -58,7 +58,7 @@ _OPTIMIZER: Final = Fields.of(
     weight_decay="Weight decay, 0 or above.",
     clip_norm="Scale a step's gradient down to this norm where it is larger.",
 )
-_DOWNPOUR: Final = Fields.of(Downpour, "fetch_every", "overlap", panel=_D)
+_DOWNPOUR: Final = Fields.of(Downpour, "fetch_every", "overlap", "elastic", panel=_D)
 _METHOD: Final = Fields.of(METHODS.values(), "history", "max_iterations", "gtol", "ftol", panel=_S)
 _SANDBLASTER: Final = Fields.of(
     Sandblaster,

@@ -47,6 +47,10 @@ class Downpour(Driver):
             before the loss its gradient is up to n updates late; reports count that as staleness. Fetches and
             pushes come between steps; `fetch_every`, `push_every` and `run_ahead` count steps. (The paper
             has one minibatch.)
+        elastic: the least and the most replicas, in the place of `replicas`. The run begins when the shards
+            and the least replicas are ready; the others join when they are. A replica that dies too often
+            leaves, as long as the least remain, and is tried again later. If not given, the run needs all
+            replicas.
 
     Raises:
         ValueError: a number is not a whole number of at least 1, or the optimizer is none.
@@ -66,9 +70,11 @@ class Downpour(Driver):
     push_every: int = 1
     run_ahead: int = 16
     overlap: int = 1
+    elastic: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        counts = (field.name for field in fields(self) if field.name != "optimizer")
+        self._check_elastic()
+        counts = (field.name for field in fields(self) if field.name not in ("optimizer", "elastic"))
         check_fields(self, check_whole, *counts, of="Downpour's ")
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(
@@ -97,7 +103,14 @@ class DownpourTrainer(Trainer):
             replicas=driver.replicas,
         ).steps_per_epoch
         topology = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
-        super().__init__(job, topology, steps=epochs * per_epoch, steps_per_epoch=per_epoch, alone=alone)
+        super().__init__(
+            job,
+            topology,
+            steps=epochs * per_epoch,
+            steps_per_epoch=per_epoch,
+            least=driver.least,
+            alone=alone,
+        )
         self.driver: Final = driver
         self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
         """Folder in which parts record the pushes that shards have acknowledged."""

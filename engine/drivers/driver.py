@@ -8,11 +8,12 @@ part does it. Both are generators of actions (`protocol.actions`); `protocol.pro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.views import Member, Outline
 from partita.layers.arguments import Arguments
+from partita.layers.checks import is_whole
 
 if TYPE_CHECKING:
     from partita.engine.drivers.job import Job
@@ -24,6 +25,7 @@ class Driver(Arguments):
 
     replicas: int
     shards: int
+    elastic: tuple[int, int] | None = None
 
     ends: ClassVar[str] = ""
     """Words for how a run ends where there are no `epochs`; "": the driver has epochs."""
@@ -37,6 +39,9 @@ class Driver(Arguments):
         "num_shards": ("shards",),
         "servers": ("shards",),
         "parameter_servers": ("shards",),
+        "min_replicas": "write elastic=(least, most)",
+        "max_replicas": "write elastic=(least, most)",
+        "nnodes": "write elastic=(least, most)",
         "n_fetch": ("fetch_every",),
         "n_push": ("push_every",),
         "staleness": ("run_ahead",),
@@ -47,6 +52,31 @@ class Driver(Arguments):
         "batch_size": "the batch is that of partition(net, cluster, batch=...)",
     }
     """Names of the settings in other libraries and in the paper."""
+
+    @property
+    def least(self) -> int | None:
+        """The replicas with which a run begins and goes on; None: all of them."""
+        return None if self.elastic is None else self.elastic[0]
+
+    def _check_elastic(self) -> None:
+        """Checks `elastic`, and sets `replicas` to the most. Raises ValueError."""
+        if self.elastic is None:
+            return
+        name = type(self).__name__
+        given: Any = self.elastic  # whatever a user wrote
+        pair = isinstance(given, tuple | list) and len(given) == 2 and all(map(is_whole, given))
+        if not pair or not 1 <= given[0] <= given[1]:
+            raise ValueError(
+                f"{name}'s elastic is {given!r}; give the least and the most replicas, for example (2, 4)"
+            )
+        least, most = given
+        if self.replicas not in (1, most):
+            raise ValueError(
+                f"{name} has {self.replicas} replicas, and elastic={(least, most)} has at most {most}; leave "
+                "replicas out"
+            )
+        object.__setattr__(self, "elastic", (least, most))
+        object.__setattr__(self, "replicas", most)
 
     def coordinator(self, run: Outline) -> Plan:
         """Yields the work of the run: all epochs at once, unless a driver says otherwise."""

@@ -69,6 +69,7 @@ class Trainer(ABC):
         steps: steps of each replica in all; 0 where the number is not known.
         done: steps of each replica before this call.
         steps_per_epoch: steps of a replica in an epoch.
+        least: replicas with which the run begins and goes on; None: all of them.
     """
 
     name: ClassVar[str]
@@ -81,7 +82,14 @@ class Trainer(ABC):
     """Word for what is counted: a "step" of a replica, or an "iteration" of a batch method."""
 
     def __init__(
-        self, job: Job, topology: Topology, *, steps: int = 0, steps_per_epoch: int = 1, alone: bool = True
+        self,
+        job: Job,
+        topology: Topology,
+        *,
+        steps: int = 0,
+        steps_per_epoch: int = 1,
+        least: int | None = None,
+        alone: bool = True,
     ) -> None:
         """Reads and starts nothing yet; `alone` says that no other trainer follows.
 
@@ -93,6 +101,7 @@ class Trainer(ABC):
         self.run_id: Final = uuid.uuid4().hex
         self.steps: Final = check_whole(steps, "the number of steps is", least=0)
         self.steps_per_epoch: Final = steps_per_epoch
+        self.least: Final = least
         self.alone: Final = alone
         self.done = (0,) * topology.replicas
 

@@ -167,6 +167,7 @@ class Training:
             run=self.trainer.run_id,
             next_checkpoint=self.store.next_number(),
             versions=versions(),
+            least=self.trainer.least,
             timeouts=Timeouts(
                 checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
             ),
@@ -204,6 +205,8 @@ class Training:
         trainer, has = self.trainer, self.trainer.topology
         counts = (has.replicas, "replica"), (has.machines, "machine"), (has.shards, "shard")
         replicas, machines, shards = (counted(n, what) for n, what in counts)
+        if trainer.least is not None and trainer.least < has.replicas:
+            replicas = f"{trainer.least} to {replicas}"
         name, of_shards = trainer.job.plan.graph.name, f", {shards}" if has.shards else ""
         self._display.print_line(f"{name}: {replicas} of {machines}{of_shards}; {trainer.terms}")
         for text in (*self._skipped, *trainer.beginning(self.resumed)):

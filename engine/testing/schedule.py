@@ -17,6 +17,7 @@ from partita.engine.protocol.coordinator_effects import (
     Committed,
     CoordinatorEffect,
     CoordinatorEvent,
+    EndHosts,
     EndRun,
     Launched,
     NotCommitted,
@@ -117,6 +118,10 @@ class CoordinatorHost(Launcher):
                 self.send(effect.to, effect.message)
             case Restart():
                 self._restart(effect)
+            case EndHosts(hosts=names):
+                for old in (self.resolve(name) for name in names if self._environment.can_kill):
+                    if old is not None:
+                        old.exit()
             case Commit():
                 self._commit(effect)
             case EndRun() | AbortRun():

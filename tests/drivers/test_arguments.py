@@ -58,11 +58,24 @@ def test_mistakes_are_named(plan: Plan, change: dict[str, Any], sentence: str) -
         ),
         ({"optimizer": 0.1}, "Downpour's optimizer is 0.1; give an optimizer"),
         ({"overlap": 0}, "Downpour's overlap is 0; write a whole number of at least 1"),
+        ({"elastic": 3}, r"Downpour's elastic is 3; give the least and the most replicas, for example"),
+        ({"elastic": (3, 2)}, r"Downpour's elastic is \(3, 2\); give the least and the most"),
+        ({"elastic": (0, 2)}, r"Downpour's elastic is \(0, 2\); give the least and the most"),
+        (
+            {"elastic": (1, 2), "replicas": 3},
+            r"Downpour has 3 replicas, and elastic=\(1, 2\) has at most 2; leave replicas out",
+        ),
     ],
 )
 def test_mistakes_in_a_driver_are_named(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Downpour(**change)
+
+
+def test_an_elastic_run_has_the_most_replicas() -> None:
+    driver = Downpour(elastic=(2, 4))
+    assert (driver.replicas, driver.least) == (4, 2)
+    assert Downpour(replicas=4).least is None
 
 
 def test_a_wrong_name_of_an_argument_is_answered(plan: Plan) -> None:
