@@ -83,8 +83,6 @@ class Process:
 
     host: HostMachine
     vectors: dict[str, list[int]]
-    steps: dict[int, range]  # the examples of each step of the run that it has computed, by the last view
-    parameters_of: int | None = None
 
     def carry_out(self, effect: Any, fleet: Fleet) -> None:
         name, incarnation = self.host.name, self.host.incarnation
@@ -103,7 +101,7 @@ class Process:
             case RunStep(number=number, step=step, position=position, rank=rank, replicas=replicas):
                 examples = fleet.share(position, rank, replicas)
                 self.vectors["gradient"] = gradient_of(self.vectors["parameters"], examples)
-                self.steps[step] = fleet.joined(position, replicas)
+                fleet.computed[step] = fleet.joined(position, replicas)
                 fleet.later(self, StepDone(number, len(examples), 1.0, 1))
             case ApplyUpdate(spans=spans):
                 for span in spans:
@@ -154,6 +152,7 @@ class Fleet:
         )
         self.processes: dict[str, Process] = {}
         self.pending: list[Callable[[], None]] = []
+        self.computed: dict[int, range] = {}  # the examples of each step, when it was computed last
         self.files: dict[tuple[str, int], tuple[int, list[int]]] = {}
         self.refused: list[tuple[str, Refuse]] = []
         self.warnings: list[str] = []
@@ -256,7 +255,7 @@ class Fleet:
 
     def _launch(self, name: str, incarnation: int) -> None:
         host = HostMachine(name, incarnation, endpoint=f"tcp://{name}", versions={})
-        self.processes[name] = Process(host, {"parameters": [0] * SIZE, "gradient": [0] * SIZE}, {})
+        self.processes[name] = Process(host, {"parameters": [0] * SIZE, "gradient": [0] * SIZE})
         self.pending.append(lambda: self._tell(Launched(name, incarnation, "key", "here")))
 
     # What a test does.
@@ -306,10 +305,7 @@ class Fleet:
 
     def steps(self) -> list[range]:
         """The joined batches of the run, in order; they cover the examples of all epochs once."""
-        found: dict[int, range] = {}
-        for process in self.ends.values():
-            found |= process.steps
-        return [found[step] for step in sorted(found)]
+        return [self.computed[step] for step in sorted(self.computed)]
 
 
 def parts(replicas: int, machines: int) -> list[str]:
