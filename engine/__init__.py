@@ -1,12 +1,13 @@
 """Execution of a plan's programs on hosts, under a driver.
 
 `train` runs a plan under a driver: `Downpour` with an optimizer (`SGD`, `Adagrad`, `Adam` and others), whose
-learning rate may follow a schedule (`Cosine` and others), or `Sandblaster` with a batch method (`LBFGS` and
-others). The result is a `Run`, which can be saved; `evaluate` and `predict` apply a run to data; `Session`
-runs single steps; `check_gradients` compares a layer's backward function with finite differences; `minimise`
-runs a batch method on any function.
+learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an algorithm
+(`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which can
+be saved; `evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients` compares
+a layer's backward function with finite differences; `minimise` runs a batch method on any function.
 """
 
+from partita.engine.drivers.all_reduce import AllReduce
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.kernels.check import GradientCheck, check_gradients
@@ -37,6 +38,7 @@ from partita.engine.parameters.optimizers import (
     StepDecay,
 )
 from partita.engine.protocol.commands import Outcome
+from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
@@ -54,6 +56,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "AllReduce",
     "Cosine",
     "Direction",
     "DirectionGenerator",
@@ -62,6 +65,7 @@ __all__ = [
     "ExponentialDecay",
     "GradientCheck",
     "GradientDescent",
+    "Hierarchical",
     "HostError",
     "Interrupted",
     "InverseTime",
@@ -76,12 +80,15 @@ __all__ = [
     "Optimizer",
     "Outcome",
     "RMSProp",
+    "Ring",
     "Run",
     "RunFailed",
     "Sandblaster",
     "Schedule",
+    "Server",
     "Session",
     "StepDecay",
+    "Tree",
     "check_gradients",
     "evaluate",
     "minimise",

@@ -2,11 +2,13 @@
 
 `driver` is the base of settings, and `trainer` of a driver at work on a `job`: the data and the parameters,
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
-`downpour` and `sandblaster` are the drivers.
+`downpour`, `sandblaster` and `all_reduce` are the drivers; a driver whose replicas run a program has a
+`program_trainer`.
 """
 
+from partita.engine.drivers.all_reduce import AllReduce
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.sandblaster import Sandblaster
 
-__all__ = ["Downpour", "Driver", "Sandblaster"]
+__all__ = ["AllReduce", "Downpour", "Driver", "Sandblaster"]

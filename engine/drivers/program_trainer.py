@@ -1,0 +1,91 @@
+"""A driver whose replicas run a program, at work on a job: replicas keep the parameters, without shards."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from typing_extensions import override
+
+from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.trainer import Resumed, Start, Trainer
+from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.protocol.coordinator_effects import RunSettings
+from partita.engine.protocol.names import Topology
+from partita.engine.protocol.program_coordinator import ProgramCoordinator
+from partita.engine.protocol.views import Outline
+from partita.engine.runtime.joint_sampler import JointSampler
+from partita.engine.runtime.program_part import ProgramPartTask
+
+
+class ProgramTrainer(Trainer):
+    """One run of a job. A subclass has the driver's `name` and `terms`.
+
+    Attributes:
+        driver: its two programs.
+        optimizer: of the updates.
+        sharded: whether each replica has only its own ranges of the optimizer's state.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        driver: Driver,
+        *,
+        epochs: int,
+        optimizer: Optimizer,
+        sharded: bool = False,
+        alone: bool = True,
+    ) -> None:
+        """Plans the steps of some epochs, which all replicas do together; see `Trainer`."""
+        sampler = JointSampler(examples=job.examples, batch=job.plan.batch, seed=job.seed)
+        per_epoch = sampler.steps_per_epoch(driver.replicas)
+        topology = Topology(driver.replicas, len(job.plan.cluster), 0)
+        super().__init__(job, topology, steps=epochs * per_epoch, steps_per_epoch=per_epoch, alone=alone)
+        self.driver: Final = driver
+        self.optimizer: Final = optimizer
+        self.sharded: Final = sharded
+        self._epochs: Final = epochs
+
+    @property
+    @override
+    def learner(self) -> Optimizer:
+        return self.optimizer
+
+    @override
+    def check(self) -> None:
+        """Checks nothing: vectors are exchanged in pieces of any size."""
+
+    @override
+    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> ProgramCoordinator:
+        job, driver = self.job, self.driver
+        return ProgramCoordinator(
+            driver.coordinator,
+            Outline(self._epochs, job.examples, job.plan.batch, driver.replicas),
+            self.topology,
+            done=min(self.done),
+            sharded=self.sharded,
+            settings=settings,
+        )
+
+    @override
+    def part(self, replica: int, machine: int, start: Start) -> ProgramPartTask:
+        job = self.job
+        return ProgramPartTask(
+            plan=job.plan,
+            machine=machine,
+            replica=replica,
+            replicas=self.driver.replicas,
+            program=self.driver.replica,
+            optimizer=self.optimizer,
+            data=job.files,
+            examples=job.examples,
+            seed=job.seed,
+            run=self.run_id,
+            folder=job.checkpoints,
+            checkpoint=start.checkpoint,
+            initial=start.initial,
+            first_step=min(self.done),
+            precision=job.precision,
+            instruction_timeout_s=job.instruction_timeout_s,
+        )
