@@ -2,9 +2,9 @@
 
 `train` runs a plan under a driver: `Downpour` with an optimizer (`SGD`, `Adagrad`, `Adam` and others), whose
 learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an algorithm
-(`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which can
-be saved; `evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients` compares
-a layer's backward function with finite differences; `minimise` runs a batch method on any function.
+(`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which
+can be saved; `evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients`
+compares a layer's backward function with finite differences; `minimise` runs a batch method on any function.
 """
 
 from partita.engine.drivers.all_reduce import AllReduce
