@@ -191,6 +191,8 @@ class ReplicaProgram(RoleMachine):
 
     def _of_exchange(self, event: Received) -> None:
         message: Any = event.message
+        if event.incarnation != self._peers.get(event.sender):
+            return  # of a process that was replaced, or whose address comes later: it is asked for again
         if not self._is_of_view(message.view, event):
             return
         if not self._exchanges.has_begun(message.exchange):

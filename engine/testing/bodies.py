@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from partita.engine.protocol.events import (
-    NotPersisted,
-    Persist,
-    Persisted,
     Received,
     Refuse,
     Replaced,
@@ -25,7 +22,6 @@ from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.stall_detector import StallDetector
-from partita.engine.testing.disk import File
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
 from partita.engine.testing.invariants import Violation
 from partita.engine.testing.schedule import Schedule
@@ -163,8 +159,6 @@ class PartBody(WholeBody):
 class ShardBody(WholeBody):
     """A shard: a driver's machine, and files that are written one after the other."""
 
-    written_at = 0.0
-
     def tick(self) -> None:
         """Gives the machine a tick."""
         self.do(Tick())
@@ -172,25 +166,3 @@ class ShardBody(WholeBody):
     def receive(self, received: Received) -> None:
         """Gives the machine a message."""
         self.do(received)
-
-    def persist(self, order: Persist, contents: object) -> None:
-        """Writes a copy of the contents to a file, which is on disk later.
-
-        The name holds the incarnation: a replaced process must not write over its successor's file.
-        """
-        name = f"{order.checkpoint}/{self.name}.{self.incarnation}"
-        file = File(contents, order.version, f"{name} of run {self.host.coordinator.incarnation}")
-        self.schedule.disk.folders.add(order.checkpoint)
-        environment, random = self.schedule.environment, self.world.random
-        self.written_at = max(self.written_at, self.world.now + environment.write_s * random.random())
-        wait_s = self.written_at - self.world.now
-        if environment.is_full(random, self.world.now):
-            self.host.result(wait_s, NotPersisted(order.checkpoint, order.version, "no space"))
-        else:
-            self.later(wait_s, self.on_written, (order.checkpoint, name, file))
-
-    def on_written(self, written: tuple[int, str, File]) -> None:
-        """Puts a whole file on the disk."""
-        checkpoint, name, file = written
-        self.schedule.disk.files[name] = file
-        self.host.on_event(Persisted(checkpoint, file.version, name, file.sha256))

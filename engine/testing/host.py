@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Final, Protocol
 
-from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import (
     BuildRole,
     EndHost,
@@ -33,7 +33,9 @@ from partita.engine.protocol.messages import (
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.testing.disk import Disk, File
 from partita.engine.testing.invariants import ProcessId, Violation
+from partita.engine.testing.scenario import Environment
 from partita.engine.testing.world import Delivery, Process, World
 
 TICK_S: Final = 0.7
@@ -61,6 +63,8 @@ class Setting(Protocol):
     """A schedule, as far as its hosts know it."""
 
     world: World
+    disk: Disk
+    environment: Environment
 
     def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
         """Builds the task of a host: the role's machine, and the body around it."""
@@ -75,6 +79,7 @@ class SimulatedBody(ABC):
 
     def __init__(self, host: SimulatedHost) -> None:
         self.host = host
+        self._written_at = 0.0
 
     @abstractmethod
     def carry_out(self, effect: Any, event: Any) -> Any:
@@ -84,12 +89,37 @@ class SimulatedBody(ABC):
         name (`host.fail`).
         """
 
+    def write(self, schedule: Setting, order: Persist, contents: object) -> None:
+        """Writes a copy of the contents to a file, after those before it, and reports the end.
+
+        The name holds the incarnation: a replaced process must not write over its successor's file.
+        """
+        host, world, environment = self.host, schedule.world, schedule.environment
+        name = f"{order.checkpoint}/{host.name}.{host.incarnation}"
+        file = File(contents, order.version, f"{name} of run {host.coordinator.incarnation}")
+        schedule.disk.folders.add(order.checkpoint)
+        self._written_at = max(self._written_at, world.now + environment.write_s * world.random.random())
+        wait_s = self._written_at - world.now
+        if environment.is_full(world.random, world.now):
+            host.result(wait_s, NotPersisted(order.checkpoint, order.version, "no space"))
+        else:
+            host.later(wait_s, self.on_written, (schedule.disk, order.checkpoint, name, file))
+
+    def on_written(self, written: tuple[Disk, int, str, File]) -> None:
+        """Puts a whole file on the disk."""
+        disk, checkpoint, name, file = written
+        disk.files[name] = file
+        self.host.on_event(Persisted(checkpoint, file.version, name, file.sha256))
+
     def payload(self, send: Send) -> object:
         """Returns the numbers of a message's span."""
         raise AssertionError(f"{type(self).__name__} has no payload for {send}")
 
     def sends(self, send: Send) -> None:  # noqa: B027 - only some look
         """Looks at a message that leaves, for the checks of a schedule."""
+
+    def handled(self, event: Any) -> None:  # noqa: B027
+        """Looks at the role when all effects of an event were carried out, for the checks of a schedule."""
 
 
 class SimulatedHost(Process):
@@ -211,6 +241,8 @@ class SimulatedHost(Process):
                 return
             if not self.alive:
                 return
+        if self.body is not None:
+            self.body.handled(event)
         self.machine.validate()
         while self._results and not self._paused and self.alive:
             self._handle(self._results.popleft())

@@ -30,6 +30,10 @@ class Writers:
         require(incarnation > self._current.get(name, -1), "I4", name, incarnation, "was there before")
         self._current[name] = incarnation
 
+    def is_current(self, process: ProcessId) -> bool:
+        """Returns whether nothing has replaced this process."""
+        return self._current.get(process[0]) == process[1]
+
     def require_current(self, process: ProcessId, what: str, about: object) -> None:
         """Raises `Violation` if a replaced process acts."""
         current = self._current[process[0]]

@@ -157,7 +157,7 @@ class CoordinatorHost(Launcher):
         if not full:
             disk = self.schedule.disk
             disk.sync()  # a checkpoint without its journal would be good for nothing
-            disk.require_whole(order, self.current, self.schedule.layout.sizes)
+            disk.require_whole(order, self.current, self.schedule.files_of(order))
             self.schedule.check_commit(order)
             disk.manifests[order.checkpoint] = order
             self.world.note(self, "Commit", order)
@@ -182,10 +182,12 @@ class Schedule(ABC):
     layout: Layout
     kinds: Sequence[str] = faults.KINDS
 
-    def __init__(self, world: World, environment: Environment, *, part: Build, shard: Build) -> None:
+    def __init__(
+        self, world: World, environment: Environment, *, part: Build | None = None, shard: Build | None = None
+    ) -> None:
         """Sets up the network; `part` and `shard` build the tasks of the driver."""
         self.world, self.environment = world, environment
-        self.disk: Final = Disk()
+        self.disk = Disk()
         self.ending: EndRun | AbortRun | None = None
         self.mended = False
         self._part, self._shard = part, shard
@@ -201,7 +203,13 @@ class Schedule(ABC):
 
     def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
         """Builds the task of a shard or a part."""
-        return (self._part if shard_index(host.name) is None else self._shard)(self, host)
+        build = self._part if shard_index(host.name) is None else self._shard
+        assert build is not None
+        return build(self, host)
+
+    def files_of(self, order: Commit) -> Sequence[str]:
+        """The hosts whose files a checkpoint must hold, in order."""
+        return tuple(self.layout.sizes)
 
     def timeouts(self) -> Timeouts:
         """The coordinators' timeouts: hosts may die often."""

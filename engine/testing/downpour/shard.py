@@ -98,4 +98,4 @@ class ShardBody(bodies.ShardBody):
         if order.version != self.lineage.version:
             raise Violation(f"I1: {self.name} writes version {order.version} at {self.lineage.version}")
         state = ShardState(dict(order.seen), dict(order.stops), list(self.values), self.lineage.copy())
-        self.persist(order, state)
+        self.write(self.schedule, order, state)

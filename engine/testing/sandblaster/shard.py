@@ -76,7 +76,7 @@ class ShardBody(bodies.ShardBody):
                 self._add_up(effect, event)
             case Persist():
                 self.invariants.persists(effect.checkpoint)
-                self.persist(effect, dict(self.vectors))
+                self.write(self.schedule, effect, dict(self.vectors))
             case Fenced():
                 self.host.exit()
             case Refuse(sender=sender, reason=reason):

@@ -1,0 +1,121 @@
+"""The reference: a driver's program, run by all replicas in one process, one action after another.
+
+There are no messages and no failures. A sum is taken over the members in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from partita.engine.protocol import actions as a
+from partita.engine.protocol.messages import View
+from partita.engine.protocol.program import Replica
+from partita.engine.protocol.program_effects import SharedSpan
+from partita.engine.protocol.views import JoinedBatches, Member
+from partita.engine.testing.invariants import require
+from partita.engine.testing.program.regression import STATE, Regression, Vector, update
+
+State: TypeAlias = tuple[tuple[Vector, ...], ...]
+"""The vectors `STATE` of every machine."""
+
+Vectors: TypeAlias = dict[str, list[float]]
+
+
+def share(batches: JoinedBatches, position: int, rank: int, replicas: int) -> tuple[int, int, int]:
+    """The examples `[first, stop)` of a replica in a step, and the size of the joined batch."""
+    joined = batches.after(position, replicas) - position
+    first = position % batches.examples
+    stop = first + joined
+    return min(first + rank * batches.batch, stop), min(first + (rank + 1) * batches.batch, stop), joined
+
+
+def step_of(
+    replica: Replica,
+    function: Regression,
+    batches: JoinedBatches,
+    spans: Sequence[Sequence[SharedSpan]],
+    view: View,
+    state: State,
+) -> State:
+    """The state after one more step in a view of these members, from the state before it."""
+    reference = _Step(function, batches, spans, view, state)
+    return reference.run(replica)
+
+
+class _Step:
+    def __init__(
+        self,
+        function: Regression,
+        batches: JoinedBatches,
+        spans: Sequence[Sequence[SharedSpan]],
+        view: View,
+        state: State,
+    ) -> None:
+        self._function, self._batches, self._spans, self._view = function, batches, spans, view
+        self._keys = [(rank, machine) for rank in range(len(view.members)) for machine in range(len(state))]
+        self._vectors: dict[tuple[int, int], Vectors] = {
+            (rank, machine): {name: list(one) for name, one in zip(STATE, state[machine], strict=True)}
+            | {"gradient": [0.0] * len(state[machine][0])}
+            for rank, machine in self._keys
+        }
+
+    def run(self, replica: Replica) -> State:
+        view = self._view
+        programs = [
+            replica(Member(view.members[rank], machine, view, self._batches)) for rank, machine in self._keys
+        ]
+        while True:
+            actions = [next(program, None) for program in programs]
+            require(len(set(map(type, actions))) == 1, "program", "replicas are not in step:", actions)
+            if actions[0] is None or isinstance(actions[0], a.SafePoint):
+                break
+            self._act(actions[0])
+        for program in programs:
+            program.close()
+        return tuple(
+            tuple(tuple(self._vectors[0, machine][name]) for name in STATE)
+            for machine in range(len(self._spans))
+        )
+
+    def _act(self, action: a.Action) -> None:
+        match action:
+            case a.Compute():
+                self._compute()
+            case a.AllReduce(vector=vector, mean=mean):
+                self._sum(vector, mean=mean)
+            case a.ReduceScatter(vector=vector):
+                self._sum(vector, mean=False)
+            case a.Apply():
+                for vectors in self._vectors.values():
+                    update(vectors, 0, len(vectors["parameters"]))
+            case a.AllGather():
+                pass  # every member has all ranges here
+
+    def _compute(self) -> None:
+        machines, view = range(len(self._spans)), self._view
+        for rank in range(len(view.members)):
+            parameters = [self._vectors[rank, machine]["parameters"] for machine in machines]
+            examples = share(self._batches, view.position, rank, len(view.members))
+            for machine, gradient in enumerate(self._function.gradient(parameters, *examples)):
+                self._vectors[rank, machine]["gradient"] = gradient
+
+    def _sum(self, name: str, *, mean: bool) -> None:
+        done: set[int] = set()
+        for spans in self._spans:
+            for span in spans:
+                if span.index not in done:
+                    done.add(span.index)
+                    self._sum_range(name, span.index, mean=mean)
+
+    def _sum_range(self, name: str, index: int, *, mean: bool) -> None:
+        held = [
+            (self._vectors[rank, machine][name], span)
+            for rank, machine in self._keys
+            for span in self._spans[machine]
+            if span.index == index
+        ]
+        columns = zip(*(vector[span.start : span.stop] for vector, span in held), strict=True)
+        total = [sum(column) / (len(held) if mean else 1) for column in columns]
+        for vector, span in held:
+            vector[span.start : span.stop] = total

@@ -1,0 +1,231 @@
+"""One schedule of a driver's programs: its replicas, steps and numbers, and the checks of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from typing_extensions import override
+
+from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
+from partita.engine.protocol.host import RoleMachine
+from partita.engine.protocol.messages import Message, View
+from partita.engine.protocol.names import Topology, part_indices
+from partita.engine.protocol.program import ReplicaProgram
+from partita.engine.protocol.program_coordinator import ProgramCoordinator
+from partita.engine.protocol.program_effects import PartSeat, SharedSpan
+from partita.engine.protocol.views import JoinedBatches, Outline
+from partita.engine.testing.host import SimulatedBody, SimulatedHost
+from partita.engine.testing.invariants import require
+from partita.engine.testing.program.body import PartBody
+from partita.engine.testing.program.lockstep import State, step_of
+from partita.engine.testing.program.model import ProgramModel
+from partita.engine.testing.program.regression import STATE, Regression
+from partita.engine.testing.scenario import Environment, draw_environment, small_count
+from partita.engine.testing.schedule import CoordinatorHost, Schedule
+from partita.engine.testing.world import World
+
+RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines that are played: the real ones, or ones with a planted fault."""
+
+    coordinator: type[ProgramCoordinator] = ProgramCoordinator
+    part: type[ReplicaProgram] = ReplicaProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One schedule's draw. Times in seconds of virtual time.
+
+    Attributes:
+        environment: the draw that all drivers share.
+        own, shared: how many numbers each machine has for itself, and how many all machines share.
+        examples, batch, epochs: of the run.
+        step_s: the longest step of a part; that of the first replica takes `straggler` times as long.
+    """
+
+    environment: Environment
+    own: tuple[int, ...]
+    shared: int
+    examples: int
+    batch: int
+    epochs: int
+    step_s: float
+    straggler: float
+
+
+def draw(random: Random, replicas: int | None) -> Scenario:
+    """The scenario of a seed, with as many replicas as the driver has."""
+    topology = Topology(replicas or random.choice((1, 2, 2, 3, 4)), small_count(random), 0)
+    batch, epochs = random.choice((1, 2, 3)), random.choice((1, 1, 2))
+    joined = batch * topology.replicas
+    return Scenario(
+        environment=draw_environment(random, topology),
+        own=tuple(random.choice((1, 2, 3, 5, 0) if n else (2, 3, 5)) for n in range(topology.machines)),
+        shared=random.choice((0, 0, 2)),
+        examples=random.randint(1, 8) * joined - random.randrange(joined),
+        batch=batch,
+        epochs=epochs,
+        step_s=random.choice((0.2, 0.6, 1.2)),
+        straggler=random.choice((1.0, 1.0, 1.0, 4.0)),
+    )
+
+
+def shared_spans(own: tuple[int, ...], shared: int) -> list[tuple[SharedSpan, ...]]:
+    """The ranges of each machine: its own numbers, then those that all machines have."""
+    everyone = tuple(range(len(own)))
+    found: list[tuple[SharedSpan, ...]] = []
+    for machine, n in enumerate(own):
+        spans = [SharedSpan(machine, 0, n, (machine,))] if n else []
+        if shared:
+            spans.append(SharedSpan(len(own), n, n + shared, everyone))
+        found.append(tuple(spans))
+    return found
+
+
+class ProgramCoordinatorHost(CoordinatorHost):
+    """A coordinator whose views are looked at."""
+
+    schedule: ProgramSchedule
+
+    def send(self, to: str, message: Message, payload: object = None) -> None:
+        """Sends a message; a view is checked before."""
+        if isinstance(message, View):
+            self.schedule.model.publishes(message, self.current)
+        super().send(to, message, payload)
+
+
+class ProgramSchedule(Schedule):
+    """Everything that the hosts of a seed share.
+
+    Attributes:
+        batches: of the run.
+        function: that the driver minimises.
+        model: checks every event.
+    """
+
+    coordinator: ProgramCoordinatorHost
+    kinds = (
+        "crash",
+        "crash",
+        "crash and its successor",
+        "freeze",
+        "split",
+        "one way",
+        "pause the coordinator",
+    )
+
+    def __init__(self, driver: Any, seed: int, machines: Machines, *, keep_all: bool) -> None:
+        world = World(seed, keep_all=keep_all)
+        self.driver, self.machines = driver, machines
+        self.scenario = scenario = draw(world.random, driver.replicas)
+        super().__init__(world, scenario.environment)
+        topology = self.environment.topology
+        self.batches = JoinedBatches(scenario.examples, scenario.batch)
+        self.function = Regression(world.random, scenario.own, scenario.shared, scenario.examples)
+        self.spans = shared_spans(scenario.own, scenario.shared)
+        self.coordinator = ProgramCoordinatorHost(self)
+        self.model = ProgramModel(
+            self._start,
+            step=0,
+            position=0,
+            batches=self.batches,
+            next_state=self._next_state,
+            writers=self.coordinator.writers,
+        )
+        outline = Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas)
+        self.coordinator.machine = machines.coordinator(
+            driver.coordinator, outline, topology, settings=RunSettings(timeouts=self.timeouts())
+        )
+
+    @property
+    def _start(self) -> State:
+        return tuple((vector, (0.0,) * len(vector)) for vector in self.function.start)
+
+    def _next_state(self, view: View, state: State) -> State:
+        return step_of(self.driver.replica, self.function, self.batches, self.spans, view, state)
+
+    def slowness(self, replica: int) -> float:
+        """By which factor a replica's steps take longer."""
+        return self.scenario.straggler if replica == 0 else 1.0
+
+    @override
+    def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
+        indices = part_indices(host.name)
+        assert indices is not None
+        replica, machine = indices
+        step, state = self._state_of(machine, host.checkpoint)
+        body = PartBody(self, host, state)
+        seat = PartSeat(
+            replica=replica,
+            machine=machine,
+            machines=self.environment.topology.machines,
+            incarnation=host.incarnation,
+            size=len(state[0]),
+            spans=self.spans[machine],
+            exchanges=len(self.scenario.own) + bool(self.scenario.shared),
+            state=STATE,
+            step=step,
+        )
+        body.machine = self.machines.part(self.driver.replica, seat, self.batches, retry_s=RETRY_S)
+        return body.machine, body
+
+    def _state_of(self, machine: int, checkpoint: int | None) -> tuple[int, tuple[Any, ...]]:
+        """The steps and the state of a machine in a committed checkpoint; None: at the start."""
+        if checkpoint is None:
+            return 0, self._start[machine]
+        entries = self.disk.manifests[checkpoint].entries
+        files = [
+            self.disk.committed(entry.shard, checkpoint) for entry in entries if _machine(entry) == machine
+        ]
+        vectors = [[0.0] * len(self.function.start[machine]) for _ in STATE]
+        for file in files:
+            for (start, stop), held in file.contents.items():
+                for vector, numbers in zip(vectors, held, strict=True):
+                    vector[start:stop] = numbers
+        return files[0].version, tuple(map(tuple, vectors))
+
+    @override
+    def files_of(self, order: Commit) -> tuple[str, ...]:
+        """The parts of some replicas, each whole."""
+        replicas = dict.fromkeys(int(entry.shard.split()[1].split(".")[0]) for entry in order.entries)
+        return tuple(name for replica in replicas for name in self.environment.topology.parts(replica))
+
+    @override
+    def check_commit(self, order: Commit) -> None:
+        """Requires that the files hold one state, and all of it (I5)."""
+        steps = {entry.version for entry in order.entries}
+        require(len(steps) == 1, "I5", order, "holds states after different steps", steps)
+        covered = [set[int]() for _ in self.function.start]
+        for entry in order.entries:
+            contents = self.disk.files[entry.file].contents
+            self.model.holds(_machine(entry), entry.version, contents)
+            for start, stop in contents:
+                covered[_machine(entry)] |= set(range(start, stop))
+        whole = all(
+            len(found) == len(start) for found, start in zip(covered, self.function.start, strict=True)
+        )
+        require(whole, "I5", order, "does not hold the whole state")
+
+    @override
+    def check_end(self, ending: EndRun) -> None:
+        """Requires that all examples were done, and that the last checkpoint holds the result."""
+        if not ending.complete:
+            require(self.stopped, "I8", "the run ended early", ending)
+            return
+        self.model.ends(self.scenario.epochs * self.scenario.examples)
+        require(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
+        assert ending.checkpoint is not None
+        held = self.disk.manifests[ending.checkpoint].entries[0].version
+        last = max(self.model.positions)
+        require(held == last, "I2", "the last checkpoint holds step", held, "of", last)
+
+
+def _machine(entry: Any) -> int:
+    indices = part_indices(entry.shard)
+    assert indices is not None, entry
+    return indices[1]

@@ -1,0 +1,182 @@
+"""Faults planted in the machines of a driver's programs, and in drivers: each breaks an invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from partita.engine.protocol import actions as a
+from partita.engine.protocol.events import Received, Send
+from partita.engine.protocol.exchange import AddChunk, CopyChunk, CopyTarget, Exchange, ExchangeDone, Ring
+from partita.engine.protocol.messages import Pause, View
+from partita.engine.protocol.program import ReplicaProgram, Stage
+from partita.engine.protocol.program_coordinator import ProgramCoordinator
+from partita.engine.protocol.program_exchanges import Exchanges
+from partita.engine.protocol.program_saves import Saves
+from partita.engine.protocol.view_change import Agreement, ViewChange
+from partita.engine.testing import Fault
+
+RING = Ring()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceSGD:
+    """Synchronous SGD, as the driver `AllReduce` has it."""
+
+    replicas: int | None = None  # as the seed draws
+    by: Any = RING
+
+    def coordinator(self, run: Any) -> Iterator[Any]:
+        yield a.Work(epochs=run.epochs)
+
+    def replica(self, me: Any) -> Iterator[Any]:
+        for step in me.steps():
+            yield a.Compute(step)
+            yield a.AllReduce("gradient", by=self.by)
+            yield a.Apply(None)
+            yield a.SafePoint()
+
+
+class Planted(NamedTuple):
+    """Faults that are switched on together.
+
+    Args:
+        name: of what is wrong.
+        reported: the numbers of the invariants whose breach may be reported.
+        faults: that are planted.
+        at: a seed that finds it, tried first.
+        seeds: how many seeds are tried.
+    """
+
+    name: str
+    reported: str
+    faults: tuple[Fault, ...]
+    at: int = 0
+    seeds: int = 600
+
+
+def of_any_view(method: Any, part: Any, view: int, event: Received) -> bool:
+    return bool(method(part, view, event)) or part.stage in (Stage.AT_WORK, Stage.COPYING)
+
+
+def taken_as_of_this_view(method: Any, exchange: Any, event: Any, now: float) -> Any:
+    if isinstance(event, Received) and hasattr(event.message, "view"):
+        message = msgspec.structs.replace(event.message, view=exchange.group.view)
+        event = replace(event, message=message)
+    return method(exchange, event, now)
+
+
+def changed(effects: Any, kind: type, change: Any) -> list[Any]:
+    return [
+        replace(effect, message=change(effect.message))
+        if isinstance(effect, Send) and isinstance(effect.message, kind)
+        else effect
+        for effect in effects
+    ]
+
+
+def seated_twice(method: Any, coordinator: Any, event: Any, now: float) -> Any:
+    def twice(view: View) -> View:
+        return msgspec.structs.replace(view, members=(*view.members, view.members[-1]))
+
+    return changed(method(coordinator, event, now), View, twice)
+
+
+def two_views_of_a_number(method: Any, coordinator: Any, change: Any, now: float) -> Any:
+    coordinator._numbers = max(1, coordinator._numbers)
+    return method(coordinator, replace(change, number=1, _answers=change._answers), now)
+
+
+def from_the_start(method: Any, coordinator: Any, step: int, replicas: int) -> int:
+    method(coordinator, step, replicas)
+    return 0
+
+
+def one_step_ahead(method: Any, coordinator: Any, step: int, replicas: int) -> int:
+    position = int(method(coordinator, step, replicas))
+    return coordinator._batches.after(position, replicas) if step else position
+
+
+def added_again(
+    method: Any, exchange: Any, use: Any, piece: int, rank: int, payload: Any, effects: Any
+) -> None:
+    again = rank in exchange._routes[piece].adds[: use.added[piece]] and not use.final[piece]
+    method(exchange, use, piece, rank, payload, effects)
+    if again:
+        effects.append(AddChunk(exchange._span(use, piece), payload))
+
+
+def the_slowest(method: Any, change: Any) -> Agreement | None:
+    found = method(change)
+    steps = [answer.step for answer in change._answers.values()]
+    return found if found is None or None in steps else Agreement(min(steps), ())
+
+
+def nothing_is_copied(method: Any, change: Any, step: int, sources: Any) -> Iterator[Any]:
+    for copy in method(change, step, sources):
+        yield msgspec.structs.replace(copy, source=copy.target, target=copy.source)
+
+
+def released(method: Any, exchanges: Any, vector: str) -> bool:
+    return True
+
+
+def first_piece_is_all(method: Any, target: Any, event: Any, now: float) -> Any:
+    effects = method(target, event, now)
+    if target._waiting is not None and any(isinstance(effect, CopyChunk) for effect in effects):
+        target._waiting = None
+        effects.append(ExchangeDone(target._group.exchange, 0))
+    return effects
+
+
+def one_step_late(method: Any, saves: Any, step: int) -> Any:
+    asked = saves._asked
+    if asked is not None and step == asked.step:
+        return []
+    return method(saves, asked.step if asked is not None and step == asked.step + 1 else step)
+
+
+def asked_once(method: Any, coordinator: Any, now: float) -> Any:
+    effects = method(coordinator, now)
+    return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, Pause | View)]
+
+
+def nothing_is_asked_again(method: Any, exchange: Any, now: float, effects: Any) -> None:
+    return None
+
+
+def alone(method: Any, exchanges: Any, names: Any, number: int) -> list[str]:
+    return []
+
+
+FAULTS = [
+    Planted(
+        "an exchange of an old view is accepted",
+        "V4 R1 R2",
+        (
+            Fault(ReplicaProgram, "_is_of_view", of_any_view),
+            Fault(Exchange, "receive", taken_as_of_this_view),
+        ),
+    ),
+    Planted("a replica is seated twice", "V2", (Fault(ProgramCoordinator, "receive", seated_twice),)),
+    Planted("examples are done twice", "W1", (Fault(ProgramCoordinator, "_position_of", from_the_start),)),
+    Planted("examples are never done", "W1", (Fault(ProgramCoordinator, "_position_of", one_step_ahead),)),
+    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),)),
+    Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
+    Planted(
+        "the copy has the wrong direction",
+        "R1 R2 validate W1",
+        (Fault(ViewChange, "_copies", nothing_is_copied),),
+    ),
+    Planted("numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)),
+    Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
+    Planted("a file is of the step after", "I5", (Fault(Saves, "at", one_step_late),)),
+    Planted("a view is announced once", "I8", (Fault(ProgramCoordinator, "_watch_work", asked_once),)),
+    Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
+    Planted(
+        "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)
+    ),
+]
