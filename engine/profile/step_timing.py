@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Heartbeat, Load, Message, Played, Ready
+from partita.engine.protocol.messages import Heartbeat, Load, Loaded, Message, Played
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.session import SessionRole, SessionTask
 from partita.engine.runtime.task import HostContext, Role
@@ -79,7 +79,7 @@ class _StepTimingRole(Role):
                     replace(self._link, send=self._send),
                     after_each=self._sweep if self._task.cold else None,
                 )
-                self._link.send(COORDINATOR, Ready(), None)
+                self._link.send(COORDINATOR, Loaded(), None)
             case Heartbeat():
                 return
             case _ if self._role is not None:

@@ -16,7 +16,7 @@
   changes), `seats` (who takes part), `elastic` (replicas leave and join), `checkpointing` and `wait_graph`.
   `program_coordinator` (with `view_change`), `downpour_coordinator` and `sandblaster_coordinator` derive from
   it; the last one has a `journaled_method`, a `command_tracker`, a `work_scheduler` over a `work_queue`, and
-  `recovery`.
+  `recovery`. `session_coordinator` supervises sessions, in which nothing is started again.
 
 This folder imports none of its neighbours.
 """

@@ -279,7 +279,11 @@ class Pong(_Message, frozen=True, tag=True):
 
 
 class Load(_Message, frozen=True, tag=True):
-    """Gives a part its parameters (the payload: the machine's vector). Answered by `Ready`."""
+    """Gives a part its parameters (the payload: the machine's vector). Answered by `Loaded`."""
+
+
+class Loaded(_Message, frozen=True, tag=True):
+    """Answers `Load`: the part has its parameters."""
 
 
 class Heartbeat(_Message, frozen=True, tag=True):
@@ -566,7 +570,7 @@ _StartMessage: TypeAlias = (
     Hello | SetUp | Directory | DirectoryAck | SetUpProgress | Ready | Begin | ResumeStep
 )
 _ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Failed | Refused | Stop
-_SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load
+_SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load | Loaded
 _CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostPushes
 _CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
 _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced

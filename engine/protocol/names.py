@@ -45,7 +45,7 @@ def shard_index(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The numbers of hosts of a run: `replicas` of `machines` parts each, and `shards`."""
+    """The numbers of hosts of a run: `replicas` of `machines` parts each, and `shards`, which may be 0."""
 
     replicas: int
     machines: int

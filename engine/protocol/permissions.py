@@ -32,7 +32,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("coordinator", "shard"): _TO_ANY_HOST | {m.Command, m.Save},
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
-    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, m.AssignmentResult, m.Played, m.Pong},
+    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, m.AssignmentResult, m.Played, m.Pong, m.Loaded},
     ("shard", "coordinator"): _ANY_HOST
     | {m.CommandResult, m.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},

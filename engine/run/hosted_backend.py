@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol import messages as m
 from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
-from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import (
-    Directory,
-    DirectoryAck,
-    Failed,
-    Heartbeat,
-    Hello,
-    Load,
-    Message,
-    Ping,
-    Play,
-    Played,
-    Pong,
-    Ready,
-    SetUp,
-    SetUpProgress,
-    Stop,
+from partita.engine.protocol.coordinator_effects import (
+    AppendJournal,
+    Commit,
+    Opened,
+    RunSettings,
+    Starting,
+    Timeouts,
 )
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import part_name
+from partita.engine.protocol.session_coordinator import (
+    Answered,
+    Ask,
+    Closed,
+    Compiling,
+    HostLost,
+    SessionCoordinator,
+)
 from partita.engine.run.backends import Backend, PartStep
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
 from partita.engine.run.step import HostError, Sent
-from partita.engine.runtime.task import HostTask, pack_task
-from partita.engine.transport.payload import Payload
+from partita.engine.run.supervisor import Supervisor
+from partita.engine.runtime.host import versions
+from partita.engine.runtime.task import HostTask
+from partita.engine.transport.payload import Payload, PayloadLike
 from partita.layers.text import counted
-
-Answer = TypeVar("Answer", bound=Message)
 
 PINGS: Final = 16
 """Round trips to each part by which its clock is compared with this thread's."""
+
+_LEAST_SILENCE_S: Final = 4.0
 
 
 class HostedTask(HostTask, Protocol):
@@ -51,16 +54,18 @@ class HostedTask(HostTask, Protocol):
     def machine(self) -> int:
         """Index of the part; determines the host's name."""
 
-    @property
-    def title(self) -> str:
-        """Name of the task in messages."""
-
 
 class HostedBackend(Backend):
     """Plays each part on a host of its own, and exchanges messages with the hosts."""
 
     def __init__(
-        self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float, on_phase: OnPhase = silent
+        self,
+        tasks: Sequence[HostedTask],
+        launcher: Launcher,
+        *,
+        timeout_s: float,
+        silence_s: float | None = None,
+        on_phase: OnPhase = silent,
     ) -> None:
         """Starts the hosts.
 
@@ -68,25 +73,35 @@ class HostedBackend(Backend):
             tasks: one for each host.
             launcher: starts the hosts; the backend closes it.
             timeout_s: seconds without a sign of life after which hosts that have not answered have failed.
+            silence_s: seconds without any message after which a host has failed; `timeout_s` if not given.
             on_phase: called with the phases of the start.
 
         Raises:
             HostError: a host fails, dies, or is silent for too long.
         """
-        self.launcher, self._timeout_s, self._on_phase = launcher, timeout_s, on_phase
-        self._names = [part_name(0, task.machine) for task in tasks]
-        self._compiled: dict[str, int] = {}
+        self.launcher, self._on_phase = launcher, on_phase
+        self._names: Final = [part_name(0, task.machine) for task in tasks]
+        self._tasks: Final = dict(zip(self._names, tasks, strict=True))
+        dead_s = max(silence_s or timeout_s, _LEAST_SILENCE_S)
+        heartbeats = HeartbeatPolicy(suspect_s=dead_s / 2, dead_s=dead_s)
+        timeouts = Timeouts(heartbeats=heartbeats, start_s=timeout_s)
+        settings = RunSettings(versions=versions(), timeouts=timeouts)
+        self._coordinator = SessionCoordinator(len(tasks), settings)
+        self._supervisor = Supervisor(launcher, self._coordinator, self, warn=silent)
+        self._payload_of: Callable[[str], PayloadLike] | None = None
+        self._answers: dict[str, tuple[Any, Payload | None]] = {}
         try:
-            self._assemble(tasks)
+            self._supervisor.dispatch(Opened())
+            self._supervisor.run_until(lambda: self._coordinator.is_begun)
         except BaseException:
             self.close(orderly=False)
             raise
 
     @override
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
-        for machine, name in enumerate(self._names):
-            self._say(name, Load(), vector(machine, None))
-        self._answers(Ready, "taking in its parameters")
+        machines = {name: machine for machine, name in enumerate(self._names)}
+        orders = dict.fromkeys(self._names, m.Load())
+        self._ask(orders, m.Loaded, "taking in its parameters", lambda name: vector(machines[name], None))
 
     @override
     def play(
@@ -98,8 +113,9 @@ class HostedBackend(Backend):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        for n, name in enumerate(self._names):
-            self._say(name, Play(step, real, collect, trace), None if inputs is None else list(inputs[n]))
+        orders = dict.fromkeys(self._names, m.Play(step, real, collect, trace))
+        given = None if inputs is None else dict(zip(self._names, map(list, inputs), strict=True))
+        answers = self._ask(orders, m.Played, "playing a step", None if given is None else given.__getitem__)
         return [
             PartStep(
                 played.loss,
@@ -109,7 +125,7 @@ class HostedBackend(Backend):
                 Sent(played.sent_messages, played.sent_bytes),
                 payload,
             )
-            for played, payload in self._answers(Played, "playing a step")
+            for played, payload in answers
         ]
 
     def clocks(self) -> list[Offset]:
@@ -117,86 +133,66 @@ class HostedBackend(Backend):
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
 
     def _round(self, name: str) -> RoundTrip:
-        self._say(name, Ping(time.perf_counter()))
-        [(pong, _)] = self._answers(Pong, "sending its clock", names=[name])
+        [(pong, _)] = self._ask({name: m.Ping(time.perf_counter())}, m.Pong, "sending its clock")
         return RoundTrip(pong.sent_s, pong.received_s, pong.replied_s, time.perf_counter())
+
+    def _ask(
+        self,
+        orders: Mapping[str, m.Message],
+        answer: type[m.Message],
+        doing: str,
+        payload_of: Callable[[str], PayloadLike] | None = None,
+    ) -> list[tuple[Any, Payload | None]]:
+        """Sends an order to some hosts, and returns their answers in the same order.
+
+        Args:
+            orders: by the host's name.
+            answer: type of the answers.
+            doing: work of a host that has not answered, for the error.
+            payload_of: returns the payload for a host; None where there is none.
+        """
+        self._payload_of, self._answers = payload_of, {}
+        self._supervisor.dispatch(Ask(orders, answer, doing, has_payload=payload_of is not None))
+        self._supervisor.run_until(lambda: self._coordinator.is_answered)
+        return [self._answers[name] for name in orders]
 
     @override
     def close(self, *, orderly: bool = True) -> None:
-        if not orderly:
-            self.launcher.close(patience_s=0.0)
-            return
-        for name in self._names:
-            self._say(name, Stop())
-        self.launcher.close()
+        if orderly:
+            self._supervisor.dispatch(Closed())
+        self._supervisor.close()
+        self.launcher.close(patience_s=0.5 if orderly else 0.0)
 
-    def _assemble(self, tasks: Sequence[HostedTask]) -> None:
-        def on_answer(ready: int) -> None:
-            hosts = counted(len(tasks), *self.launcher.kind)
-            self._on_phase(starting(hosts, ready=ready, compiled=sum(self._compiled.values())))
+    # What the coordinator asks for: see the protocol `Work`.
 
-        on_answer(0)
-        for name in self._names:
-            self.launcher.launch(name, 0)
-        for name, (hello, _) in zip(self._names, self._answers(Hello, "importing"), strict=True):
-            self.launcher.reach(name, 0, hello.endpoint)
-        for task, name in zip(tasks, self._names, strict=True):
-            self._say(name, SetUp(task.title), pack_task(task))
-        self._answers(Ready, "setting up its task", on_answer=on_answer)
-        for name in self._names:
-            others = tuple(peer for peer in self.launcher.peers if peer.name != name)
-            self._say(name, Directory(others, revision=1))
-        self._answers(DirectoryAck, "taking in the addresses of the other hosts")
-        for name in self._names:
-            self._say(name, Heartbeat(0))
+    def task_of(self, name: str, checkpoint: int | None) -> HostTask:
+        """Returns the task of a host; see `Work`."""
+        return self._tasks[name]
 
-    def _say(self, name: str, message: Message, payload: object = None) -> None:
-        self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
+    def payload(self, send: Send) -> PayloadLike:
+        """Returns the payload of an order; see `Work`."""
+        assert self._payload_of is not None, send
+        return self._payload_of(send.to)
 
-    def _report_compiling(self) -> None:
-        self._on_phase(compiling(sum(self._compiled.values())))
+    def note(self, effect: Any) -> None:
+        """Takes an answer, shows a phase, or raises the error of a host; see `Work`."""
+        match effect:
+            case Answered(name=name, message=message):
+                self._answers[name] = message, self._supervisor.payload
+            case Starting():
+                hosts = counted(effect.hosts, *self.launcher.kind)
+                self._on_phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
+            case Compiling(functions=functions):
+                self._on_phase(compiling(functions))
+            case HostLost(hosts=hosts, reason=reason, traceback=traceback):
+                raise HostError(hosts, reason, traceback)
+            case _:
+                raise AssertionError(effect)
 
-    def _answers(
-        self,
-        kind: type[Answer],
-        doing: str,
-        *,
-        names: Sequence[str] | None = None,
-        on_answer: Callable[[int], None] | None = None,
-    ) -> list[tuple[Answer, Payload | None]]:
-        """Receives the next message of a kind from each of some hosts.
+    def record(self, record: AppendJournal) -> None:
+        """Raises AssertionError: a session has no journal; see `Work`."""
+        raise AssertionError(record)
 
-        Args:
-            kind: type of the messages.
-            doing: work of a host that has not answered, for the error.
-            names: names of the hosts; all, in the order of the machines, if not given.
-            on_answer: called with the number of answers when it has grown, or functions were compiled.
-        """
-        names = self._names if names is None else names
-        found: dict[str, tuple[Answer, Payload | None]] = {}
-        alive_at = time.monotonic()
-        while len(found) < len(names):
-            for event in self.launcher.mailbox.receive(0.1):
-                _check(event)
-                if isinstance(event.message, SetUpProgress):
-                    self._compiled[event.sender], alive_at = event.message.compiled, time.monotonic()
-                    self._report_compiling() if on_answer is None else on_answer(len(found))
-                elif isinstance(event.message, kind):
-                    assert event.payload is None or isinstance(event.payload, Payload)
-                    found.setdefault(event.sender, (event.message, event.payload))
-                    if on_answer is not None:
-                        on_answer(len(found))
-            if self.launcher.began():
-                alive_at = time.monotonic()
-            for name, _, reason in self.launcher.ended():
-                raise HostError(name, reason)
-            if time.monotonic() - alive_at > self._timeout_s:
-                missing = ", ".join(name for name in names if name not in found)
-                silence = f"no sign of life for {self._timeout_s:.0f} s while {doing}"
-                raise HostError(missing, f"{silence}; look at what it printed, or allow more by timeout_s")
-        return [found[name] for name in names]
-
-
-def _check(event: Received) -> None:
-    if isinstance(event.message, Failed):
-        raise HostError(event.sender, event.message.reason, event.message.traceback)
+    def commit(self, commit: Commit) -> str | None:
+        """Raises AssertionError: a session has no checkpoints; see `Work`."""
+        raise AssertionError(commit)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -37,11 +37,29 @@ from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.arguments import Arguments
+from partita.layers.box import Box
 from partita.layers.checks import check_choice, check_seconds, check_whole
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
+MOST_SILENCE_S: Final = 30.0
+"""Seconds after which a process that sends nothing, not even heartbeats, has failed."""
+
 Hosts = Literal["inline", "threads", "processes"]
+
+
+class _Place(NamedTuple):
+    """The rows of an input that a part reads, in a batch."""
+
+    name: str
+    examples: slice
+    box: Box
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def of(self, batch: Mapping[str, Array]) -> Array:
+        """Returns the rows, node-major."""
+        return stored(node_major(batch[self.name][self.examples], self.box, self.shape), self.dtype)
 
 
 @dataclass(eq=False, repr=False)
@@ -116,6 +134,7 @@ class Session(Arguments):
             self._check_sizes()
         machines = range(len(self.plan.cluster))
         self._tasks = [SessionTask(self.plan, m, self.train, self.optimizer, self.overlap) for m in machines]
+        self._feeds = [list(self._places(task)) for task in self._tasks]
         with Phases.of(show) as on_phase:
             self._backend = self._opened(on_phase)
             self._tracer = Tracer([task.program for task in self._tasks], self._backend.clocks)
@@ -137,7 +156,13 @@ class Session(Arguments):
         if hosts == "processes":
             named = {part_name(0, machine): place for machine, place in places.items()}
             launcher = ProcessLauncher(hosts=len(self._tasks), listen=listen, places=named)
-            return HostedBackend(self._tasks, launcher, timeout_s=self.timeout_s, on_phase=on_phase)
+            return HostedBackend(
+                self._tasks,
+                launcher,
+                timeout_s=self.timeout_s,
+                silence_s=min(self.timeout_s, MOST_SILENCE_S),
+                on_phase=on_phase,
+            )
         if len(self._tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "
@@ -189,7 +214,7 @@ class Session(Arguments):
         """
         real = self._size if examples is None else examples
         batch = self._checked(batch, real, collect)
-        inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
+        inputs = None if batch is None else [[place.of(batch) for place in part] for part in self._feeds]
         if trace:
             self._tracer.compare()
         played = self._backend.play(self._step, inputs, real, collect, trace=trace)
@@ -280,15 +305,15 @@ class Session(Arguments):
     ) -> None:
         self._backend.close(orderly=kind is None)
 
-    def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
+    def _places(self, task: SessionTask) -> Iterator[_Place]:
+        """Yields the places of a part's inputs in a batch, in the order of `SessionPart.inputs`."""
         for operand in task.inputs:
             grid, count = self.plan.graph[operand.buffer.layer], self.plan.sizes.examples(operand.buffer)
             labels = grid.is_placeholder and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)
             first = (operand.buffer.micro_batch or 0) * count
-            examples = batch[grid.name][first : first + count]
             for box in operand.rows:
-                yield stored(node_major(examples, box, (*grid.shape, count)), dtype)
+                yield _Place(grid.name, slice(first, first + count), box, (*grid.shape, count), dtype)
 
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:

@@ -14,11 +14,11 @@ class HostError(RuntimeError):
     """Failure of a host, in one sentence. Its own traceback, if there is one, is the note.
 
     Attributes:
-        host: name of the host.
+        host: name of the host; "" where the reason names it.
     """
 
     def __init__(self, host: str, reason: str, remote_traceback: str = "") -> None:
-        super().__init__(f"{host}: {reason}")
+        super().__init__(f"{host}: {reason}" if host else reason)
         self.host = host
         if remote_traceback:
             self.add_note(f"On {host}:\n{remote_traceback}")

@@ -1,26 +1,24 @@
-"""The interpreter of the coordinator: starts and ends hosts, assigns tasks, writes manifests, shows progress.
+"""The interpreter of any coordinator: starts and ends hosts, assigns tasks, writes manifests, shows progress.
 
-It runs in the user's process and thread, until the coordinator reports that the run is done or cannot go on.
-Slow work runs on two threads of its own: one packs tasks, the other writes to the disk, in order; heartbeats
-and leases are answered meanwhile.
+It runs in the user's process and thread: a training until its coordinator reports that the run is done or
+cannot go on, a session while it waits for answers. Slow work runs on two threads of its own: one packs tasks,
+the other writes to the disk, in order; heartbeats and leases are answered meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from partita.engine.launch.launcher import Launcher
-from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     AppendJournal,
     Commit,
     Committed,
-    CoordinatorEffect,
     CoordinatorEvent,
     EndHosts,
     EndRun,
@@ -40,12 +38,24 @@ from partita.engine.protocol.permissions import rejection_reason
 from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
+from partita.engine.transport.payload import Payload, PayloadLike
 
 TICK_S: Final = 0.1
 
 
+class CoordinatorMachine(Protocol):
+    """The decisions: the coordinator of a driver or of a session."""
+
+    @property
+    def wakes_at(self) -> float:
+        """When a `Tick` is wanted, beyond the usual ones (seconds)."""
+
+    def receive(self, event: Any, now: float) -> Sequence[Any]:
+        """Returns the effects of an event, to be carried out in order."""
+
+
 class Work(Protocol):
-    """The driver's part of a run."""
+    """The effects that are not the same for all coordinators."""
 
     def task_of(self, name: str, checkpoint: int | None) -> HostTask:
         """Makes the task of a host that starts from a checkpoint (None: from the beginning).
@@ -62,8 +72,11 @@ class Work(Protocol):
         Called on the thread of the disk. Raises OSError or ValueError where the manifest cannot be written.
         """
 
-    def note(self, effect: CoordinatorEffect) -> None:
-        """Shows the progress of the run."""
+    def payload(self, send: Send) -> PayloadLike:
+        """Returns the payload of a message that has one."""
+
+    def note(self, effect: Any) -> None:
+        """Carries out an effect that the supervisor does not know: shows the progress of the run."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class Supervisor:
     def __init__(
         self,
         launcher: Launcher,
-        coordinator: Coordinator,
+        coordinator: CoordinatorMachine,
         work: Work,
         *,
         warn: Callable[[str], None],
@@ -104,8 +117,11 @@ class Supervisor:
         )
         self._has_journal = False
         self._done: EndRun | None = None
-        self._stop_requested = False
+        self._stop_requested = self._sent_stop = False
+        self._ticked_at = float("-inf")
         self._refused: set[str] = set()
+        self.payload: Payload | None = None
+        """Payload of the message that the coordinator has just received."""
 
     def request_stop(self) -> None:
         """Ends the run soon, with a last checkpoint. From a signal handler or another thread."""
@@ -113,7 +129,7 @@ class Supervisor:
         self._launcher.mailbox.wake()
 
     def run(self) -> EndRun:
-        """Runs to the end.
+        """Runs a training to its end.
 
         Raises:
             RunFailed: the run cannot go on.
@@ -121,35 +137,43 @@ class Supervisor:
             OSError: the journal cannot be written.
         """
         try:
-            done = self._run()
+            self.dispatch(Opened())
+            self.run_until(lambda: self._done is not None)
         finally:
-            self._packed.close()
-            self._disk.close()
+            self.close()
         self._look_at_disk()  # raises if an entry of the journal was not written
-        return done
+        assert self._done is not None
+        return self._done
 
-    def _run(self) -> EndRun:
-        self._dispatch(Opened())
-        sent_stop, ticked_at = False, float("-inf")
-        while self._done is None:
-            until_s = self._coordinator.wakes_at - time.monotonic()
-            for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
+    def close(self) -> None:
+        """Ends the threads, when they have done what was asked of them."""
+        self._packed.close()
+        self._disk.close()
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Carries out what the coordinator decides until something is the case. Raises as `run` does."""
+        coordinator, receive = self._coordinator, self._launcher.mailbox.receive
+        while not condition():
+            until_s = coordinator.wakes_at - time.monotonic()
+            for event in receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
-            for name, incarnation in self._launcher.began():
-                self._dispatch(ProcessStarted(name, incarnation))
-            for name, incarnation, reason in self._launcher.ended():
-                self._dispatch(Died(name, incarnation, reason))
             self._send_packed()
             self._look_at_disk()
-            if self._stop_requested and not sent_stop:
-                sent_stop = True
+            if self._stop_requested and not self._sent_stop:
+                self._sent_stop = True
                 self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
-                self._dispatch(StopRequested())
+                self.dispatch(StopRequested())
             now = time.monotonic()
-            if now - ticked_at >= TICK_S or now >= self._coordinator.wakes_at:
-                ticked_at = now
-                self._dispatch(Tick())
-        return self._done
+            if now - self._ticked_at >= TICK_S or now >= coordinator.wakes_at:
+                self._ticked_at = now
+                self._look_at_processes()
+                self.dispatch(Tick())
+
+    def _look_at_processes(self) -> None:
+        for name, incarnation in self._launcher.began():
+            self.dispatch(ProcessStarted(name, incarnation))
+        for name, incarnation, reason in self._launcher.ended():
+            self.dispatch(Died(name, incarnation, reason))
 
     def _receive(self, event: Received) -> None:
         """Passes a message to the coordinator, unless its sender lacks the permission."""
@@ -168,7 +192,9 @@ class Supervisor:
                     return
             case Refused(by=by, reason=why):
                 self._warn(f"{event.sender} refused what {sentence(by)} sent: {sentence(why)}")
-        self._dispatch(event)
+        assert event.payload is None or isinstance(event.payload, Payload)
+        self.payload = event.payload
+        self.dispatch(event)
 
     def _refuse(self, sender: str, reason: str) -> None:
         self._launcher.mailbox.counters.refused_messages += 1
@@ -176,17 +202,20 @@ class Supervisor:
             self._refused.add(sender)
             self._warn(f"the coordinator refused what {sender} sent: {sentence(reason)}")
 
-    def _dispatch(self, event: CoordinatorEvent) -> None:
+    def dispatch(self, event: Any) -> None:
+        """Gives the coordinator an event, and carries out its effects."""
         if self._done is None:
             for effect in self._coordinator.receive(event, time.monotonic()):
                 self._carry_out(effect)
 
-    def _carry_out(self, effect: CoordinatorEffect) -> None:
+    def _carry_out(self, effect: Any) -> None:
         match effect:
+            case Send(payload=None):
+                self._send(effect, None)
             case Send(message=SetUp()):
                 self._pack(effect)
             case Send():
-                self._send(effect, None)
+                self._send(effect, self._work.payload(effect))
             case AppendJournal():
                 self._record(effect)
             case Commit():
@@ -230,7 +259,7 @@ class Supervisor:
         for done in self._disk.finished():
             if done is not None:
                 event, trouble = done
-                self._dispatch(event)
+                self.dispatch(event)
                 if trouble is not None:
                     self._warn(trouble)
 
@@ -251,7 +280,7 @@ class Supervisor:
             if self._done is None and self._from[name][0] == packed.incarnation:
                 self._send(packed.assign, packed.payload)
 
-    def _send(self, effect: Send, payload: bytes | None) -> None:
+    def _send(self, effect: Send, payload: PayloadLike) -> None:
         try:
             self._launcher.mailbox.send(effect.to, effect.message, payload)
         except UnknownPeer:
@@ -263,4 +292,4 @@ class Supervisor:
         for name, incarnation in restart.hosts:
             self._from[name] = incarnation, restart.checkpoint
             host = self._launcher.launch(name, incarnation)
-            self._dispatch(Launched(name, incarnation, host.public_key, host.machine))
+            self.dispatch(Launched(name, incarnation, host.public_key, host.machine))

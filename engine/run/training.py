@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from partita.engine.drivers.trainer import Resumed, Start, Trainer
 from partita.engine.launch.launcher import Launcher
@@ -21,13 +21,13 @@ from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
     Commit,
-    CoordinatorEffect,
     EndRun,
     Progress,
     RunSettings,
     Starting,
     Timeouts,
 )
+from partita.engine.protocol.events import Send
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.run.caller import Caller
@@ -39,6 +39,7 @@ from partita.engine.run.run_journal import RunJournal
 from partita.engine.run.supervisor import Supervisor
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
+from partita.engine.transport.payload import PayloadLike
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
@@ -260,7 +261,11 @@ class Training:
             )
         return None
 
-    def note(self, effect: CoordinatorEffect) -> None:
+    def payload(self, send: Send) -> PayloadLike:
+        """Raises AssertionError: a training's coordinator sends none; see `Work`."""
+        raise AssertionError(send)
+
+    def note(self, effect: Any) -> None:
         """Shows progress; see `Work`."""
         if isinstance(effect, Starting):
             hosts = counted(effect.hosts, "process", "processes")

@@ -189,4 +189,4 @@ def node_major(examples: Array, box: Box, shape: tuple[int, ...]) -> Array:
         shape: of an array of some rows `[rows, ..., example]`; its first axis counts for nothing.
     """
     rows_first = examples if len(box) > 1 else examples.reshape(len(examples), -1, *shape[1:-1])
-    return np.moveaxis(rows_first, 0, -1)[box.slices]
+    return rows_first.transpose(*range(1, rows_first.ndim), 0)[box.slices]

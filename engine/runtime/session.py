@@ -18,7 +18,7 @@ from partita.engine.numerics import storage
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Credit, Heartbeat, Load, Ping, Play, Played, Pong, Ready, Tensor
+from partita.engine.protocol.messages import Credit, Heartbeat, Load, Loaded, Ping, Play, Played, Pong, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
@@ -202,7 +202,7 @@ class SessionRole(Role):
                 event.payload.copy_into(self._part.parameters)
                 event.payload.release()
                 self._part.changed()
-                self._host.send(COORDINATOR, Ready(), None)
+                self._host.send(COORDINATOR, Loaded(), None)
             case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
                 received_s = time.perf_counter()
                 self._host.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)

@@ -106,7 +106,7 @@ def test_predict_ignores_targets_and_refuses_unknown_names() -> None:
 
 def test_hosts_that_take_too_long_are_named() -> None:
     run = run_of_toy(machines=2, batch=32)
-    silent = "no sign of life for 0 s while importing; .* or allow more by timeout_s"
+    silent = "no sign of life for 0 s while (importing|setting up its task.*); .* or allow more by timeout_s"
     with pytest.raises(HostError, match=silent):
         evaluate(run, toy.data(), timeout_s=1e-9)
     with pytest.raises(HostError, match=silent):

@@ -277,6 +277,8 @@ def test_timeouts_are_positive(wrong: dict[str, float]) -> None:
         Timeouts(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_topology_needs_one_of_each() -> None:
-    with pytest.raises(ValueError, match="at least one replica"):
-        Topology(1, 0, 1)
+@pytest.mark.parametrize("wrong", [(1, 0, 1), (0, 1, 1), (1, 1, -1)])
+def test_a_topology_needs_a_replica_of_a_machine(wrong: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="at least one replica of one machine"):
+        Topology(*wrong)
+    assert Topology(1, 1, 0).n_hosts == 1, "some drivers have no shards"

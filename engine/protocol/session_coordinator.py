@@ -1,0 +1,226 @@
+"""The coordinator of a session: the parts of one replica, each of which answers orders within a time limit.
+
+Hosts start as in any run, and their versions, permissions and heartbeats are looked at in the same way. But
+nothing is started again: with the first host that fails, dies or does not answer, the session ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.coordinator_effects import (
+    CoordinatorEffect,
+    EndRun,
+    Opened,
+    RunSettings,
+    Starting,
+)
+from partita.engine.protocol.events import Received, Send, Span, Tick
+from partita.engine.protocol.failure import bounded
+from partita.engine.protocol.host_lifecycle import HostLifecycle, Phase
+from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
+from partita.engine.protocol.names import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Event: send orders to hosts, and wait for an answer of each. One at a time.
+
+    Args:
+        orders: the message for each host, by name.
+        answer: type of the answers.
+        doing: work of a host that has not answered, for the error.
+        has_payload: whether the interpreter has a payload for each order.
+    """
+
+    orders: Mapping[str, m.Message]
+    answer: type[m.Message]
+    doing: str
+    has_payload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Event: the session is over; stop the hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Effect: the message just received is the answer of this host; take its payload."""
+
+    name: str
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """Effect: display that hosts have compiled functions for an order."""
+
+    functions: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """Effect, the last one: these hosts have failed; raise this reason, with that traceback."""
+
+    hosts: str
+    reason: str
+    traceback: str = ""
+
+
+class SessionCoordinator(HostLifecycle):
+    """Supervises the hosts of one session."""
+
+    def __init__(self, machines: int, settings: RunSettings) -> None:
+        """Creates a session that has not started; `Opened` starts it.
+
+        Args:
+            machines: number of the parts.
+            settings: `timeouts.start_s` limits the start of a host and every answer (seconds).
+        """
+        topology = Topology(1, machines, 0)
+        registry = HostRegistry.of(topology, done=(0,), steps=1, stall_s=math.inf, incarnations={})
+        super().__init__(registry, settings)
+        self._asked: Ask | None = None
+        self._missing: set[str] = set()
+        self._alive_at = -math.inf  # last sign of life of those that are asked
+        self._compiled: dict[str, int] = {}  # functions, for orders
+        self._lost = HostLost("", "the session is over; open another one")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether all hosts are ready and know one another."""
+        hosts = self._registry.hosts.values()
+        return self.phase is Phase.RUNNING and all(host.informed == host.sent > 0 for host in hosts)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every host that was asked has answered."""
+        return not self._missing
+
+    @property
+    def wakes_at(self) -> float:
+        """When a `Tick` is wanted, beyond the usual ones: never."""
+        return math.inf
+
+    def receive(self, event: Any, now: float) -> list[Any]:
+        """Returns the effects of an event at `now` (seconds, monotonic), to be carried out in order."""
+        if self.phase is Phase.OVER:
+            return [self._lost] if isinstance(event, Ask) else []
+        match event:
+            case Received():
+                return self._received(event, now)
+            case Tick():
+                return self._tick(now)
+            case Ask():
+                return self._ask(event, now)
+            case Opened():
+                return self._start(now)
+            case Closed():
+                return [*self._stop_all()]
+            case _:
+                return self._process_event(event, now)
+
+    def _ask(self, ask: Ask, now: float) -> list[CoordinatorEffect]:
+        self._asked, self._missing, self._alive_at = ask, set(ask.orders), now
+        payload = Span("order", 0, 0) if ask.has_payload else None
+        return [Send(name, order, payload) for name, order in ask.orders.items()]
+
+    def _handle(self, host: HostRecord, message: object, now: float) -> list[Any]:
+        if isinstance(message, m.SetUpProgress) and host.state is HostState.READY:
+            self._alive_at, self._compiled[host.name] = now, message.compiled
+            return [Compiling(sum(self._compiled.values()))]
+        return super()._handle(host, message, now)
+
+    def _ready(self, host: HostRecord, now: float) -> list[Any]:
+        return [*super()._ready(host, now), self._starting]
+
+    def _work_message(self, host: HostRecord, message: object, now: float) -> list[Any]:
+        if self._asked is None or not isinstance(message, self._asked.answer):
+            return []
+        if host.name not in self._missing:
+            return []
+        self._missing.remove(host.name)
+        return [Answered(host.name, message)]
+
+    # Failures.
+
+    def _fail(self, reason: str, traceback: str = "", *, hosts: str = "") -> list[Any]:
+        self._lost = HostLost(hosts, reason, traceback)
+        return [*self._stop_all(), self._lost]
+
+    def _died(self, host: HostRecord, reason: str, now: float) -> list[Any]:
+        return self._fail(reason, hosts=host.name)
+
+    def _failed(self, host: HostRecord, failed: m.Failed, now: float) -> list[Any]:
+        failed = bounded(failed)
+        return self._fail(failed.reason, failed.traceback, hosts=host.name)
+
+    def _tick(self, now: float) -> list[Any]:
+        effects: list[Any] = self._watch_membership(now)
+        for watch in (self._watch_starts, self._watch_answers):
+            effects += watch(now) if self.phase is not Phase.OVER else []
+        if self.phase is not Phase.OVER:
+            effects += self._directories.repeat(now, self._timeouts.retry_s)
+        return effects
+
+    def _watch_starts(self, now: float) -> list[Any]:
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        hosts, limit_s = self._registry.starting.values(), self._timeouts.start_s
+        slow = [host for host in hosts if now - host.since >= limit_s]
+        if slow:
+            return self._silent(", ".join(host.name for host in slow), slow[0].doing)
+        return [self._starting]
+
+    @property
+    def _starting(self) -> Starting:
+        registry = self._registry
+        ready = registry.counts[HostState.READY]
+        return Starting(registry.n_present, registry.running, ready, registry.compiled)
+
+    def _watch_answers(self, now: float) -> list[Any]:
+        if self._asked is None or not self._missing or now - self._alive_at < self._timeouts.start_s:
+            return []
+        missing = [name for name in self._asked.orders if name in self._missing]
+        return self._silent(", ".join(missing), self._asked.doing)
+
+    def _silent(self, hosts: str, doing: str) -> list[Any]:
+        silence = f"no sign of life for {self._timeouts.start_s:.0f} s while {doing}"
+        return self._fail(f"{silence}; look at what it printed, or allow more by timeout_s", hosts=hosts)
+
+    # Hooks of runs in which hosts are replaced.
+
+    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        return []
+
+    def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        return []
+
+    def _is_dispensable(self, host: HostRecord) -> bool:
+        return False
+
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        raise AssertionError(host)
+
+    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        raise AssertionError(replica)
+
+    def _shard_is_back(self, now: float) -> None:
+        raise AssertionError("a session has no shards")
+
+    def _all_ready(self, now: float) -> None:
+        """Notes nothing: the session asks whether it `is_begun`."""
+
+    def _result(self, *, complete: bool) -> EndRun:
+        raise AssertionError("a session has no result")
+
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        super().validate()
+        assert self._missing <= self._registry.hosts.keys(), self._missing
+        assert self._asked is not None or not self._missing, self._missing
