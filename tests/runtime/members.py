@@ -14,7 +14,9 @@ import numpy as np
 from partita.engine import Optimizer
 from partita.engine.numerics import master
 from partita.engine.parameters import initialise, scatter
+from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import save_parameters
+from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol import Message
 from partita.engine.protocol.actions import (
     AllGather,
@@ -26,10 +28,11 @@ from partita.engine.protocol.actions import (
     ReduceScatter,
     SafePoint,
 )
+from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.exchange import Tree
 from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import Finished, Pause, Report, StateCopy, View
+from partita.engine.protocol.messages import Finished, Pause, Report, Save, Saved, StateCopy, View
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
 from partita.engine.protocol.views import Member
 from partita.engine.runtime.feed import ArrayFile
@@ -79,13 +82,14 @@ class Members:
         by: Any,
         optimizer: Optimizer,
         replicas: int,
+        checkpoint: int | None = None,
         pick: Callable[[int], int] = lambda n: 0,
     ) -> None:
         files = {}
         for name, array in data.items():
             files[name] = ArrayFile(folder / name, array.dtype.name, array.shape)
             files[name].write(array)
-        self.plan, self.replicas, self._pick = plan, replicas, pick
+        self.plan, self.replicas, self._pick, self._folder = plan, replicas, pick, folder
         precision = master(plan.precision).name
         initial = folder / "initial.safetensors"
         save_parameters(initial, initialise(plan.graph.parameters.values(), 0, dtype=precision))
@@ -110,7 +114,7 @@ class Members:
                 seed=0,
                 run="test",
                 folder=folder / "checkpoints",
-                checkpoint=None,
+                checkpoint=checkpoint,
                 initial=initial,
                 first_step=0,
                 precision=precision,
@@ -157,10 +161,17 @@ class Members:
             self.machines[name].validate()
 
     def publish(
-        self, number: int, members: Sequence[int], *, until: int, copies: Sequence[StateCopy] = ()
+        self,
+        number: int,
+        members: Sequence[int],
+        *,
+        until: int,
+        step: int = 0,
+        position: int = 0,
+        copies: Sequence[StateCopy] = (),
     ) -> None:
-        """Publishes a view from the first step on."""
-        view = View(number, tuple(members), 1, 0, 0, until, tuple(copies))
+        """Publishes a view."""
+        view = View(number, tuple(members), 1, step, position, until, tuple(copies))
         for name in self.machines:
             if (part_indices(name) or (-1, 0))[0] in members:
                 self.give(name, Received(COORDINATOR, 0, Pause(number)))
@@ -195,6 +206,33 @@ class Members:
         if not self._waiting[key]:
             del self._waiting[key]
         self.give(key[0], event)
+
+    def save(self, checkpoint: int, step: int, *, writers: Sequence[int]) -> None:
+        """Asks the parts of some replicas for their files of a checkpoint, as soon as they have that step."""
+        for name in self.machines:
+            if (part_indices(name) or (-1, 0))[0] in writers:
+                self.give(name, Received(COORDINATOR, 0, Save(checkpoint, step)))
+
+    def commit(self, checkpoint: int, step: int, *, writers: Sequence[int]) -> Checkpoints:
+        """Waits for the files, and writes the manifest."""
+        n = len(writers) * len(self.plan.cluster)
+        while len(saved := [(name, one) for name, one in self.said if isinstance(one, Saved)]) < n:
+            self.deliver()
+        store = Checkpoints(self._folder / "checkpoints", run="test")
+        manifest = Manifest(
+            checkpoint=checkpoint,
+            run="test",
+            shapes={name: p.shape for name, p in self.plan.graph.parameters.items()},
+            dtype=master(self.plan.precision).name,
+            optimizer="",
+            steps=(step,) * self.replicas,
+            steps_per_epoch=1,
+            entries=tuple(
+                ShardFile(name, one.incarnation, one.version, one.file, one.sha256) for name, one in saved
+            ),
+        )
+        store.commit(manifest)
+        return store
 
     def parameters(self, replica: int) -> dict[str, np.ndarray[Any, Any]]:
         """The whole parameters of a replica."""

@@ -104,3 +104,38 @@ def test_a_sharded_optimizer_has_the_bits_of_one_on_each_replica(
     parts, _ = trained(tmp_path / "parts", plan, replicas=3, optimizer=optimizer, program=sharded)
     for name, numbers in whole.items():
         assert parts[name].tobytes() == numbers.tobytes(), name
+
+
+@pytest.mark.parametrize(("program", "writers"), [(replicated, (0,)), (sharded, (0, 1, 2))])
+def test_a_run_goes_on_from_its_files_with_the_same_bits(
+    program: Callable[..., Program], writers: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Also with the plan of one machine instead of two, within rounding."""
+    plan, data, optimizer = plan_of(2), picture_data(EXAMPLES), Adam(0.01)
+    whole, _ = trained(tmp_path / "whole", plan, replicas=3, program=program, optimizer=optimizer)
+    (folder := tmp_path / "files").mkdir()
+    first = Members(plan, data, folder, program=program, by=RING, optimizer=optimizer, replicas=3)
+    try:
+        first.save(7, 1, writers=writers)
+        first.publish(1, range(3), until=EPOCHS * EXAMPLES)
+        first.run()
+        store = first.commit(7, 1, writers=writers)
+    finally:
+        first.close()
+    written = store.open(7, {name: values.shape for name, values in whole.items()})
+    assert {record.updates for record in written.records.values()} == {1}
+    for machines in (2, 1):
+        second = Members(
+            plan_of(machines), data, folder, program=program, by=RING, optimizer=optimizer,
+            replicas=3, checkpoint=7,
+        )  # fmt: skip
+        try:
+            assert {machine.version for machine in second.machines.values()} == {1}
+            second.publish(1, range(3), step=1, position=12, until=EPOCHS * EXAMPLES)
+            second.run()
+            for name, numbers in second.parameters(1).items():
+                if machines == 2:
+                    assert numbers.tobytes() == whole[name].tobytes(), name
+                np.testing.assert_allclose(numbers, whole[name], rtol=1e-10, atol=1e-12, err_msg=name)
+        finally:
+            second.close()
