@@ -41,7 +41,14 @@ class ProgramTrainer(Trainer):
         sampler = JointSampler(examples=job.examples, batch=job.plan.batch, seed=job.seed)
         per_epoch = sampler.steps_per_epoch(driver.replicas)
         topology = Topology(driver.replicas, len(job.plan.cluster), 0)
-        super().__init__(job, topology, steps=epochs * per_epoch, steps_per_epoch=per_epoch, alone=alone)
+        super().__init__(
+            job,
+            topology,
+            steps=epochs * per_epoch,
+            steps_per_epoch=per_epoch,
+            least=driver.least,
+            alone=alone,
+        )
         self.driver: Final = driver
         self.optimizer: Final = optimizer
         self.sharded: Final = sharded

@@ -113,7 +113,8 @@ class PartSettings:
         found = self.checkpoints().open(self.checkpoint, shapes, slots=slots)
         snapshot = found.snapshot(slots)
         arrays.restore(snapshot.values, snapshot.state)
-        step = found.manifest.steps[0] if found.manifest.run == self.run else self.first_step
+        own = found.manifest.run == self.run
+        step = max(record.version for record in found.records.values()) if own else self.first_step
         return LoadedState(step, found.updates(slots))
 
     def seat(self, incarnation: int, *, size: int, state: tuple[str, ...], step: int) -> PartSeat:

@@ -1,0 +1,143 @@
+"""SIGKILL and SIGSTOP under all-reduce: the run ends with the bits of one to which nothing happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+
+from partita.engine import SGD, Adam, AllReduce, Run, RunFailed, train
+from partita.engine.parameters.vector import Vector
+from partita.partitioner import Cluster, partition
+from tests.faults import toy
+from tests.faults.helpers import Witness, hosts_of
+
+EPOCHS = 40
+LONG = 240  # one machine does many steps before the first checkpoint
+PER_EPOCH = 256 // (2 * 8)  # steps of two replicas
+STEPS = EPOCHS * PER_EPOCH
+
+
+def train_toy(
+    folder: Path | None = None, *, machines: int = 1, sharded: bool = False, epochs: int = EPOCHS
+) -> Run:
+    plan = partition(toy.network(), Cluster.local(machines=machines), batch=8, strategy="balanced")
+    driver = AllReduce(replicas=2, optimizer=Adam(0.01), shard_optimizer=sharded)
+    every_s = 0.3 if folder is not None else 30.0
+    return train(
+        plan, toy.data(), driver=driver, epochs=epochs, checkpoints=folder, checkpoint_every_s=every_s
+    )
+
+
+@cache
+def undisturbed(machines: int, epochs: int = EPOCHS) -> Mapping[str, Vector]:
+    """The parameters of a run to which nothing happens; that is also a test of sharded ones."""
+    return train_toy(machines=machines, epochs=epochs).parameters
+
+
+def assert_same(run: Run, *, machines: int = 1, epochs: int = EPOCHS) -> None:
+    assert run.steps == (epochs * PER_EPOCH,) * 2
+    for name, numbers in undisturbed(machines, epochs).items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), name
+
+
+def kill(*names: str) -> Callable[[], None]:
+    """Kills hosts of this process; all of them if none is named."""
+
+    def act() -> None:
+        hosts = hosts_of(os.getpid())
+        for name in names or tuple(hosts):
+            hosts[name].kill()
+
+    return act
+
+
+@pytest.fixture
+def disturbed(witness: Witness) -> Witness:
+    """A run that can be disturbed. Before, the one that cannot, so that the witness sees only this one."""
+    return witness
+
+
+@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_replica_that_is_killed_costs_time_and_no_bit(disturbed: Witness, machines: int) -> None:
+    undisturbed(machines)
+    disturbed.when(lambda progress: progress.step > STEPS // 4, kill("part 1.0"))
+    run = train_toy(machines=machines)
+    assert disturbed.index("part 1.0: its process was ended by SIGKILL; replica 1 is started again")
+    assert_same(run, machines=machines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["part 0.0", "part 0.1", "part 1.1"])
+def test_any_part_may_be_killed_again_and_again(disturbed: Witness, name: str) -> None:
+    undisturbed(2)
+    for quarter in (1, 2, 3):
+        disturbed.when(
+            lambda progress, least=quarter * STEPS // 4: progress.step > least,  # type: ignore[misc]
+            kill(name),
+        )
+    assert_same(train_toy(machines=2), machines=2)
+    assert sum("is started again" in text for text in disturbed.texts) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machines", "epochs"), [(1, LONG), (2, EPOCHS)])
+def test_all_hosts_killed_at_once_go_on_from_a_checkpoint(
+    disturbed: Witness, machines: int, epochs: int, tmp_path: Path
+) -> None:
+    undisturbed(machines, epochs)
+    disturbed.when(lambda progress: any(tmp_path.rglob("manifest.json")), kill())
+    run = train_toy(tmp_path, machines=machines, epochs=epochs)
+    assert_same(run, machines=machines, epochs=epochs)
+
+
+@pytest.mark.slow
+def test_all_hosts_killed_before_a_checkpoint_start_anew(disturbed: Witness) -> None:
+    undisturbed(1)
+    disturbed.when(lambda progress: progress.step > 20, kill())
+    assert_same(train_toy())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machines", "epochs"), [(1, LONG), (2, EPOCHS)])
+def test_a_death_with_a_sharded_optimizer_leads_back_to_the_last_checkpoint(
+    disturbed: Witness, machines: int, epochs: int, tmp_path: Path
+) -> None:
+    undisturbed(machines, epochs)
+    disturbed.when(
+        lambda progress: any(tmp_path.rglob("manifest.json")) and progress.step > 30, kill("part 1.0")
+    )
+    run = train_toy(tmp_path, machines=machines, epochs=epochs, sharded=True)
+    assert disturbed.index("all replicas are started again from checkpoint")
+    assert_same(run, machines=machines, epochs=epochs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("taken_for_dead", [False, True])
+def test_a_stopped_replica_costs_time_and_no_bit(disturbed: Witness, taken_for_dead: bool) -> None:
+    """A part is suspected after two seconds of silence, and started again after four."""
+    undisturbed(1)
+    stopped: list[psutil.Process] = []
+
+    def stop() -> None:
+        stopped.append(hosts_of(os.getpid())["part 1.0"])
+        stopped[0].suspend()
+
+    disturbed.when(lambda progress: progress.step > STEPS // 4, stop)
+    if not taken_for_dead:
+        disturbed.when_said("part 1.0 has been silent", lambda: stopped[0].resume())
+    run = train_toy()
+    assert any("is started again" in text for text in disturbed.texts) == taken_for_dead
+    assert_same(run)
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_numbers_that_are_not_finite_end_the_run_with_a_sentence(machines: int) -> None:
+    plan = partition(toy.network(), Cluster.local(machines=machines), batch=8, strategy="balanced")
+    driver = AllReduce(replicas=2, optimizer=SGD(1e38))
+    with pytest.raises(RunFailed, match=r"in step \d+.* not finite.*lower the learning rate"):
+        train(plan, toy.data(), driver=driver, epochs=2, show="nothing")
