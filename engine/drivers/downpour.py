@@ -18,8 +18,10 @@ from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Start, Trainer
 from partita.engine.parameters.optimizers import SGD, Optimizer
+from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
 from partita.engine.protocol.coordinator_effects import RunSettings
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.linked_part import HasSteps
 from partita.engine.protocol.names import Topology
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import DownpourPartTask
@@ -82,6 +84,20 @@ class Downpour(Driver):
             )
 
     @override
+    def replica(self, me: HasSteps) -> Program:
+        """Algorithm 1.1 of the paper. Steps count from 0."""
+        yield Pull()
+        for step in me.steps():
+            yield Room(self.run_ahead)
+            yield Install()
+            if step % self.fetch_every == 0:
+                yield Pull()
+            yield Compute(step)
+            if (step + 1) % self.push_every == 0:
+                yield Push()
+        yield Drain()
+
+    @override
     def trainers(self, job: Job, epochs: int) -> tuple[DownpourTrainer, ...]:
         return (DownpourTrainer(job, self, epochs=epochs),)
 
@@ -138,11 +154,10 @@ class DownpourTrainer(Trainer):
             driver.shards,
             job.instruction_timeout_s,
             driver.optimizer,
-            driver.fetch_every,
-            driver.push_every,
-            driver.run_ahead,
+            driver.replica,
             self._acknowledged,
             driver.overlap,
+            merges=max(driver.push_every, driver.overlap) > 1,
         )
 
     @override

@@ -3,8 +3,9 @@
 - Shared: `messages` (the closed union of what travels), `events` (events and effects of all machines),
   `names` (of hosts), `permissions` (who may send what), `retry`, `failure` (error reports), `clocks`.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
-- A part: `instruction_scheduler` runs a program, `downpour_client` and `sandblaster_client` exchange with
-  the shards (in common: `shard_client`), `stall_detector` reports long waits.
+- A part (`part`): `instruction_scheduler` runs the steps, a `link` to each shard exchanges with it,
+  `stall_detector` reports long waits. `linked_part` runs a driver's program over `parameter_links`;
+  `sandblaster_part` runs the assignments of a `sandblaster_client`.
 - A driver's program: `actions` are what its generators yield, `program` is the machine of a part that runs
   them (with `program_exchanges`, `program_reports` and `program_saves`), `program_effects` what it asks of
   its body, and `views` say who does which steps together.
@@ -21,24 +22,26 @@
 This folder imports none of its neighbours.
 """
 
-from partita.engine.protocol.downpour_client import DownpourClient
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.instruction_scheduler import InstructionScheduler
+from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
+from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.parameter_shard import ParameterShard
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import VectorShard
 
 __all__ = [
-    "DownpourClient",
     "DownpourCoordinator",
     "InstructionScheduler",
+    "LinkedPart",
     "MalformedMessage",
     "Membership",
     "Message",
+    "ParameterLinks",
     "ParameterShard",
     "SandblasterClient",
     "SandblasterCoordinator",

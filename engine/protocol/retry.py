@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 BACKOFF_DOUBLINGS: Final = 4
 """Doublings of the wait before a request is sent again: a slow host is not flooded."""
 
+RequestT = TypeVar("RequestT")
+
 
 @dataclass(slots=True)
-class PendingRequest:
-    """A request under way: its number, when it was last sent, and how often it was repeated."""
+class PendingRequest(Generic[RequestT]):
+    """A request under way: its message (or number), when it was last sent, and how often it was repeated."""
 
-    number: int
+    message: RequestT
     sent_at: float
     repeats: int = 0
 

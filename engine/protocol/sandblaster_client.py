@@ -15,9 +15,8 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.link import Install, Link, Links, Stage, Started, SwapBuffers
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.retry import PendingRequest
-from partita.engine.protocol.shard_client import Install, ShardClient, ShardLink, Stage, Started, SwapBuffers
 
 REMEMBERED: Final = 8
 """Assignments whose results are kept for repeats: more than a coordinator leaves open."""
@@ -59,7 +58,7 @@ SandblasterEffect: TypeAlias = Send | Stage | Install | RunAssignment | SwapBuff
 
 
 @dataclass(slots=True)
-class _Link(ShardLink):
+class PointLink(Link[m.FetchPoint, m.Contribution]):
     """The exchange with one shard: evaluations whose point is staged and installed; 0 is none."""
 
     staged: int = 0
@@ -67,18 +66,11 @@ class _Link(ShardLink):
 
     @property
     def newest(self) -> int:
+        """The newest evaluation whose point has come."""
         return max(self.staged, self.installed)
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """The gradient of a work unit, and the shards that have not acknowledged it."""
-
-    message: m.Contribution
-    unacknowledged: dict[str, PendingRequest]
-
-
-class SandblasterClient(ShardClient[_Link]):
+class SandblasterClient(Links[PointLink]):
     """The Sandblaster client of one part."""
 
     def __init__(
@@ -97,7 +89,7 @@ class SandblasterClient(ShardClient[_Link]):
             retry_s: seconds without an answer after which a request is sent again.
             item_bytes: bytes of one number of a payload.
         """
-        super().__init__((_Link(*shard) for shard in shards), retry_s=retry_s, item_bytes=item_bytes)
+        super().__init__((PointLink(*shard) for shard in shards), retry_s=retry_s, item_bytes=item_bytes)
         self._size: Final = max((link.stop for link in self._links.values()), default=0)
         self._alone: Final = alone
         self._newest = 0  # evaluation known to have begun
@@ -105,7 +97,7 @@ class SandblasterClient(ShardClient[_Link]):
         self._assigned: dict[int, m.Assignment] = {}  # from the next one on
         self._results: dict[int, m.AssignmentResult] = {}  # the last ones
         self._playing: RunAssignment | None = None
-        self._in_flight: _InFlight | None = None
+        self._in_flight: m.Contribution | None = None  # some shard has not acknowledged it
         self._accumulated: m.Contribution | None = None  # computed, while another gradient is in flight
 
     def is_over(self, evaluation: int) -> bool:
@@ -120,8 +112,8 @@ class SandblasterClient(ShardClient[_Link]):
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The shards that a known assignment waits for, for reports and error messages."""
-        if self._accumulated is not None and self._in_flight is not None:
-            return tuple(self._in_flight.unacknowledged)
+        if self._accumulated is not None:
+            return tuple(link.shard for link in self._links.values() if link.push)
         assignment = self._assigned.get(self._next)
         if assignment is None or self._playing is not None:
             return ()
@@ -144,7 +136,7 @@ class SandblasterClient(ShardClient[_Link]):
                 elif isinstance(message, m.Point):
                     yield from self._point(self._links[sender], message.evaluation, event.payload, now)
                 else:
-                    self._acknowledged(sender, m.Contribution(message.evaluation, message.unit))
+                    self._acknowledged(self._links[sender], m.Contribution(message.evaluation, message.unit))
             case Received(sender=sender, message=message):
                 yield Refuse(sender, f"a Sandblaster client does not take a {type(message).__name__}")
             case Replaced(name=name):
@@ -158,8 +150,10 @@ class SandblasterClient(ShardClient[_Link]):
 
     def _go_on(self, now: float) -> Iterator[SandblasterEffect]:
         """Drops what is over, sends what has accumulated, and begins the next assignment."""
-        if self._in_flight is not None and self.is_over(self._in_flight.message.evaluation):
+        if self._in_flight is not None and self.is_over(self._in_flight.evaluation):
             self._in_flight = None
+            for link in self._links.values():
+                link.push = None
         if self._accumulated is not None and self.is_over(self._accumulated.evaluation):
             self._accumulated = None
         if self._in_flight is None:
@@ -211,20 +205,14 @@ class SandblasterClient(ShardClient[_Link]):
         message, self._accumulated = self._accumulated, None
         if message is None:
             return
-        self._in_flight = _InFlight(
-            message, {name: PendingRequest(message.unit, now) for name in self._links}
-        )
+        self._in_flight = message
         yield SwapBuffers(Span("in_flight", 0, self._size))
         for link in self._links.values():
-            yield self._send_gradient(link, message)
+            yield link.transmit(message, now)
 
     @staticmethod
-    def _send_gradient(link: _Link, message: m.Contribution) -> Send:
-        return Send(link.shard, message, link.span("in_flight"))
-
-    def _fetch(self, link: _Link, now: float) -> Send:
-        link.fetch = PendingRequest(link.newest, now)
-        return Send(link.shard, m.FetchPoint(link.newest))
+    def _fetch(link: PointLink, now: float) -> Send:
+        return link.request(m.FetchPoint(link.newest), now)
 
     def _assign(self, sender: str, given: m.Assignment, now: float) -> Iterator[SandblasterEffect]:
         if given.sequence < self._next:
@@ -243,7 +231,7 @@ class SandblasterClient(ShardClient[_Link]):
                     link.fetch.restart(now)
 
     def _point(
-        self, link: _Link, evaluation: int, payload: object, now: float
+        self, link: PointLink, evaluation: int, payload: object, now: float
     ) -> Iterator[SandblasterEffect]:
         if evaluation <= link.newest:
             return  # a duplicate
@@ -252,32 +240,19 @@ class SandblasterClient(ShardClient[_Link]):
         yield Stage(link.span("staged"), payload)
         yield self._fetch(link, now)
 
-    def _acknowledged(self, shard: str, message: m.Contribution) -> None:
+    def _acknowledged(self, link: PointLink, message: m.Contribution) -> None:
         """Takes the acknowledgement of a gradient; of an earlier one it is a duplicate."""
-        if self._in_flight is not None and self._in_flight.message == message:
-            self._in_flight.unacknowledged.pop(shard, None)
-            if not self._in_flight.unacknowledged:
+        if link.push is not None and link.push.message == message:
+            link.push = None
+            if not any(other.push for other in self._links.values()):
                 self._in_flight = None
 
     def _replaced(self, name: str, now: float) -> Iterator[SandblasterEffect]:
         """Sends open requests to a restarted shard."""
         link = self._links.get(name)
-        if link is None:
-            return
-        yield self._fetch(link, now)
-        if self._in_flight is not None and name in self._in_flight.unacknowledged:
-            self._in_flight.unacknowledged[name].restart(now)
-            yield self._send_gradient(link, self._in_flight.message)
-
-    def _retry(self, now: float) -> Iterator[SandblasterEffect]:
-        for link in self._links.values():
-            if link.fetch is not None and link.fetch.retry(now, self._retry_s):
-                yield Send(link.shard, m.FetchPoint(link.fetch.number))
-        if self._in_flight is None:
-            return
-        for name, request in self._in_flight.unacknowledged.items():
-            if request.retry(now, self._retry_s):
-                yield self._send_gradient(self._links[name], self._in_flight.message)
+        if link is not None:
+            yield self._fetch(link, now)
+            yield from link.push_again(now)
 
     def validate(self) -> None:
         """Checks what must hold between two events, I7 as far as a part can see it. Raises AssertionError.
@@ -288,17 +263,17 @@ class SandblasterClient(ShardClient[_Link]):
         for link in self._links.values():
             assert not link.staged or link.staged > link.installed, link
             assert link.newest <= self._newest, link
-            assert link.fetch is None or link.fetch.number == link.newest, link
+            assert link.fetch is None or link.fetch.message.after == link.newest, link
+            assert link.push is None or link.push.message == self._in_flight, link
         playing, sent = self._playing, self._in_flight
         if playing is not None:
             assert self._accumulated is None, "an assignment overwrites a gradient that was not sent"
             assert playing.sequence == self._next and self._next in self._assigned, (playing, self._next)
             installed = {link.installed for link in self._links.values()}
             assert playing.discarded or installed <= {playing.evaluation}, (playing, installed)
-        for message in (self._accumulated, None if sent is None else sent.message):
+        for message in (self._accumulated, sent):
             assert message is None or message.evaluation == self._newest, (message, self._newest)
-        assert sent is None or sent.unacknowledged.keys() <= self._links.keys(), sent
-        assert sent is None or sent.unacknowledged, sent
+        assert (sent is not None) == any(link.push for link in self._links.values()), sent
         assert self._accumulated is None or sent is not None
         assert all(self._next <= n <= self._next + AHEAD for n in self._assigned), self._assigned
         assert all(self._next - REMEMBERED <= n < self._next for n in self._results), self._results

@@ -8,7 +8,7 @@ step of the player.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
@@ -59,10 +59,11 @@ class SinglePartRunner:
         """Begins an assignment; one at a time."""
         self._assignments.put(assignment)
 
-    def poll(self) -> None:
+    def poll(self) -> tuple[AssignmentDone, ...]:
         """Goes on, on the thread that owns the mailbox; raises the error of a kernel."""
         if self._error is not None:
             raise self._error
+        return ()
 
     stuck_on: Final[tuple[int, tuple[tuple[str, str], ...]]] = (0, ())
     """A part alone waits for nobody, see `Player.stuck_on`."""
@@ -109,19 +110,15 @@ class SinglePartRunner:
 class MultiPartRunner:
     """A player's steps, one for each portion, numbered through all assignments: every part plays all."""
 
-    def __init__(
-        self, player: Player, computations: Computations, *, prepare: Prepare, finish: Finish
-    ) -> None:
+    def __init__(self, player: Player, computations: Computations, *, prepare: Prepare) -> None:
         """Takes over the player, which has not begun.
 
         Args:
             player: of a program that exchanges messages.
             computations: those of the player.
             prepare: called before each portion.
-            finish: called after each assignment.
         """
-        self._player, self._computations = player, computations
-        self._prepare, self._finish = prepare, finish
+        self._player, self._computations, self._prepare = player, computations, prepare
         self._player.start(0)
         self._assignment: RunAssignment | None = None
         self._step = self._done = 0
@@ -147,8 +144,12 @@ class MultiPartRunner:
         """The messages since the last call that did not fit the program."""
         return self._player.refused()
 
-    def poll(self) -> None:
-        """Goes on, on the thread that owns the mailbox; raises the error of a kernel."""
+    def poll(self) -> Iterator[AssignmentDone]:
+        """Goes on, on the thread that owns the mailbox, and reports the end of the assignment.
+
+        Raises:
+            Exception: the one that a kernel raised.
+        """
         for over in self._player.poll():
             assert over.step == self._step, (over, self._step)
             self._playing = False
@@ -163,7 +164,7 @@ class MultiPartRunner:
         self._assignment = None
         self._computations.finish()
         metrics = self._computations.metrics
-        self._finish(AssignmentDone(assignment.sequence, metrics.loss, metrics.correct))
+        yield AssignmentDone(assignment.sequence, metrics.loss, metrics.correct)
 
     def _begin_portion(self) -> None:
         if self._assignment is not None and self._player.may_begin():

@@ -5,13 +5,17 @@ The module must not know messages, or when anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from partita.engine.parameters.optimizers import Optimizer, Squares, UpdateContext
+from partita.engine.parameters.optimizers import Optimizer, Squares, Update, UpdateContext
 from partita.engine.parameters.optimizers.update_loop import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.fused_update import Apply
+
+_IN_CACHE: Final = 1 << 18
+"""Numbers whose state is copied while they are in a cache."""
 
 
 class LocalOptimizer:
@@ -78,23 +82,141 @@ class LocalOptimizer:
 class GradientAccumulation(LocalOptimizer):
     """Updates the part's own parameters, and adds up the gradients for the next push, in one pass."""
 
-    def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
-        """An empty state and sums of zero, see `LocalOptimizer`."""
+    def __init__(
+        self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1, follows_shard: bool = False
+    ) -> None:
+        """An empty state and sums of zero, see `LocalOptimizer`.
+
+        `follows_shard`: from each push on, parameters and state are those that the push gives a shard which
+        gets no other, to the bit: a sum of gradients updates them in another way than one after the other.
+        """
         super().__init__(optimizer, vectors, per_step=per_step)
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
+        self._on_shard = optimizer.on_shard()
+        self._over: dict[tuple[str, int, int], Callable[[UpdateContext], None]] = {}
+        self._mirror = _Mirror(self, vectors) if follows_shard else None
+
+    def advance(self, updates: int | None = None) -> None:
+        """Begins a step, see `LocalOptimizer`."""
+        super().advance(updates)
+        if self._mirror is not None:
+            self._age = self._mirror.advance(self._age)
+
+    def install(self, span: slice, unheld: Sequence[str], updates: int) -> None:
+        """Applies gradients over new parameters, as a shard will, but with the part's own state.
+
+        The state does not change: it holds these gradients already.
+
+        Args:
+            span: where the parameters are new.
+            unheld: of "in_flight" and "accumulated", those which the parameters do not hold.
+            updates: of the new parameters so far.
+        """
+        age = self._age + self._per_step
+        for n, name in enumerate(unheld):
+            if name == "accumulated" and self._mirror is not None:
+                self._mirror.keep(span)
+            self._apply_over(name, span)(UpdateContext(updates + n, age=age))
+        if "accumulated" not in unheld and self._mirror is not None:
+            self._mirror.keep(span)
 
     def swap_buffers(self, span: slice) -> None:
         """Moves the sum of a range into flight, and starts from zero."""
         self.in_flight[span] = self.accumulated[span]
         self.clear(span)
+        if self._mirror is not None:
+            self._mirror.push(span, self._count)
 
     def clear(self, span: slice) -> None:
         """Sets the sum of a range to zero."""
         self.accumulated[span] = 0.0
 
+    def bind_push(self, span: slice, name: str, state: Mapping[str, Vector]) -> Update:
+        """Prepares the update of a range by a vector of gradients, as a shard makes it."""
+        vectors = self._vectors
+        copy = None if vectors.copy is None else vectors.copy[span]
+        gradient = getattr(self, name)[span]
+        return vectors.device.bind(
+            self._on_shard, vectors.parameters[span], gradient, state, accumulated=None, copy=copy
+        )
+
     def _accumulated(self, span: slice) -> Vector:
         return self.accumulated[span]
+
+    def _apply_over(self, name: str, span: slice) -> Callable[[UpdateContext], None]:
+        """The update of a range by a vector of gradients, with copies of the state; prepared once."""
+        key = (name, span.start, span.stop)
+        if key not in self._over:
+            most, vectors = _IN_CACHE, self._vectors
+            scratch = {kept: vectors.device.zeros((most,), vectors.dtype) for kept in self._state}
+            blocks = [
+                slice(start, min(start + most, span.stop)) for start in range(span.start, span.stop, most)
+            ]
+            bound = [self._bind_over(name, block, scratch) for block in blocks]
+
+            def apply(context: UpdateContext) -> None:
+                for block in bound:
+                    block(context)
+
+            self._over[key] = apply
+        return self._over[key]
+
+    def _bind_over(
+        self, name: str, span: slice, scratch: Mapping[str, Vector]
+    ) -> Callable[[UpdateContext], object]:
+        own = {kept: vector[: span.stop - span.start] for kept, vector in scratch.items()}
+        update, copy = self.bind_push(span, name, own), self._vectors.device.copy
+        pairs = [(own[kept], self._state[kept][span]) for kept in own]
+        if not pairs:
+            return update
+
+        def apply(context: UpdateContext) -> None:
+            for target, source in pairs:
+                copy(target, source)
+            update(context)
+
+        return apply
+
+
+class _Mirror:
+    """The parameters and the state after the last push, as the shards have them."""
+
+    def __init__(self, updates: GradientAccumulation, vectors: Vectors) -> None:
+        self._updates = updates
+        self._vectors = {"": vectors.parameters, **updates._state}
+        device, dtype = vectors.device, vectors.dtype
+        self._kept = {name: device.zeros(vector.shape, dtype) for name, vector in self._vectors.items()}
+        for name, vector in self._vectors.items():
+            self._kept[name][:] = vector
+        self._state = updates._state
+        self._bound: dict[tuple[int, int], Update] = {}
+        self._age = 0  # updates of the state
+        self._pushed = False  # since the last step began
+
+    def advance(self, age: int) -> int:
+        """Begins a step; returns the age of the part's state."""
+        if not self._pushed:
+            return age
+        self._pushed, self._age = False, self._age + 1
+        return self._age
+
+    def keep(self, span: slice) -> None:
+        """Keeps the present parameters of a range, which are those of a shard."""
+        self._kept[""][span] = self._vectors[""][span]
+
+    def push(self, span: slice, count: int) -> None:
+        """Makes the update that a push causes, after `count` others."""
+        key = (span.start, span.stop)
+        if key not in self._bound:
+            state = {name: vector[span] for name, vector in self._state.items()}
+            self._bound[key] = self._updates.bind_push(span, "in_flight", state)
+        for name, vector in self._vectors.items():
+            vector[span] = self._kept[name][span]
+        self._bound[key](UpdateContext(count, age=self._age))
+        for name, vector in self._vectors.items():
+            self._kept[name][span] = vector[span]
+        self._pushed = True
 
 
 class GradientSum:

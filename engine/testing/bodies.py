@@ -7,23 +7,20 @@ the other.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, Final
 
 from partita.engine.protocol.events import (
     Received,
-    Refuse,
-    Replaced,
+    Send,
     Span,
     Tick,
 )
 from partita.engine.protocol.host import PeersChanged, RoleMachine
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Message
-from partita.engine.protocol.names import COORDINATOR, part_indices
-from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
-from partita.engine.protocol.stall_detector import StallDetector
+from partita.engine.protocol.names import part_indices
+from partita.engine.protocol.part import LookForWaits, PlayerWaits
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
-from partita.engine.testing.invariants import Violation
 from partita.engine.testing.schedule import Schedule
 
 RETRY_S: Final = 1.0
@@ -93,11 +90,16 @@ class WholeBody(SimulatedBody):
         """Gives the machine inside an event, and carries out its effects."""
 
 
-class PartBody(WholeBody):
-    """A part: vectors of its machine's numbers, and a driver's client."""
+class PartBody(SimulatedBody):
+    """A part: vectors of its machine's numbers."""
+
+    schedule: Schedule
 
     def __init__(self, schedule: Schedule, host: SimulatedHost) -> None:
-        super().__init__(schedule, host)
+        super().__init__(host)
+        self.schedule = schedule
+        self.name, self.incarnation, self.id = host.name, host.incarnation, host.id
+        self.world, self.later = host.world, host.later
         indices = part_indices(self.name)
         assert indices is not None
         self.replica, self.machine = indices
@@ -105,33 +107,11 @@ class PartBody(WholeBody):
         n = sum(stop - start for _, start, stop in self.spans)
         names = ("parameters", "staged", "accumulated", "in_flight")
         self.vectors = {name: [0.0] * n for name in names}
-        self.stuck = StallDetector()
-        self.started = False
-        self.revision = 0
-        self.peers: dict[str, int] = {}
-
-    def report_waits(self, at: object, shards: Sequence[str]) -> None:
-        """Reports the shards that have not answered for long."""
-        for waits in self.stuck.look(at, [(shard, "an answer") for shard in shards], self.clock):
-            self.send(COORDINATOR, waits)
-
-    def peers_changed(self, changed: PeersChanged) -> None:
-        """Informs the client of new processes, and starts it as soon as the others can be reached."""
-        before, self.peers, self.revision = self.peers, dict(changed.peers), changed.revision
-        for name, incarnation in self.peers.items():
-            if incarnation > before.get(name, 0):
-                self.peer_replaced(Replaced(name, incarnation))
-        if not self.started and self.knows_peers:
-            self.started = True
-            self.do(Started())
-
-    def peer_replaced(self, replaced: Replaced) -> None:
-        """Handles the replacement of another host."""
 
     @property
-    def knows_peers(self) -> bool:
-        """Whether the hosts that the client needs can be reached."""
-        return self.revision > 0
+    def alive(self) -> bool:
+        """Whether the process lives."""
+        return self.host.alive
 
     def raises(self) -> bool:
         """Whether the user's function raises now, which ends the part's work."""
@@ -140,8 +120,13 @@ class PartBody(WholeBody):
             self.host.fail("the user's function raised")
         return raises
 
-    def change(self, effect: object) -> None:
-        """Carries out an effect that the clients of all drivers have."""
+    def payload(self, send: Send) -> Numbers:
+        """Returns the numbers of a gradient in flight."""
+        assert send.payload is not None, send
+        return Numbers(self.vectors[send.payload.vector][send.payload.start : send.payload.stop])
+
+    def carry_out(self, effect: Any, event: Any) -> Any:
+        """Carries out an effect that the machines of all parts have."""
         match effect:
             case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
                 self.vectors["staged"][start:stop] = numbers
@@ -150,10 +135,11 @@ class PartBody(WholeBody):
             case SwapBuffers(span=Span(start=start, stop=stop)):
                 self.vectors["in_flight"][start:stop] = self.vectors["accumulated"][start:stop]
                 self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
-            case Refuse(sender=sender, reason=reason):
-                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+            case LookForWaits():
+                return PlayerWaits(0, ())
             case _:
                 raise AssertionError(effect)
+        return None
 
 
 class ShardBody(WholeBody):

@@ -6,6 +6,7 @@ A replica is one part here: its machines compute a step together, and each has i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,15 +18,18 @@ from examples.race.machines import Fleet
 from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Optimizer
 from partita.engine.parameters import Storage, UpdateContext, Vector
-from partita.engine.protocol import DownpourClient, ParameterShard, decode
-from partita.engine.protocol.downpour_client import DownpourEvent, StepBegins, StepEnded
+from partita.engine.protocol import ParameterLinks, ParameterShard, decode
 from partita.engine.protocol.events import Received, Refuse, Send, Span
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Heartbeat, Push
 from partita.engine.protocol.names import COORDINATOR, part_name
+from partita.engine.protocol.parameter_links import LinkEffect
 from partita.engine.protocol.parameter_shard import ApplyGradient
-from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.runtime.feed import Sampler
 from partita.engine.testing.world import Delivery
+
+RUN_AHEAD = 16
+"""Steps that may follow a push before its acknowledgement."""
 
 PASSES = 5
 """Passes of a shard over its slice for one push: reads values, state and gradient, writes values and
@@ -66,13 +70,19 @@ class Server(Host):
 
 
 class Part(Host):
-    """A replica: the real client, real gradients, and the seconds of the large network's steps."""
+    """A replica: the real links, real gradients, and the seconds of the large network's steps."""
 
     def __init__(self, run: Downpour, replica: int) -> None:
         setting, fleet, start = run.setting, run.fleet, run.start
         super().__init__(run.clock, part_name(replica, 0), setting.ways_of_replica(fleet))
         spans = setting.spans(fleet)
-        self.client = DownpourClient(incarnation=1, shards=spans, fetch_every=run.fetch_every)
+        self._optimizer, self._fetch_every = run.optimizer, run.fetch_every
+        self.links = ParameterLinks(
+            incarnation=1,
+            shards=spans,
+            alone=fleet.replicas == 1,
+            stateful=bool(run.optimizer.state_names),
+        )
         self._digits, self._seconds = setting.digits, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
         self._sampler = Sampler(
@@ -86,29 +96,32 @@ class Part(Host):
             name: np.zeros_like(start) for name in ("staged", "gradient", "accumulated", "in_flight")
         }
         self.vectors["parameters"] = start.copy()
+        self._state = run.optimizer.state(len(start), start.dtype)
         self._update = run.optimizer.bind(
             self.vectors["parameters"],
             self.vectors["gradient"],
-            run.optimizer.state(len(start), start.dtype),
+            self._state,
             accumulated=self.vectors["accumulated"],
         )
         self.steps, self._inside = 0, False
 
     def begin(self) -> None:
-        """Starts the client: all shards are connected."""
-        self._do(Started())
+        """Asks for the first parameters: all shards are connected."""
+        self._act(self.links.pull(self.clock))
         self._try_to_begin()
 
     def on_message(self, delivery: Delivery) -> None:
         """Handles parameters, or the acknowledgement of a push."""
         sender, incarnation, data, payload = delivery
-        self._do(Received(sender, incarnation, decode(data), payload))
+        self._act(self.links.receive(Received(sender, incarnation, decode(data), payload), self.clock))
         self._try_to_begin()
 
     def _try_to_begin(self) -> None:
-        if not self._inside and self.client.ready:
+        if not self._inside and self.links.has_room(RUN_AHEAD):
             self._inside = True
-            self._do(StepBegins(self.steps))
+            self._act(self.links.install())
+            if self.steps % self._fetch_every == 0:
+                self._act(self.links.pull(self.clock))
             self.later(self.world.random.choice(self._seconds), self.on_computed)
 
     def on_computed(self, _: object) -> None:
@@ -118,13 +131,14 @@ class Part(Host):
         np.copyto(self.vectors["gradient"], found.gradient)
         self._update(UpdateContext(self.steps))
         self._inside = False
-        self._do(StepEnded(self.steps))
+        self._act(self.links.computed(self.steps, self.clock))
+        self._act(self.links.push(self.clock))
         self.steps += 1
         self._try_to_begin()
 
-    def _do(self, event: DownpourEvent) -> None:
+    def _act(self, effects: Iterable[LinkEffect]) -> None:
         vectors = self.vectors
-        for effect in self.client.receive(event, self.clock):
+        for effect in effects:
             match effect:
                 case Send(to=to, message=message, payload=span):
                     self.send(to, message, span and self._numbers(span))
@@ -133,10 +147,20 @@ class Part(Host):
                     vectors["accumulated"][start:stop] = 0.0
                 case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):
                     vectors["staged"][start:stop] = array
-                case Install(span=Span(start=start, stop=stop)):
-                    vectors["parameters"][start:stop] = vectors["staged"][start:stop]
+                case Install():
+                    self._install(effect)
                 case Refuse():
                     raise AssertionError(effect)
+
+    def _install(self, effect: Install) -> None:
+        """Takes over parameters, and applies the replica's own gradients that they lack."""
+        span = slice(effect.span.start, effect.span.stop)
+        own = self.vectors["parameters"][span]
+        own[:] = self.vectors["staged"][span]
+        for n, name in enumerate(effect.unheld):
+            state = {kept: vector[span].copy() for kept, vector in self._state.items()}
+            update = self._optimizer.on_shard().bind(own, self.vectors[name][span], state)
+            update(UpdateContext(effect.updates + n, age=self.steps))
 
     def _numbers(self, span: Span) -> Numbers:
         return Numbers(self.vectors[span.vector][span.start : span.stop].copy(), self._slice_at[span.start])
@@ -187,8 +211,8 @@ class Downpour(Run):
     @property
     def staleness(self) -> float:
         """Mean number of other replicas' pushes between the fetch and the push of a gradient."""
-        pushes = sum(part.client.pushes for part in self.parts)
-        return sum(part.client.staleness for part in self.parts) / max(pushes, 1)
+        pushes = sum(part.links.pushes for part in self.parts)
+        return sum(part.links.staleness for part in self.parts) / max(pushes, 1)
 
     @override
     def begin(self) -> None:

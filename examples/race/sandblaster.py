@@ -30,10 +30,10 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
+from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.messages import Assignment, Command, Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterEvent
-from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.vector_shard import (
     AddGradient,
     MoveGradient,

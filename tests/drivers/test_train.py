@@ -153,8 +153,10 @@ def test_the_intervals_are_kept(
     pushes: tuple[int, int],
 ) -> None:
     """One fetch before the first step. An answer that is late makes the next ones fewer, never more."""
-    driver = Downpour(shards=1, optimizer=SGD(0.1), fetch_every=fetch_every, push_every=push_every)
-    train_toy(plan_of_toy(), driver, epochs=3)
+    driver = Downpour(
+        replicas=2, shards=1, optimizer=SGD(0.1), fetch_every=fetch_every, push_every=push_every
+    )
+    train_toy(plan_of_toy(), driver, epochs=6)
     counters = on_threads[0].boxes["shard 0"].counters
     for part in ("part 0.0", "part 0.1"):
         assert fetches[0] <= counters.received[part, "Fetch"].messages <= fetches[1]

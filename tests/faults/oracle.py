@@ -17,9 +17,10 @@ import pytest
 from partita.engine.drivers.downpour import DownpourTrainer
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
+from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient
-from partita.engine.runtime.downpour_part import DownpourPartRole, DownpourPartTask
+from partita.engine.runtime.downpour_part import DownpourBody, DownpourPartTask
 from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask
 from partita.engine.runtime.task import HostContext
 
@@ -40,25 +41,25 @@ class _Log:
 class WatchedPart(DownpourPartTask):
     log: Path = Path()
 
-    def role(self, link: HostContext) -> DownpourPartRole:
-        role, log = DownpourPartRole(self, link), _Log(self.log, link)
-        client: Any = role._client
-        receive = client.receive
+    def role(self, link: HostContext) -> tuple[LinkedPart, DownpourBody]:
+        (machine, body), log = super().role(link), _Log(self.log, link)
+        links: Any = machine.links
+        receive = links.receive
 
         def watched(event: Any, now: float) -> Any:
-            settled = client.pushes
-            if isinstance(event, Received) and isinstance(event.message, Parameters) and not client.informed:
+            settled = links.pushes
+            if isinstance(event, Received) and isinstance(event.message, Parameters) and not links.informed:
                 earlier = event.message.earlier  # acknowledgements that its earlier processes did not receive
                 for sequence in range(earlier.pushes if earlier else 0):
                     log.write("acknowledged", event.sender, link.name, earlier.incarnation, sequence)
             effects = receive(event, now)
-            if client.pushes > settled:
+            if links.pushes > settled:
                 assert isinstance(event.message, PushAck)
                 log.write("acknowledged", event.sender, link.name, link.incarnation, event.message.sequence)
             return effects
 
-        client.receive = watched
-        return role
+        links.receive = watched
+        return machine, body
 
 
 @dataclass(frozen=True)

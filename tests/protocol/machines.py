@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partita.engine.protocol import DownpourClient, Message, ParameterShard, SandblasterClient
+import msgspec
+
+from partita.engine.protocol import Message, ParameterLinks, ParameterShard, SandblasterClient
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Assignment, Heartbeat, Parameters, PushRecord
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.parameter_shard import RestoredState, Watermark
-from partita.engine.protocol.shard_client import Started
 
 RANGES = {0: (0, 3), 1: (3, 8)}
 """The numbers that a shard holds of two machines."""
@@ -23,7 +24,7 @@ BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
 
 
 def feed(machine: Any, event: object, *, now: float = 0.0) -> list[Any]:
-    effects: list[Any] = machine.receive(event, now)
+    effects: list[Any] = list(machine.receive(event, now))
     machine.validate()
     return effects
 
@@ -60,17 +61,24 @@ def shard(
     return machine
 
 
-def started(*, fetch_every: int = 1, push_every: int = 1) -> DownpourClient:
-    """A client that has its first parameters, of incarnation 0 and version 0."""
-    client = DownpourClient(incarnation=4, shards=SHARDS, fetch_every=fetch_every, push_every=push_every)
-    feed(client, Started())
-    serve(client, 0)
-    return client
+def linked(**settings: Any) -> ParameterLinks:
+    """Links of the part's incarnation 4 that have staged values of incarnation 0 and version 0."""
+    links = ParameterLinks(incarnation=4, shards=SHARDS, **settings)
+    assert [effect.to for effect in links.pull(0.0)] == list(BYTES)  # type: ignore[union-attr]
+    serve(links, 0)
+    return links
 
 
-def serve(client: DownpourClient, request: int, *, shard_incarnation: int = 0, version: int = 0) -> None:
+def serve(links: ParameterLinks, request: int, **counts: int) -> list[Any]:
+    """Answers a fetch of every shard; the `shard_incarnation` and all counts are 0 unless given."""
+    effects: list[Any] = []
     for name, payload in BYTES.items():
-        receive(client, name, Parameters(request, shard_incarnation, version, incarnation=4), payload)
+        message = Parameters(
+            request, counts.get("shard_incarnation", 0), counts.get("version", 0), incarnation=4
+        )
+        rest = {name: count for name, count in counts.items() if name in ("updates", "pushes")}
+        effects += receive(links, name, msgspec.structs.replace(message, **rest), payload)
+    return effects
 
 
 def assign(client: SandblasterClient, sequence: int, evaluation: int, *, now: float = 0.0) -> list[Any]:

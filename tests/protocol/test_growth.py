@@ -9,16 +9,16 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import pytest
 
-from partita.engine import Outcome
-from partita.engine.protocol import DownpourClient, ParameterShard
+from partita.engine import Downpour, Outcome
+from partita.engine.protocol import LinkedPart, ParameterLinks, ParameterShard
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
-from partita.engine.protocol.downpour_client import StepBegins, StepEnded
 from partita.engine.protocol.events import Persisted, Received, Tick
-from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.linked_part import StepPlayed
+from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Parameters, Push, PushAck, Save
 from partita.engine.protocol.parameter_shard import MOST_STALE
 from partita.engine.protocol.sandblaster_coordinator import MOST_REPEATED
-from partita.engine.protocol.shard_client import Started
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
 
@@ -66,18 +66,21 @@ def shard() -> Iterator[object]:
         yield machine
 
 
-def client() -> Iterator[object]:
-    machine = DownpourClient(incarnation=0, shards=(("shard 0", 0, 1),))
-    machine.receive(Started(), 0.0)
+def part() -> Iterator[object]:
+    links = ParameterLinks(incarnation=0, shards=(("shard 0", 0, 1),))
+    machine = LinkedPart(links, Downpour().replica, others=())
+    for event in (PeersChanged(1, {}), Received("coordinator", 0, Begin(0, 1 << 40))):
+        machine.receive(event, 0.0)
     step = 0
     while True:
         for _ in range(1000):
-            machine.receive(Received("shard 0", 0, Parameters(step, 0, step), bytes(4)), 0.0)
-            machine.receive(StepBegins(step), 0.0)
-            machine.receive(StepEnded(step), 0.0)
+            answer = Parameters(step, 0, step, updates=step, pushes=step)
+            machine.receive(Received("shard 0", 0, answer, bytes(4)), 0.0)
+            machine.receive(StepPlayed(), 0.0)
             machine.receive(Received("shard 0", 0, PushAck(0, 0, step, step, 0)), 0.0)
             machine.receive(Tick(), 0.0)
             step += 1
+        assert machine.step == step
         yield machine
 
 
@@ -98,7 +101,7 @@ def batch_method() -> Iterator[object]:
         yield stage.coordinator
 
 
-@pytest.mark.parametrize("looks", [coordinator, shard, client, batch_method])
+@pytest.mark.parametrize("looks", [coordinator, shard, part, batch_method])
 def test_a_machine_does_not_grow(looks: Callable[[], Iterator[object]]) -> None:
     look = looks()
     next(look)

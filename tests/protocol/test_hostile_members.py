@@ -27,6 +27,7 @@ from partita.engine.protocol.commands import Evaluate, Segment, dot
 from partita.engine.protocol.coordinator_effects import Warn
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.instruction_scheduler import BeginStep, Kind, ScheduledInstruction
+from partita.engine.protocol.link import Started
 from partita.engine.protocol.messages import (
     Assignment,
     AssignmentResult,
@@ -43,10 +44,9 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
-from partita.engine.protocol.shard_client import Started
 from tests.protocol import directing
 from tests.protocol.coordinating import Run, of
-from tests.protocol.machines import RANGES, SHARDS, assign, feed, receive, shard, started
+from tests.protocol.machines import RANGES, SHARDS, assign, feed, linked, receive, shard
 
 integers = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 7, 10, 1000, 2**31, 2**53, 2**53 + 1, 2**64 - 1])
 floats = st.sampled_from([-1.0, 0.0, 0.5, 3.0, 1e308, math.inf, -math.inf, math.nan])
@@ -251,9 +251,9 @@ def test_a_part(sent: list[tuple[Said, object]]) -> None:
 
 
 @given(to_part("shard 0"))
-def test_a_downpour_client(sent: list[tuple[Said, object]]) -> None:
-    client = started()
-    play(sent, "shard 0", lambda event: feed(client, event))
+def test_a_part_under_downpour(sent: list[tuple[Said, object]]) -> None:
+    links = linked()
+    play(sent, "shard 0", lambda event: feed(links, event))
 
 
 @given(to_part("shard 0"))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol import Message, SandblasterClient
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.messages import (
     Assignment,
     AssignmentResult,
@@ -27,7 +28,6 @@ from partita.engine.protocol.sandblaster_client import (
     SandblasterEffect,
     SandblasterEvent,
 )
-from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from tests.protocol.machines import BYTES, SHARDS, assign, feed, receive
 
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}

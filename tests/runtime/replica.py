@@ -15,6 +15,7 @@ from partita.engine.numerics import master
 from partita.engine.parameters import gather, initialise, scatter
 from partita.engine.protocol import Message
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.messages import (
     Assignment,
     AssignmentResult,
@@ -30,6 +31,7 @@ from partita.engine.runtime.task import HostContext
 from partita.engine.transport import Counters, Payload, PayloadLike
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
+from tests.runtime.roles import PlayedRole
 
 EXAMPLES, BATCH, SHARDS = 21, 8, 2
 ALL = 3  # portions in an epoch
@@ -56,10 +58,12 @@ class Replica:
             for m in range(len(plan.cluster))
         ]
         self.layout = tasks[0].layout
-        self.roles = {part_name(0, m): task.role(self._link(part_name(0, m))) for m, task in enumerate(tasks)}
+        links = {part_name(0, m): self._link(part_name(0, m)) for m in range(len(tasks))}
+        played = zip(links.items(), tasks, strict=True)
+        self.roles = {name: PlayedRole(task.role(link), link) for (name, link), task in played}
         everybody = [*self.roles, *(shard_name(n) for n in range(SHARDS))]
         for role in self.roles.values():
-            role.peers_changed(1, dict.fromkeys(everybody, 0), 0.0)
+            role.receive(PeersChanged(1, dict.fromkeys(everybody, 0)))
 
     def _link(self, name: str) -> HostContext:
         def send(to: str, message: Message, payload: PayloadLike) -> None:

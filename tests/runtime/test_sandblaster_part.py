@@ -12,7 +12,8 @@ import pytest
 
 from partita.engine.protocol import Message
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.events import Received, Tick
+from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.messages import (
     Assignment,
     AssignmentResult,
@@ -24,7 +25,6 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
-from partita.engine.runtime.sandblaster_part import SandblasterPartRole
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport import Counters, Payload
 from partita.layers import Conv2D, Dense, Graph, HalfSquaredError, MaxPool2D, Network, SoftmaxCrossEntropy
@@ -42,6 +42,7 @@ from tests.runtime.replica import (
     toy_data,
     truth,
 )
+from tests.runtime.roles import PlayedRole
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
         replica.deliver()
     assert set(replica.taken) == {(1, 0)} and not replica.computed[2]
     first = replica.taken.pop((1, 0))
-    replica.roles["part 0.0"].tick(1e9)
+    replica.roles["part 0.0"].receive(Tick(), 1e9)
     while len(replica.taken[1, 0]) < SHARDS:
         replica.deliver()
     assert replica.taken[1, 0] == first, "said again"
@@ -263,16 +264,16 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
         Counters(),
         lambda sender, why: refused.append((sender, why)),
     )
-    role = SandblasterPartRole(task, link)
+    role = PlayedRole(task.role(link), link)
     try:
         role.receive(Received(COORDINATOR, 0, Assignment(1, 0, 0, 0, 1)), 0.0)
         role.receive(Received(COORDINATOR, 0, Heartbeat(0, 0.0)), 0.0)
-        role.peers_changed(1, {"shard 0": 0}, 0.0)
-        role.tick(10.0)
+        role.receive(PeersChanged(1, {"shard 0": 0}))
+        role.receive(Tick(), 10.0)
         assert said.empty()
-        role.peers_changed(2, {"shard 0": 0, "shard 1": 0}, 0.0)
+        role.receive(PeersChanged(2, {"shard 0": 0, "shard 1": 0}))
         assert [said.get_nowait() for _ in range(2)] == [FetchPoint(0)] * 2
-        role.peers_changed(3, {"shard 0": 0, "shard 1": 1}, 0.0)
+        role.receive(PeersChanged(3, {"shard 0": 0, "shard 1": 1}))
         assert said.get_nowait() == FetchPoint(0), "a shard was started again"
         for overlap in task.layout.shards_of(0):
             numbers = Payload([memoryview(bytes(8 * (overlap.machine_stop - overlap.machine_start)))])

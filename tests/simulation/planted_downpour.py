@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from partita.engine.protocol import DownpourClient, DownpourCoordinator, Membership, ParameterShard
+from partita.engine.protocol import (
+    DownpourCoordinator,
+    LinkedPart,
+    Membership,
+    ParameterLinks,
+    ParameterShard,
+)
 from partita.engine.protocol.coordinator_effects import Restart
 from partita.engine.protocol.directories import Directories
-from partita.engine.protocol.downpour_client import SavePushRecord, StepBegins
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import Begin, Directory, Failed, Fetch, Parameters, PushRecord, Saved
+from partita.engine.protocol.messages import (
+    Begin,
+    Directory,
+    Failed,
+    Fetch,
+    Parameters,
+    Push,
+    PushRecord,
+    Saved,
+)
+from partita.engine.protocol.parameter_links import SavePushRecord
 from partita.engine.protocol.parameter_shard import ApplyGradient, _Part
-from partita.engine.protocol.shard_client import Install
 from tests.simulation.outcomes import Planted
 
 LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
@@ -169,73 +183,72 @@ class ForgetsWhatItLostInItsFile(ParameterShard):
         ]
 
 
-# Clients.
+# Parts.
 
 
-class ARetryHasAFreshSequenceNumber(DownpourClient):
-    def _send_push(self, link: Any, push: Any) -> Any:
-        if push.repeats:
-            push.number = link.sequences
-            link.sequences += 1
-        return super()._send_push(link, push)
+class ARetryHasAFreshSequenceNumber(ParameterLinks):
+    def _retry(self, now: float) -> Iterator[Any]:
+        for effect in super()._retry(now):
+            if isinstance(effect.message, Push):
+                link = self._links[effect.to]
+                assert link.push is not None
+                link.push.message = msgspec.structs.replace(effect.message, sequence=link.sequences)
+                link.sequences += 1
+                effect = replace(effect, message=link.push.message)
+            yield effect
 
 
-class NeverRetries(DownpourClient):
+class NeverRetries(ParameterLinks):
     def _retry(self, now: float) -> Iterator[Any]:
         return iter(())
 
 
-class IgnoresReplacements(DownpourClient):
+class IgnoresReplacements(ParameterLinks):
     def _replaced(self, event: Replaced, now: float) -> Iterator[Any]:
         return iter(())
 
 
-class DrainForgetsTheAccumulated(DownpourClient):
-    def _drain(self, now: float) -> Iterator[Any]:
+class DrainForgetsTheAccumulated(ParameterLinks):
+    def drain(self, now: float) -> Iterator[Any]:
         for link in self._links.values():
-            link.accumulated_from = None
-        yield from super()._drain(now)
+            link.accumulated_from, link.is_due = None, False
+        yield from super().drain(now)
 
 
-class PushesOverAPushUnderWay(DownpourClient):
-    def _end(self, step: int, now: float) -> Iterator[Any]:
+class PushesOverAPushUnderWay(ParameterLinks):
+    def computed(self, step: int, now: float) -> Iterator[Any]:
         for link in self._links.values():
             link.push = None
-        yield from super()._end(step, now)
+        yield from super().computed(step, now)
 
 
-class InstallsInsideAStep(DownpourClient):
+class InstallsInsideAStep(LinkedPart):
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
-        if isinstance(event, StepBegins) or not isinstance(event, Received):
-            return effects
-        if self._step is None or not isinstance(event.message, Parameters):
-            return effects
-        link = self._links[event.sender]
-        link.installed, link.staged = link.staged or link.installed, None
-        return [*effects, Install(link.span("parameters"))]
+        inside = self._inside and isinstance(event, Received) and isinstance(event.message, Parameters)
+        return [*effects, *(self.links.install() if inside else ())]
 
 
-class PushesStepsAgain(DownpourClient):
-    def _end(self, step: int, now: float) -> Iterator[Any]:
+class PushesStepsAgain(ParameterLinks):
+    def computed(self, step: int, now: float) -> Iterator[Any]:
         for link in self._links.values():
             link.held = 0
-        yield from super()._end(step, now)
+        yield from super().computed(step, now)
 
 
-class PushesTheLastHeldStepAgain(DownpourClient):
-    def _end(self, step: int, now: float) -> Iterator[Any]:
+class PushesTheLastHeldStepAgain(ParameterLinks):
+    def computed(self, step: int, now: float) -> Iterator[Any]:
         for link in self._links.values():
             link.held -= step == link.held - 1
-        yield from super()._end(step, now)
+        yield from super().computed(step, now)
 
 
-class NotesNothing(DownpourClient):
+class NotesNothing(ParameterLinks):
     def receive(self, event: Any, now: float) -> Any:
         return [effect for effect in super().receive(event, now) if not isinstance(effect, SavePushRecord)]
 
 
-class NotesAPushTooFew(DownpourClient):
+class NotesAPushTooFew(ParameterLinks):
     def receive(self, event: Any, now: float) -> Any:
         return [self._off(effect) for effect in super().receive(event, now)]
 
@@ -245,9 +258,54 @@ class NotesAPushTooFew(DownpourClient):
         return replace(effect, record=msgspec.structs.replace(effect.record, pushes=effect.record.pushes - 1))
 
 
-class DoesNotInherit(DownpourClient):
+class DoesNotInherit(ParameterLinks):
     def _inherit(self, link: Any, earlier: Any) -> Iterator[Any]:
         return iter(())
+
+
+class _InstallsLess(ParameterLinks):
+    lacks: ClassVar[tuple[str, ...]] = ()
+
+    def _install(self, link: Any) -> Iterator[Any]:
+        for effect in super()._install(link):
+            yield replace(effect, unheld=tuple(name for name in effect.unheld if name not in self.lacks))
+
+
+class ForgetsWhatIsInFlight(_InstallsLess):
+    lacks = ("in_flight",)
+
+
+class ForgetsWhatHasAccumulated(_InstallsLess):
+    lacks = ("accumulated",)
+
+
+class AppliesAgainWhatTheShardHas(ParameterLinks):
+    def _install(self, link: Any) -> Iterator[Any]:
+        for effect in super()._install(link):
+            names = [name for name in effect.unheld if name != "in_flight"]
+            yield replace(effect, unheld=("in_flight", *names))
+
+
+class PushesBeforeItInstalls(ParameterLinks):
+    def _push(self, link: Any, now: float) -> Iterator[Any]:
+        staged, link.staged = link.staged, None
+        yield from super()._push(link, now)
+        link.staged = staged
+
+    def validate(self) -> None:
+        pass
+
+
+class KeepsAStepThatIsTakenBack(ParameterLinks):
+    def _take_back(self, link: Any, now: float) -> Iterator[Any]:
+        yield next(super()._take_back(link, now))
+
+
+class CountsItsOwnPushesAsStale(ParameterLinks):
+    def _acknowledged(self, link: Any, message: Any, now: float) -> Iterator[Any]:
+        if link.pushed_from is not None:
+            link.pushed_from = replace(link.pushed_from, pushes=message.sequence)
+        yield from super()._acknowledged(link, message, now)
 
 
 # The coordinator.
@@ -376,7 +434,7 @@ class TakesAnErrorForADeath(DownpourCoordinator):
 
 FAULTS = [
     Planted(AcknowledgesWithoutApplying, "I2", 20),
-    Planted(NoIncarnationInTheKey, "I2", 600, at=38),
+    Planted(NoIncarnationInTheKey, "I2 S5", 600, at=38),
     Planted(AnIncarnationGoesBack, "I1 I2 I8", 1000, at=142),
     Planted(RestoreForgetsWhatWasSeen, "I1 I2", 300, at=15),
     Planted(WatermarkSavedTooEarly, "I1 I2", 300, at=15),
@@ -396,7 +454,7 @@ FAULTS = [
     Planted(PushesStepsAgain, "I1", 300, at=2),
     Planted(PushesTheLastHeldStepAgain, "I1", 300, at=2),
     Planted(NotesNothing, "I1 I2", 1000, at=124),
-    Planted(NotesAPushTooFew, "I2", 300, at=2),
+    Planted(NotesAPushTooFew, "I2", 300, at=1),
     Planted(DoesNotInherit, "I1 I2", 600, at=273),
     Planted(BeginsAtTheReportedStep, "I2", 300, at=33),
     Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=37),
@@ -404,10 +462,16 @@ FAULTS = [
     Planted(ForgetsWhatItLostInItsFile, "I2", 1000, at=408),
     Planted(ARetryHasAFreshSequenceNumber, "I1", 100, at=1),
     Planted(NeverRetries, "I8", 20),
-    Planted(IgnoresReplacements, "I2 I8", 150, at=37),
+    Planted(IgnoresReplacements, "I2 I8", 2500, at=557),
     Planted(DrainForgetsTheAccumulated, "I2", 20, at=1),
     Planted(PushesOverAPushUnderWay, "I1 I2", 100, at=1),
     Planted(InstallsInsideAStep, "I3", 20),
+    Planted(ForgetsWhatIsInFlight, "I14", 100),
+    Planted(ForgetsWhatHasAccumulated, "I14", 100),
+    Planted(AppliesAgainWhatTheShardHas, "I14", 100, at=2),
+    Planted(PushesBeforeItInstalls, "I14", 100),
+    Planted(KeepsAStepThatIsTakenBack, "I14", 300, at=1),
+    Planted(CountsItsOwnPushesAsStale, "I14", 100, at=1),
     Planted(LaunchesTheSameIncarnationAgain, "I4", 20, at=2),
     Planted(RestoresWhatWasNeverCommitted, "I5", 20, at=4),
     Planted(ARoundOutlivesAShard, "I5", 400, at=35),

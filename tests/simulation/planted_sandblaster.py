@@ -159,8 +159,8 @@ class ForgetsWhatIsInFlight(SandblasterClient):
 
 
 class TakesAnyAcknowledgement(SandblasterClient):
-    def _acknowledged(self, shard: str, message: Contribution) -> None:
-        super()._acknowledged(shard, message if self._in_flight is None else self._in_flight.message)
+    def _acknowledged(self, link: Any, message: Contribution) -> None:
+        super()._acknowledged(link, self._in_flight or message)
 
 
 class SkipsAssignmentsThatOthersRun(SandblasterClient):

@@ -97,7 +97,7 @@ def test_shards_hold_the_start_less_all_gradients_that_were_pushed(setting: Sett
     ranges = [total[: server.storage.size] for server, total in zip(run.servers, pushed, strict=True)]
     np.testing.assert_allclose(run.point, start - 0.5 * np.concatenate(ranges), rtol=1e-4, atol=1e-5)
     assert run.staleness > 0
-    assert sum(server.machine.version for server in run.servers) >= sum(p.client.pushes for p in run.parts)
+    assert sum(server.machine.version for server in run.servers) >= sum(p.links.pushes for p in run.parts)
 
 
 # Sandblaster.

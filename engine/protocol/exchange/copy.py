@@ -111,7 +111,7 @@ class CopyTarget:
         self._have = bytearray(len(self._pieces))
         self._asked = 0  # pieces below were asked for
         self._lacking = len(self._pieces)
-        self._waiting: PendingRequest | None = None
+        self._waiting: PendingRequest[int] | None = None
 
     @property
     def under_way(self) -> bool:

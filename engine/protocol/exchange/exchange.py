@@ -78,7 +78,7 @@ class Use:
     sent: bytearray  # by piece: the own sum was sent on
     final: bytearray  # by piece: it holds the result
     lacking: int  # pieces that are not done
-    waiting: PendingRequest
+    waiting: PendingRequest[int]
     held: dict[tuple[int, int], object] = field(default_factory=dict)  # by piece and rank: not their turn
     ready: deque[int] = field(default_factory=deque)  # sums that may be sent on, in this order
     under_way: int = 0  # sums sent to where the results come from, without result

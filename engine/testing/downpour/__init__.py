@@ -7,7 +7,7 @@
 from math import inf
 
 from partita.engine.testing.bodies import Whole
-from partita.engine.testing.downpour.part import PartBody
+from partita.engine.testing.downpour.part import build_part
 from partita.engine.testing.downpour.schedule import DownpourSchedule, Machines
 from partita.engine.testing.downpour.shard import ShardBody
 from partita.engine.testing.invariants import Outcome
@@ -26,7 +26,7 @@ def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False)
     return DownpourSchedule(
         seed,
         machines or Machines(),
-        part=lambda schedule, host: (Whole(), PartBody(schedule, host)),
+        part=build_part,
         shard=lambda schedule, host: (Whole(heartbeat_s=inf), ShardBody(schedule, host)),
         keep_all=keep_all,
     ).play(seed)

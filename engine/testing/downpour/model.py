@@ -49,6 +49,8 @@ class ReferenceModel:
         self._accumulated: dict[ProcessId, list[float]] = {}
         self._settled: dict[tuple[ProcessId, str], int] = {}
         self._installed: dict[tuple[ProcessId, str], tuple[int, int]] = {}
+        self._parameters: dict[ProcessId, list[float]] = {}  # that a part should have
+        self._versions: dict[tuple[ProcessId, int], frozenset[Push]] = {}  # pushes in each of a shard's life
         self._computed: dict[str, int] = {}
 
     # Parts.
@@ -56,6 +58,7 @@ class ReferenceModel:
     def part_is_born(self, part: ProcessId, *, size: int) -> None:
         """Adds a part's process with nothing accumulated; answers to an older one count no more."""
         self._accumulated[part] = [0] * size
+        self._parameters[part] = [0] * size
         self._undone[part] = {number: [] for number in range(size)}
         self._newest_part[part[0]] = part[1]
 
@@ -64,16 +67,29 @@ class ReferenceModel:
         done = max(self._computed.get(part[0], 0), resumed)
         require(step <= done, "I8", part, "begins at", step, "but has only done", done)
 
+    def computes(self, part: ProcessId, step: int, parameters: list[float]) -> None:
+        """Requires that a step begins with a version of each shard, and over it all that it lacks of the
+        part's own gradients (I14).
+        """
+        expected = self._parameters[part]
+        require(parameters == expected, "I14", part, "has", parameters, "in step", step, "not", expected)
+
     def computed(self, part: ProcessId, step: int, gradient: list[float]) -> None:
         """Adds a step's gradient to what has accumulated."""
         self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
         accumulated = self._accumulated[part]
         for i, number in enumerate(gradient):
             accumulated[i] += number
+            self._parameters[part][i] += number
             self._undone[part][i].append(step)
 
     def discards(self, part: ProcessId, *, start: int, stop: int) -> None:
         """Clears gradients of steps that were done again, and that a shard has already."""
+        for i in range(start, stop):
+            self._parameters[part][i] -= self._accumulated[part][i]
+        self._clears(part, start, stop)
+
+    def _clears(self, part: ProcessId, start: int, stop: int) -> None:
         for i in range(start, stop):
             self._accumulated[part][i] = 0
             self._undone[part][i] = []
@@ -92,7 +108,7 @@ class ReferenceModel:
         expected = self._accumulated[part][start:stop]
         require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
         self._steps[shard, push] = tuple(self._undone[part][start])
-        self.discards(part, start=start, stop=stop)
+        self._clears(part, start, stop)
         self._made[part, shard] = made + 1
         self._payloads[shard, push] = payload
 
@@ -112,11 +128,26 @@ class ReferenceModel:
         known = self._acknowledged.get((process, shard), 0)
         self._acknowledged[process, shard] = max(known, settled.pushes)
 
-    def installs(self, part: ProcessId, shard: str, version: tuple[int, int]) -> None:
-        """Requires that a part's parameters never go back (I3)."""
+    def installs(
+        self, part: ProcessId, shard: str, version: tuple[int, int], *, start: int, values: list[float]
+    ) -> None:
+        """Requires that what a part fetches never goes back (I3); its own gradients belong over it."""
         before = self._installed.get((part, shard), (-1, -1))
         require(version >= before, "I3", part, "goes back from", before, "to", version, "of", shard)
         self._installed[part, shard] = version
+        expected = [a + b for a, b in zip(values, self._accumulated[part][start:], strict=False)]
+        for push in self._unheld(part, (shard, version[0]), version[1]):
+            expected = [a + b for a, b in zip(expected, self._payloads[shard, push], strict=True)]
+        self._parameters[part][start : start + len(values)] = expected
+
+    def _unheld(self, part: ProcessId, shard: ProcessId, version: int) -> Iterable[Push]:
+        """The pushes of a part that a version of a shard does not hold, and that are not lost."""
+        held, now = self._versions[shard, version], self.lineages[shard].applied
+        settled = self._settled.get((part, shard[0]), 0)
+        for sequence in range(self._made.get((part, shard[0]), 0)):
+            push = (*part, sequence)
+            if push not in held and (push in now or sequence >= settled):
+                yield push
 
     def drained(self, part: ProcessId, shards: Iterable[str]) -> None:
         """Requires that all gradients of a part were pushed, and every push is settled."""
@@ -132,7 +163,7 @@ class ReferenceModel:
         """Begins a life from a committed file, or from the start."""
         lineage = (file or self._initial[shard[0]]).copy()
         self.lineages[shard] = lineage
-        self._moves(shard, lineage.version)
+        self._moves(shard, lineage)
         return lineage
 
     def applies(
@@ -152,7 +183,7 @@ class ReferenceModel:
         for i, number in enumerate(payload):
             lineage.values[start + i] += number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
-        self._moves(shard, lineage.version)
+        self._moves(shard, lineage)
 
     def acknowledges(self, shard: ProcessId, push: Push, version: int) -> None:
         """Requires that an acknowledged push is in the values or settled (I2), at the one writer (I4)."""
@@ -176,8 +207,9 @@ class ReferenceModel:
             expected,
         )
 
-    def _moves(self, shard: ProcessId, version: int) -> None:
-        now, before = (shard[1], version), self._newest.get(shard[0], (-1, -1))
+    def _moves(self, shard: ProcessId, lineage: Lineage) -> None:
+        now, before = (shard[1], lineage.version), self._newest.get(shard[0], (-1, -1))
+        self._versions[shard, lineage.version] = frozenset(lineage.applied)
         require(now >= before, "I3", shard[0], "goes back from", before, "to", now)
         self._newest[shard[0]] = now
 

@@ -1,4 +1,4 @@
-"""A simulated part: the real Downpour client over lists of small integers.
+"""The simulated body of a part under Downpour: lists of small integers.
 
 A step takes virtual time and yields a gradient of known integers. The parts of one replica meet after each
 step: that stands for the states and errors that they would send to one another.
@@ -6,29 +6,15 @@ step: that stands for the states and errors that they would send to one another.
 
 from __future__ import annotations
 
-from partita.engine.protocol.downpour_client import (
-    ClearGradient,
-    DownpourEffect,
-    DownpourEvent,
-    Drain,
-    Drained,
-    SavePushRecord,
-    StepBegins,
-    StepEnded,
-)
-from partita.engine.protocol.events import Received, Replaced, Send, Span, Tick
-from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import (
-    Begin,
-    Finished,
-    Parameters,
-    Push,
-    PushAck,
-    Report,
-    ResumeStep,
-)
-from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.shard_client import Install, Stage
+from typing import Any
+
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.protocol.events import Received, Send, Span
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
+from partita.engine.protocol.linked_part import ClearMetrics, LinkedPart, RunStep, StepPlayed
+from partita.engine.protocol.messages import Finished, Parameters, Push, PushAck, Report
+from partita.engine.protocol.names import part_name
+from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
 from partita.engine.testing import bodies
 from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.downpour.schedule import DownpourSchedule
@@ -36,95 +22,89 @@ from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
 
 
+def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[LinkedPart, PartBody]:
+    """Builds the task of a part: its machine, and the body around it."""
+    body, scenario = PartBody(schedule, host), schedule.scenario
+    topology = scenario.environment.topology
+    links = schedule.machines.links(
+        incarnation=host.incarnation,
+        shards=body.spans,
+        earlier=schedule.push_log.of_part(host.id),
+        alone=topology.replicas == 1,
+        stateful=scenario.steps % 2 == 0,
+        retry_s=RETRY_S,
+    )
+    driver = Downpour(fetch_every=scenario.fetch_every, push_every=scenario.push_every)
+    others = [part_name(body.replica, n) for n in range(topology.machines) if n != body.machine]
+    body.part = schedule.machines.part(links, driver.replica, others=others)
+    schedule.push_log.begin(host.id)
+    return body.part, body
+
+
 class PartBody(bodies.PartBody):
-    """Carries out the effects of a `DownpourClient`, steps, and reports."""
+    """Carries out the effects of a `LinkedPart`, and shows them to the reference model."""
 
     schedule: DownpourSchedule
+    part: LinkedPart
 
     def __init__(self, schedule: DownpourSchedule, host: SimulatedHost) -> None:
         super().__init__(schedule, host)
-        scenario = schedule.scenario
         self.shard_at = {start: shard for shard, start, _ in self.spans}
-        self.client = schedule.machines.client(
-            incarnation=self.incarnation,
-            shards=self.spans,
-            earlier=schedule.push_log.of_part(self.id),
-            fetch_every=scenario.fetch_every,
-            push_every=scenario.push_every,
-            retry_s=RETRY_S,
-        )
-        schedule.push_log.begin(self.id)
         schedule.model.part_is_born(self.id, size=len(self.vectors["accumulated"]))
-        self.staged: dict[str, tuple[int, int]] = {}
-        self.step = -1  # the next one; -1 before Begin
-        self.stop = 0
-        self.inside = self.draining = self.drained = False
+        self.staged: dict[int, Parameters] = {}
+        self.step, self.began, self.inside = -1, False, False
 
-    def tick(self) -> None:
-        """Sends what nobody has confirmed."""
-        if self.drained:
-            self.send(COORDINATOR, Finished(self.step, self.revision))
-        self._send_continues()
-        self.do(Tick())
-        client, begun = self.client, self.step >= 0
-        waits = self.draining if self.draining else not (client.ready if begun else client.informed)
-        self.report_waits(self.step, client.waits_for if self.started and waits and not self.drained else ())
+    def carry_out(self, effect: Any, event: Any) -> None:
+        """Carries out an effect of the machine."""
+        model = self.schedule.model
+        match effect:
+            case RunStep(step=step):
+                self._run(step)
+            case ClearGradient(span=Span(start=start, stop=stop)):
+                self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
+                model.discards(self.id, start=start, stop=stop)
+            case SavePushRecord(shard=shard, record=settled):
+                self.schedule.push_log.note(self.name, shard, settled)
+                message = event.message
+                if isinstance(message, PushAck):
+                    model.settles(self.id, shard, message.sequence)
+                else:
+                    model.inherits(self.name, shard, settled)
+            case Stage(span=span):
+                assert isinstance(event, Received) and isinstance(event.message, Parameters)
+                self.staged[span.start] = event.message
+                super().carry_out(effect, event)
+            case Install():
+                self._install(effect)
+            case SwapBuffers():
+                super().carry_out(effect, event)
+            case ClearMetrics():
+                pass
+            case _:
+                super().carry_out(effect, event)
 
-    def receive(self, received: Received) -> None:
-        """Handles a shard's answer, or the order to begin."""
-        match received.message:
-            case Begin(step=step, stop=stop) if self.step < 0 and self.knows_peers:
-                self.schedule.model.begins(self.id, step, resumed=self.schedule.scenario.done[self.replica])
-                self.step, self.stop = step, stop
-                self._try_to_begin()
-            case Parameters() | PushAck():
-                self._receive_answer(received)
-
-    def _send_continues(self) -> None:
-        if self.step < 0 and self.started and self.client.informed:
-            self.send(COORDINATOR, ResumeStep(self.client.continues))
-
-    def _receive_answer(self, received: Received) -> None:
-        before, was_informed = self.client.pushes, self.client.informed
-        effects = self.client.receive(received, self.clock)
-        if self.client.pushes > before:
-            assert isinstance(received.message, PushAck)
-            self.schedule.model.settles(self.id, received.sender, received.message.sequence)
-        self._carry_out(effects, received)
-        if self.client.informed > was_informed:
-            self._send_continues()
-        self._try_to_begin()
-
-    def peer_replaced(self, replaced: Replaced) -> None:
-        """Informs the client of a shard's new process, with which the part is not drained yet."""
-        if any(shard == replaced.name for shard, _, _ in self.spans):
-            self.drained = False
-            self.do(replaced)
-
-    def peers_changed(self, changed: PeersChanged) -> None:
-        """Asks for parameters as soon as the shards can be reached."""
-        super().peers_changed(changed)
-        self._send_continues()
-
-    @property
-    def knows_peers(self) -> bool:
-        """Whether all parts of the replica can be reached."""
-        parts = self.schedule.environment.topology.parts(self.replica)
-        return super().knows_peers and all(part in self.peers or part == self.name for part in parts)
-
-    def _try_to_begin(self) -> None:
-        if self.step < 0 or self.inside or not self.started or not self.client.ready or self.drained:
-            return
-        if self.step >= self.stop:
-            if not self.draining:
-                self.draining = True
-                self.do(Drain())
-            return
-        self.inside = True
-        self.do(StepBegins(self.step))
-        scenario = self.schedule.scenario
+    def _run(self, step: int) -> None:
+        schedule, scenario = self.schedule, self.schedule.scenario
+        require(not self.inside, "I8", self.id, "begins", step, "inside", self.step)
+        if not self.began:
+            self.began = True
+            schedule.model.begins(self.id, step, resumed=scenario.done[self.replica])
+        self.step, self.inside = step, True
+        schedule.model.computes(self.id, step, self.vectors["parameters"])
         slowest = scenario.straggler if (self.replica, self.machine) == (0, 0) else 1.0
         self.later(scenario.step_s * slowest * self.world.random.random(), self.on_computed)
+
+    def _install(self, effect: Install) -> None:
+        require(not self.inside, "I3", self.id, "installs parameters inside a step")
+        start, stop = effect.span.start, effect.span.stop
+        message, numbers = self.staged[start], self.vectors["staged"][start:stop]
+        for name in effect.unheld:
+            numbers = [a + b for a, b in zip(numbers, self.vectors[name][start:stop], strict=True)]
+        self.vectors["parameters"][start:stop] = numbers
+        version, shard = (message.shard_incarnation, message.version), self.shard_at[start]
+        self.schedule.model.installs(
+            self.id, shard, version, start=start, values=self.vectors["staged"][start:stop]
+        )
 
     def on_computed(self, _: object) -> None:
         """Ends a step with a gradient of small integers that its place and time determine."""
@@ -134,61 +114,31 @@ class PartBody(bodies.PartBody):
         gradient: list[float] = [1 + (seed + 2 * i) % 9 for i in range(len(self.vectors["accumulated"]))]
         for i, number in enumerate(gradient):
             self.vectors["accumulated"][i] += number
-            self.vectors["parameters"][i] -= number
+            self.vectors["parameters"][i] += number
         self.schedule.model.computed(self.id, self.step, gradient)
-        self.do(StepEnded(self.step))
         for part in self.schedule.meet(self, self.replica, self.incarnation, self.step):
             part.later(0.001, part.on_met)
 
     def on_met(self, _: object) -> None:
-        """Goes on: every part of the replica has done this step."""
+        """Ends the step: every part of the replica has done it."""
         self.inside = False
-        self.step += 1
-        pushes, staleness = self.client.pushes, self.client.staleness
-        self.send(COORDINATOR, Report(self.step, 1, 0.0, 0, staleness, pushes))
-        self._try_to_begin()
+        self.host.on_event(StepPlayed())
 
-    def do(self, event: DownpourEvent) -> None:
-        """Gives the client an event, and carries out its effects."""
-        self._carry_out(self.client.receive(event, self.clock), event)
+    def payload(self, send: Send) -> Numbers:
+        """Returns the gradient of a push."""
+        numbers = super().payload(send)
+        assert isinstance(send.message, Push) and send.payload is not None
+        start, stop = send.payload.start, send.payload.stop
+        self.schedule.model.pushes(
+            self.id, send.to, send.message.sequence, tuple(numbers), start=start, stop=stop
+        )
+        return numbers
 
-    def _carry_out(self, effects: list[DownpourEffect], event: DownpourEvent) -> None:
-        model = self.schedule.model
-        for effect in effects:
-            match effect:
-                case Send():
-                    self._send(effect)
-                case ClearGradient(span=Span(start=start, stop=stop)):
-                    self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
-                    model.discards(self.id, start=start, stop=stop)
-                case SavePushRecord(shard=shard, record=settled):
-                    self.schedule.push_log.note(self.name, shard, settled)
-                    if settled.incarnation < self.incarnation:
-                        model.inherits(self.name, shard, settled)
-                case Stage():
-                    assert isinstance(event, Received) and isinstance(event.message, Parameters)
-                    self.staged[event.sender] = (event.message.shard_incarnation, event.message.version)
-                    self.change(effect)
-                case Install(span=span):
-                    inside = not isinstance(event, StepBegins)
-                    require(not inside, "I3", self.id, "installs parameters inside a step")
-                    self.change(effect)
-                    shard = self.shard_at[span.start]
-                    model.installs(self.id, shard, self.staged[shard])
-                case Drained():
-                    model.drained(self.id, self.shard_at.values())
-                    self.drained = True
-                    self.send(COORDINATOR, Finished(self.step, self.revision))
-                case _:
-                    self.change(effect)
-        self.client.validate()
-
-    def _send(self, effect: Send) -> None:
-        payload = None
-        if effect.payload is not None:
-            assert isinstance(effect.message, Push)
-            start, stop = effect.payload.start, effect.payload.stop
-            payload = Numbers(self.vectors[effect.payload.vector][start:stop])
-            sequence, model = effect.message.sequence, self.schedule.model
-            model.pushes(self.id, effect.to, sequence, tuple(payload), start=start, stop=stop)
-        self.send(effect.to, effect.message, payload)
+    def sends(self, send: Send) -> None:
+        """Checks what a part reports."""
+        topology = self.schedule.environment.topology
+        match send.message:
+            case Finished():
+                self.schedule.model.drained(self.id, self.shard_at.values())
+            case Report(staleness=staleness) if topology.replicas == 1:
+                require(staleness == 0, "I14", self.id, "reports the staleness", staleness, "of nobody else")

@@ -7,10 +7,11 @@ from random import Random
 from typing import Any, Final
 
 from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
-from partita.engine.protocol.downpour_client import DownpourClient
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.names import Topology, part_name
+from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.parameter_shard import ParameterShard
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.invariants import ProcessId, require
@@ -29,7 +30,8 @@ class Machines:
 
     coordinator: type[DownpourCoordinator] = DownpourCoordinator
     shard: type[ParameterShard] = ParameterShard
-    client: type[DownpourClient] = DownpourClient
+    links: type[ParameterLinks] = ParameterLinks
+    part: type[LinkedPart] = LinkedPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from math import inf
 
 from partita.engine.testing.bodies import Whole
 from partita.engine.testing.invariants import Outcome
-from partita.engine.testing.sandblaster.part import PartBody
+from partita.engine.testing.sandblaster.part import build_part
 from partita.engine.testing.sandblaster.scenario import Scenario
 from partita.engine.testing.sandblaster.schedule import Machines, SandblasterSchedule
 from partita.engine.testing.sandblaster.shard import ShardBody
@@ -39,7 +39,7 @@ def play(
         world,
         machines,
         scenario,
-        part=lambda schedule, host: (Whole(), PartBody(schedule, host)),
+        part=build_part,
         shard=lambda schedule, host: (Whole(heartbeat_s=inf), ShardBody(schedule, host)),
     )
     return schedule.play(seed)

@@ -1,4 +1,4 @@
-"""A simulated part: the real Sandblaster client over a few floats.
+"""The simulated body of a part under Sandblaster: a few floats.
 
 The parts of a replica begin an assignment together and get its gradient together: that stands for the states
 and errors that they would send to one another.
@@ -7,62 +7,51 @@ and errors that they would send to one another.
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from partita.engine.protocol.events import Received, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import (
-    Assignment,
-    Contribution,
-    ContributionAck,
-    Message,
-    Point,
-)
-from partita.engine.protocol.sandblaster_client import (
-    AssignmentDone,
-    RunAssignment,
-    SandblasterEffect,
-    SandblasterEvent,
-)
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.messages import Contribution
+from partita.engine.protocol.names import part_name
+from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterClient
+from partita.engine.protocol.sandblaster_part import SandblasterPart
 from partita.engine.testing import bodies
 from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
 from partita.engine.testing.sandblaster.function import Vector
-from partita.engine.testing.sandblaster.schedule import (
-    SandblasterCoordinatorHost,
-    SandblasterSchedule,
-)
+from partita.engine.testing.sandblaster.schedule import SandblasterCoordinatorHost, SandblasterSchedule
 
 MEANINGLESS = 123.456
 """A part's result in an assignment that another part of its replica plays on something else."""
 
 
+def build_part(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[SandblasterPart, PartBody]:
+    """Builds the task of a part: its machine, and the body around it."""
+    body, machines = PartBody(schedule, host), schedule.environment.topology.machines
+    body.client = schedule.machines.client(shards=body.spans, alone=machines == 1, retry_s=RETRY_S)
+    others = [part_name(body.replica, n) for n in range(machines) if n != body.machine]
+    return SandblasterPart(body.client, others=others), body
+
+
 class PartBody(bodies.PartBody):
-    """Carries out the effects of a `SandblasterClient`, and plays assignments."""
+    """Carries out the effects of a `SandblasterPart`, and plays assignments."""
 
     schedule: SandblasterSchedule
+    client: SandblasterClient
 
     def __init__(self, schedule: SandblasterSchedule, host: SimulatedHost) -> None:
         super().__init__(schedule, host)
         assert isinstance(host.coordinator, SandblasterCoordinatorHost)
         self.coordinator = host.coordinator
-        alone = self.schedule.environment.topology.machines == 1
-        self.client = self.schedule.machines.client(shards=self.spans, alone=alone, retry_s=RETRY_S)
         self.playing: RunAssignment | None = None
         self.found: tuple[Vector, float, int] = ((), 0.0, 0)
 
-    def tick(self) -> None:
-        """Gives the client a tick."""
-        self.do(Tick())
-        self.report_waits(None, self.client.waits_for)
-
-    def receive(self, received: Received) -> None:
-        """Gives the client a message."""
-        if isinstance(received.message, (Assignment, Point, ContributionAck)):
-            self.do(received)
-
-    def peer_replaced(self, replaced: Replaced) -> None:
-        """Informs the client of a shard's new process."""
-        self.do(replaced)
+    def carry_out(self, effect: Any, event: Any) -> Any:
+        """Carries out an effect of the machine."""
+        if not isinstance(effect, RunAssignment):
+            return super().carry_out(effect, event)
+        self._play(effect)
+        return None
 
     def _play(self, assignment: RunAssignment) -> None:
         require(self.playing is None, "I6", self.id, "begins", assignment, "inside", self.playing)
@@ -90,32 +79,15 @@ class PartBody(bodies.PartBody):
         if self.client.is_over(assignment.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
         self.vectors["accumulated"] = list(gradient)
-        self.do(AssignmentDone(assignment.sequence, loss, right))
+        self.host.on_event(AssignmentDone(assignment.sequence, loss, right))
 
-    def do(self, event: SandblasterEvent) -> None:
-        """Gives the client an event, and carries out its effects."""
-        effects = self.client.receive(event, self.clock)
-        for effect in effects:
-            self._carry_out(effect)
-        if effects or not isinstance(event, Tick):
-            self.client.validate()
-
-    def _carry_out(self, effect: SandblasterEffect) -> None:
-        match effect:
-            case Send(to=to, message=message, payload=span):
-                self.send(to, message, self._numbers(message, span))
-            case RunAssignment():
-                self._play(effect)
-            case _:
-                self.change(effect)
-
-    def _numbers(self, message: Message, span: Span | None) -> Numbers | None:
-        if span is None:
-            return None
+    def payload(self, send: Send) -> Numbers:
+        """Returns the gradient of a contribution."""
+        message = send.message
         assert isinstance(message, Contribution)
         invariants = self.coordinator.invariants
         invariants.contributes(self.id, message.evaluation, message.unit, self.machine)
-        return Numbers(self.vectors[span.vector][span.start : span.stop])
+        return super().payload(send)
 
 
 def _compute(parts: list[PartBody], assignment: RunAssignment, schedule: SandblasterSchedule) -> None:

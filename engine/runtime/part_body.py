@@ -1,25 +1,26 @@
-"""The common work of the parts of a replica: arrays, arriving parameters, and reports of long waits."""
+"""The common work of the bodies of parts: arrays, and parameters that arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from typing_extensions import override
 
 from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Refuse, Send
-from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
-from partita.engine.protocol.shard_client import Install, Stage, SwapBuffers
-from partita.engine.protocol.stall_detector import StallDetector
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
+from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import ArrayFile, Feed
 from partita.engine.runtime.fused_update import Updates
 from partita.engine.runtime.player import Player
-from partita.engine.runtime.task import HostContext, Role
-from partita.engine.transport.payload import Payload
+from partita.engine.runtime.task import Body, HostContext
+from partita.engine.transport.payload import Payload, PayloadLike
 from partita.partitioner.ir.program import Program
 from partita.partitioner.plan import Plan
 
@@ -89,8 +90,8 @@ class GradientUpdates(Updates, Protocol):
 UpdatesT = TypeVar("UpdatesT", bound=GradientUpdates)
 
 
-class PartRole(Role, Generic[UpdatesT]):
-    """A part that computes gradients, and exchanges them for parameters with the shards."""
+class PartBody(Body, Generic[UpdatesT]):
+    """The arrays of a part that computes gradients, and exchanges them for parameters with the shards."""
 
     def __init__(
         self,
@@ -118,7 +119,6 @@ class PartRole(Role, Generic[UpdatesT]):
         buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
         self._computations = Computations(buffers, feed, self._updates)
         self._staged: dict[int, Payload] = {}
-        self._stall_detector = StallDetector()
 
     def _start_player(self) -> Player:
         return Player(
@@ -129,11 +129,14 @@ class PartRole(Role, Generic[UpdatesT]):
             lanes=self._lanes,
         )
 
-    def _carry_out(self, effect: object) -> None:
-        """Carries out an effect that the clients of all drivers have."""
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one parameter."""
+        return self._vectors.parameters.itemsize
+
+    @override
+    def carry_out(self, effect: Any, now: float) -> Any:
         match effect:
-            case Send(to=to, message=message, payload=span):
-                self._host.send(to, message, None if span is None else self._numbers(span.start, span.stop))
             case Stage(span=span, payload=payload):
                 assert isinstance(payload, Payload)
                 if span.start in self._staged:
@@ -147,23 +150,19 @@ class PartRole(Role, Generic[UpdatesT]):
                 self._vectors.changed(own)
             case SwapBuffers(span=span):
                 self._updates.swap_buffers(slice(span.start, span.stop))
-            case Refuse(sender=sender, reason=reason):
-                self._host.refuse(sender, reason)
             case _:
                 raise AssertionError(effect)
 
-    def _numbers(self, start: int, stop: int) -> Vector:
-        return self._vectors.device.given(self._updates.in_flight[start:stop])
+    @override
+    def payload(self, send: Send) -> PayloadLike:
+        assert send.payload is not None, send
+        in_flight = self._updates.in_flight[send.payload.start : send.payload.stop]
+        return self._vectors.device.given(in_flight)
+
+    @override
+    def tick(self, now: float) -> None:
+        self._computations.watchdog.check(now, self._timeout_s)
 
     def _refuse_all(self, refused: Iterable[Refuse]) -> None:
         for one in refused:
             self._host.refuse(one.sender, one.reason)
-
-    def _check_computations(self, now: float) -> None:
-        """Raises `NeverEnds` if a computation takes too long."""
-        self._computations.watchdog.check(now, self._timeout_s)
-
-    def _report_waits(self, at: object, waits: Iterable[tuple[str, str]], now: float) -> None:
-        """Reports long waits: where the part is, and (host, what) that it gets no further without."""
-        for report in self._stall_detector.look(at, tuple(waits), now):
-            self._host.send(COORDINATOR, report, None)

@@ -1,0 +1,124 @@
+"""One link of a part to each shard that holds parameters of its machine: requests, repeats, staged values.
+
+A link has at most one fetch and one push under way, so that a slow shard costs staleness and never memory.
+Values are staged when they arrive, and installed between two steps. Requests without an answer are sent
+again. A link must not know the numbers, the network, the optimizer or the program of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from partita.engine.protocol.events import Received, Send, Span, payload_bytes
+from partita.engine.protocol.messages import Contribution, Fetch, FetchPoint, Parameters, Point, Push
+from partita.engine.protocol.retry import PendingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Event: the shards can be reached. The part asks for the first parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Effect: keep the payload as the next values of the span, invisible to computations."""
+
+    span: Span
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Effect: the staged values of the span become the part's parameters, before the step computes.
+
+    `unheld` names the vectors ("in_flight", "accumulated") whose gradients the values do not hold. Each is
+    applied over them as a shard will apply it, in this order, after so many `updates` of the values.
+    """
+
+    span: Span
+    unheld: tuple[str, ...] = ()
+    updates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SwapBuffers:
+    """Effect: the accumulated gradient of the span becomes the one in flight, and an empty one follows."""
+
+    span: Span
+
+
+FetchT = TypeVar("FetchT", Fetch, FetchPoint)
+PushT = TypeVar("PushT", Push, Contribution)
+
+
+@dataclass(slots=True)
+class Link(Generic[FetchT, PushT]):
+    """The exchange with one shard, over `[start, stop)` of the machine's vector."""
+
+    shard: str
+    start: int
+    stop: int
+    fetch: PendingRequest[FetchT] | None = None
+    push: PendingRequest[PushT] | None = None
+
+    def span(self, vector: str) -> Span:
+        """The shard's range of a vector."""
+        return Span(vector, self.start, self.stop)
+
+    def request(self, message: FetchT, now: float) -> Send:
+        """Asks for values; an earlier request is open no more."""
+        self.fetch = PendingRequest(message, now)
+        return Send(self.shard, message)
+
+    def transmit(self, message: PushT, now: float) -> Send:
+        """Sends the gradient in flight."""
+        self.push = PendingRequest(message, now)
+        return self._send(self.push)
+
+    def push_again(self, now: float) -> Iterator[Send]:
+        """Sends the push under way, if there is one, to a shard's new process."""
+        if self.push is not None:
+            self.push.restart(now)
+            yield self._send(self.push)
+
+    def retry(self, now: float, retry_s: float) -> Iterator[Send]:
+        """Sends again what has waited too long for its answer."""
+        if self.fetch is not None and self.fetch.retry(now, retry_s):
+            yield Send(self.shard, self.fetch.message)
+        if self.push is not None and self.push.retry(now, retry_s):
+            yield self._send(self.push)
+
+    def _send(self, push: PendingRequest[PushT]) -> Send:
+        return Send(self.shard, push.message, self.span("in_flight"))
+
+
+LinkT = TypeVar("LinkT", bound=Link)  # type: ignore[type-arg]
+
+
+class Links(Generic[LinkT]):
+    """The links of one part by shard, and the checks of what shards send."""
+
+    def __init__(self, links: Iterable[LinkT], *, retry_s: float, item_bytes: int) -> None:
+        self._links: Final = {link.shard: link for link in links}
+        self._retry_s: Final = retry_s
+        self._item_bytes: Final = item_bytes
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The shards that hold parameters of the machine."""
+        return tuple(self._links)
+
+    def _retry(self, now: float) -> Iterator[Send]:
+        for link in self._links.values():
+            yield from link.retry(now, self._retry_s)
+
+    def _rejection_reason(self, event: Received) -> str | None:
+        link = self._links.get(event.sender)
+        if link is None:
+            return "it holds no parameters of this machine"
+        expected, found = (link.stop - link.start) * self._item_bytes, payload_bytes(event.payload)
+        if isinstance(event.message, Parameters | Point) and found != expected:
+            return f"its parameters have {expected} bytes here, not {found}"
+        return None

@@ -1,0 +1,359 @@
+"""The links of a part under Downpour: fetches and pushes without waiting, each push applied once.
+
+The part reads its own writes: it computes with the shards' values, and over them what it has pushed and they
+do not hold, then what it has accumulated. So the parameters of a part lack pushes of others alone, and a
+replica without others has those of sequential gradient descent (`mirrors`).
+
+The methods are the actions of a replica; `receive` handles what happens beside them. Between two steps the
+gradient accumulates in place.
+
+Source: DistBelief, section 4.1 and algorithm 1.1. Reading one's own writes and the record of pushes are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
+from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ClearGradient:
+    """Effect: the accumulated gradient of the span becomes zero: the shard has that of this step already."""
+
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SavePushRecord:
+    """Effect: keep the number of acknowledged pushes where it outlives the process."""
+
+    shard: str
+    record: PushRecord
+
+
+LinkEvent: TypeAlias = Received | Replaced | Tick
+LinkEffect: TypeAlias = Send | Stage | Install | SwapBuffers | ClearGradient | SavePushRecord | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The updates that fetched values hold.
+
+    Args:
+        version: (incarnation, version) of the shard; never goes back.
+        pushes: the first so many pushes of this process.
+        others: updates by anything else (other parts, earlier processes, earlier runs), less the pushes of
+            this process that a checkpoint lacked.
+    """
+
+    version: tuple[int, int]
+    pushes: int
+    others: int
+
+
+@dataclass(slots=True)
+class ParameterLink(Link[Fetch, Push]):
+    """The exchange with one shard, which has the gradients of the steps below `held`."""
+
+    earlier: tuple[PushRecord, ...] = ()  # of the part's earlier processes, ascending
+    held: int = 0
+    informed: bool = False  # the shard has reported what it has of them
+    incarnation: int = 0
+    requests: int = 0
+    sequences: int = 0
+    ahead: int = 0  # steps done since the push under way was sent
+    is_due: bool = False  # a push is to follow as soon as the one under way is acknowledged
+    pushed_from: Values | None = None
+    staged: Values | None = None
+    installed: Values | None = None
+    accumulated_from: Values | None = None  # of the oldest accumulated step; None: nothing has accumulated
+    mirrors: bool = False  # the part's own updates have given its parameters the bits of the shard's
+
+    @property
+    def acknowledged(self) -> int:
+        """Pushes of this process that are acknowledged."""
+        return self.sequences - (self.push is not None)
+
+    @property
+    def pushed(self) -> Push:
+        """The push under way."""
+        assert self.push is not None, self.shard
+        return self.push.message
+
+    @property
+    def updates(self) -> int:
+        """Updates of the shard's values when it will have applied every push made so far."""
+        return self.sequences + (0 if self.installed is None else self.installed.others)
+
+
+class ParameterLinks(Links[ParameterLink]):
+    """The links of one part.
+
+    Attributes:
+        pushes: pushes acknowledged since the start.
+        staleness: the sum over them of the pushes by others that the shard applied in between.
+    """
+
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        shards: tuple[tuple[str, int, int], ...],
+        earlier: Mapping[str, Sequence[PushRecord]] | None = None,
+        alone: bool = False,
+        stateful: bool = True,
+        retry_s: float = 1.0,
+        item_bytes: int = 4,
+    ) -> None:
+        """Creates links without values.
+
+        Args:
+            incarnation: of the part's process; answers to an older one are ignored.
+            shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
+            earlier: for each shard, the records that the part's earlier processes saved.
+            alone: no other replica pushes to the shards. Then no push merges gradients that belong to two,
+                and nothing is fetched that the part has already.
+            stateful: the optimizer has a state, which is not fetched.
+            retry_s: seconds without an answer after which a request is sent again.
+            item_bytes: bytes of one number of a payload.
+        """
+        known = earlier or {}
+        links = [ParameterLink(*shard, earlier=tuple(known.get(shard[0], ()))) for shard in shards]
+        super().__init__(links, retry_s=retry_s, item_bytes=item_bytes)
+        for link in links:
+            link.held = max((record.stop for record in link.earlier), default=0)
+        self.incarnation: Final = incarnation
+        self.pushes = 0
+        self.staleness = 0
+        self._alone: Final = alone
+        self._stateful: Final = stateful
+        self._done: int | None = None  # the steps below this one have ended; None before the first
+        self._draining = False
+
+    @property
+    def informed(self) -> bool:
+        """Whether every shard has reported what it has of the part's earlier processes."""
+        return all(link.informed for link in self._links.values())
+
+    @property
+    def continues(self) -> int | None:
+        """The step below which no shard needs a gradient of this part; None where no shard ever does."""
+        return min((link.held for link in self._links.values()), default=None)
+
+    @property
+    def updates(self) -> int:
+        """Updates of the parameters when the shards have applied every push made so far, for schedules."""
+        return max((link.updates for link in self._links.values()), default=0)
+
+    @property
+    def drained(self) -> bool:
+        """Whether every gradient is acknowledged, after `drain`, and every fetch answered: that, too, may
+        report to a new process what it lacks.
+        """
+        return self._draining and not self.waits_for
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The shards with an open request, for reports and error messages."""
+        return tuple(name for name, link in self._links.items() if link.fetch or link.push)
+
+    # Actions.
+
+    def pull(self, now: float) -> Iterator[LinkEffect]:
+        """Asks each shard for its values, where no request is open and the part does not have them.
+
+        Before the first step one request is enough.
+        """
+        for link in self._links.values():
+            is_first = self._done is None and link.requests > 0
+            if link.fetch is None and not is_first and not (self._alone and link.mirrors):
+                yield self._fetch(link, now)
+
+    def install(self) -> Iterator[LinkEffect]:
+        """Puts the values that have arrived in place, with the part's own gradients over them."""
+        for link in self._links.values():
+            yield from self._install(link)
+
+    def computed(self, step: int, now: float) -> Iterator[LinkEffect]:
+        """Counts the step's gradient, which has been accumulated and applied to the part's parameters."""
+        self._done = step + 1
+        for link in self._links.values():
+            assert link.installed is not None, link
+            if step < link.held:  # an earlier process has pushed it; other shards lack it
+                yield from self._take_back(link, now)
+                continue
+            link.accumulated_from = link.accumulated_from or link.installed
+            link.ahead += link.push is not None
+
+    def push(self, now: float) -> Iterator[LinkEffect]:
+        """Pushes to each shard what has accumulated, where no push is under way."""
+        for link in self._links.values():
+            if link.accumulated_from is None:
+                continue
+            if link.push is None:
+                yield from self._push(link, now)
+            else:
+                link.is_due = self._alone
+
+    def has_room(self, ahead: int) -> bool:
+        """Whether a step can begin: all parameters are here, and no push waits for the acknowledgement of one
+        that was sent `ahead` steps before.
+        """
+        return all(
+            (link.staged or link.installed) and not link.is_due and (link.push is None or link.ahead < ahead)
+            for link in self._links.values()
+        )
+
+    def drain(self, now: float) -> Iterator[LinkEffect]:
+        """Pushes what has accumulated; no step follows."""
+        self._draining = True
+        for link in self._links.values():
+            if link.push is None and link.accumulated_from is not None:
+                yield from self._push(link, now)
+
+    # Events.
+
+    def receive(self, event: LinkEvent, now: float) -> list[LinkEffect]:
+        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
+        return list(self._follow(event, now))
+
+    def _follow(self, event: LinkEvent, now: float) -> Iterator[LinkEffect]:
+        match event:
+            case Received(sender=sender, message=Parameters() | PushAck() as message):
+                reason = self._rejection_reason(event)
+                if reason is not None:
+                    yield Refuse(sender, reason)
+                elif isinstance(message, Parameters):
+                    yield from self._parameters(self._links[sender], message, event.payload, now)
+                else:
+                    yield from self._acknowledged(self._links[sender], message, now)
+            case Received(sender=sender, message=message):
+                yield Refuse(sender, f"a part under Downpour does not take a {type(message).__name__}")
+            case Replaced():
+                yield from self._replaced(event, now)
+            case Tick():
+                yield from self._retry(now)
+
+    def _fetch(self, link: ParameterLink, now: float) -> Send:
+        link.requests += 1
+        return link.request(Fetch(link.requests - 1, link.acknowledged, link.earlier), now)
+
+    def _install(self, link: ParameterLink) -> Iterator[LinkEffect]:
+        if link.staged is None:
+            return
+        unheld = ["in_flight"] * (link.staged.pushes < link.sequences)
+        unheld += ["accumulated"] * (link.accumulated_from is not None)
+        updates = link.staged.others + link.staged.pushes
+        link.installed, link.staged = link.staged, None
+        yield Install(link.span("parameters"), tuple(unheld), updates)
+
+    def _push(self, link: ParameterLink, now: float) -> Iterator[LinkEffect]:
+        assert link.accumulated_from is not None and self._done is not None, link
+        if link.staged is not None and link.staged.pushes < link.sequences:
+            yield from self._install(link)  # the values lack the gradient that this push overwrites
+        link.ahead, link.is_due = 0, False
+        link.pushed_from, link.accumulated_from = link.accumulated_from, None
+        message = Push(self.incarnation, link.sequences, *link.pushed_from.version, self._done)
+        link.sequences += 1
+        yield SwapBuffers(link.span("in_flight"))
+        yield link.transmit(message, now)
+
+    def _take_back(self, link: ParameterLink, now: float) -> Iterator[LinkEffect]:
+        """Undoes a step whose gradient the values of this shard hold already, by values that come again."""
+        yield ClearGradient(link.span("accumulated"))
+        link.installed = None
+        if link.staged is None and link.fetch is None:
+            yield self._fetch(link, now)
+
+    def _parameters(
+        self, link: ParameterLink, message: Parameters, payload: object, now: float
+    ) -> Iterator[LinkEffect]:
+        if message.shard_incarnation < link.incarnation or message.incarnation != self.incarnation:
+            return  # from a replaced process (the fetch stays open), or for an earlier one of the part
+        if link.fetch is None or link.fetch.message.request != message.request:
+            return  # a duplicate
+        if message.pushes > link.sequences:
+            yield Refuse(link.shard, f"it holds {message.pushes} pushes, and {link.sequences} were made")
+            return
+        link.incarnation = message.shard_incarnation
+        link.fetch = None
+        if not link.informed:
+            link.informed = True
+            yield from self._inherit(link, message.earlier)
+        if message.pushes < link.sequences - 1:  # they were overtaken by the end of a push, and lack it
+            yield self._fetch(link, now)
+            return
+        version = (message.shard_incarnation, message.version)
+        values = Values(version, message.pushes, message.updates - message.pushes)
+        before = link.staged or link.installed
+        if before is None:
+            link.mirrors = not self._stateful or values.others == 0
+        elif values.others != before.others:
+            link.mirrors = not self._stateful
+        elif self._alone and link.mirrors and link.installed is not None:
+            return  # the part's parameters are these, and its own gradients over them
+        link.staged = values
+        yield Stage(link.span("staged"), payload)
+
+    def _inherit(self, link: ParameterLink, earlier: PushRecord | None) -> Iterator[LinkEffect]:
+        """Counts pushes of an earlier process as acknowledged that were under way when it died; their steps
+        are not pushed again.
+        """
+        if earlier is None or earlier.incarnation >= self.incarnation:
+            return
+        known = {record.incarnation: record for record in link.earlier}
+        before = known.get(earlier.incarnation, PushRecord(earlier.incarnation, 0))
+        link.held = max(link.held, earlier.stop)
+        if earlier.pushes > before.pushes:
+            known[earlier.incarnation] = earlier
+            link.earlier = tuple(known[incarnation] for incarnation in sorted(known))
+            yield SavePushRecord(link.shard, earlier)
+
+    def _acknowledged(self, link: ParameterLink, message: PushAck, now: float) -> Iterator[LinkEffect]:
+        if message.shard_incarnation < link.incarnation or message.incarnation != self.incarnation:
+            return
+        if link.push is None or link.pushed.sequence != message.sequence:
+            return  # a duplicate
+        assert link.pushed_from is not None, link
+        stop, own = link.pushed.stop, message.sequence - link.pushed_from.pushes
+        link.incarnation = message.shard_incarnation
+        link.push = None
+        yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.acknowledged, stop))
+        self.pushes += 1
+        self.staleness += max(0, message.staleness - own)
+        if link.accumulated_from is not None and (self._draining or link.is_due):
+            yield from self._push(link, now)
+
+    def _replaced(self, event: Replaced, now: float) -> Iterator[LinkEffect]:
+        """Sends open requests to a restarted shard, and fetches its values.
+
+        A drained part fetches, too: the new process learns thereby which pushes it lacks, and the part
+        is drained again when the answer is here.
+        """
+        link = self._links.get(event.name)
+        if link is None or event.incarnation <= link.incarnation:
+            return
+        link.incarnation = event.incarnation
+        link.staged = None
+        yield self._fetch(link, now)
+        yield from link.push_again(now)
+
+    def validate(self) -> None:
+        """Checks invariants I1 and I3 as far as one part can see them. Raises AssertionError."""
+        for link in self._links.values():
+            assert link.fetch is None or link.fetch.message.request == link.requests - 1, link
+            assert link.push is None or link.pushed.sequence == link.sequences - 1, link
+            assert link.accumulated_from is None or link.installed is not None, link
+            assert not link.is_due or (link.push is not None and link.accumulated_from is not None), link
+            if link.staged is not None:
+                before = link.installed or link.staged
+                assert link.staged.version >= before.version, link
+                assert link.staged.pushes in (link.sequences - 1, link.sequences), link
+            newest = link.staged or link.installed
+            assert newest is None or newest.version[0] <= link.incarnation, link
+            assert not self.drained or link.accumulated_from is None, link

@@ -1,0 +1,80 @@
+"""The machine of a part under Sandblaster: it keeps early messages, and its client runs assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from partita.engine.protocol.events import Received, Refuse, Replaced, Tick
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.link import Started
+from partita.engine.protocol.messages import Assignment, ContributionAck, Credit, Heartbeat, Point, Tensor
+from partita.engine.protocol.part import GivePlayer, LookForWaits, PartMachine, PlayerWaits
+from partita.engine.protocol.sandblaster_client import AssignmentDone, SandblasterClient
+
+
+class SandblasterPart(PartMachine):
+    """A part that begins when all parts of its replica and all shards of its parameters can be reached."""
+
+    def __init__(self, client: SandblasterClient, *, others: Sequence[str]) -> None:
+        """A part that knows nobody.
+
+        Args:
+            client: runs its assignments.
+            others: the other parts of its replica.
+        """
+        needed = {*others, *client.shards}
+        super().__init__(needed=needed, watched=needed)
+        self.client: Final = client
+        # Messages from before all peers were known; a repeat takes the place of the first.
+        self._early: dict[tuple[str, type, int], Received] = {}
+
+    def receive(self, event: Any, now: float) -> list[Any]:
+        """Returns the effects of an event, in order."""
+        return list(self._receive(event, now))
+
+    def _receive(self, event: Any, now: float) -> Iterator[Any]:
+        match event:
+            case AssignmentDone():
+                yield from self.client.receive(event, now)
+            case Received():
+                yield from self._received(event, now)
+            case PeersChanged():
+                yield from self._peers_changed(event, now)
+            case Tick() if self._peers is not None:
+                yield from self.client.receive(event, now)
+                shards = self.client.waits_for
+                if shards:
+                    yield from self._report_waits(None, [(shard, "an answer") for shard in shards], now)
+                else:
+                    yield LookForWaits()
+            case PlayerWaits(step=step, missing=missing):
+                yield from self._report_waits(step, missing, now)
+
+    def _received(self, event: Received, now: float) -> Iterator[Any]:
+        match event.message:
+            case Tensor() | Credit():
+                yield GivePlayer(event)
+            case Assignment() | Point() | ContributionAck() as message if self._peers is None:
+                self._early[event.sender, type(message), getattr(message, "sequence", 0)] = event
+            case Assignment() | Point() | ContributionAck():
+                yield from self.client.receive(event, now)
+            case Heartbeat():
+                return
+            case message:
+                kind = type(message).__name__
+                yield Refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")
+
+    def _start(self, now: float) -> Iterator[Any]:
+        yield from self.client.receive(Started(), now)
+        for event in self._early.values():
+            yield from self.client.receive(event, now)
+        self._early.clear()
+
+    def _replace(self, event: Replaced, now: float) -> Iterator[Any]:
+        yield from self.client.receive(event, now)
+
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        self.client.validate()
+        assert self._peers is None or not self._early, self._early
