@@ -110,8 +110,18 @@ class ProgramCoordinator(Coordinator):
 
     @property
     def steps_done(self) -> tuple[int, ...]:
-        """Steps of each replica that all of its parts have reported."""
-        return tuple(replica.steps_done for replica in self._registry.replicas)
+        """Steps of each replica, as if all had taken part from the first step on."""
+        if self._view is None:
+            return tuple(replica.first for replica in self._registry.replicas)
+        return self._steps_after(max(self._pace.step, self._view.step))
+
+    def _steps_after(self, step: int) -> tuple[int, ...]:
+        """Returns the steps of each replica after one of the view, as if all had always taken part."""
+        assert self._view is not None
+        position, n = self._known[self._view.step]
+        position = self._batches.position(position, step - self._view.step, n)
+        replicas = len(self._registry.replicas)
+        return (self._batches.steps(0, position, replicas),) * replicas
 
     @override
     def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
@@ -240,7 +250,7 @@ class ProgramCoordinator(Coordinator):
             case m.Report():
                 return self._report(host, replica, message, now)
             case m.Finished(step=step) if self._is_last(step):
-                host.step = step
+                host.step = self._pace.step = step
                 self._finished.add(host.name)
                 return self._finish_if_complete(now)
         return []
@@ -299,10 +309,7 @@ class ProgramCoordinator(Coordinator):
         self._round_step = step
         members = view.members if self._sharded else view.members[:1]
         self._writers = tuple(part for r in members for part in self._registry.replicas[r].parts)
-        position, n = self._known[view.step]
-        position = self._batches.position(position, step - view.step, n)
-        all_replicas = len(self._registry.replicas)
-        steps = (self._batches.steps(0, position, all_replicas),) * all_replicas
+        steps = self._steps_after(step)
         last = self._is_complete and self._action is None
         return [*self._new_round(now, steps=steps, is_last=last, step=step).ask(now)]
 

@@ -18,6 +18,7 @@ from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
     Committed,
+    EndHosts,
     EndRun,
     Launched,
     Opened,
@@ -138,6 +139,8 @@ class Fleet:
         schedule: Callable[[Outline], Plan] = everything,
         timeouts: Timeouts | None = None,
         shared: bool = False,
+        least: int | None = None,
+        sharded: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.replica, self.loss, self.machines, self.shared = replica, loss, machines, shared
@@ -148,10 +151,14 @@ class Fleet:
             schedule,
             Outline(epochs, examples, batch, replicas),
             Topology(replicas, machines, 0),
-            settings=RunSettings(run="r", timeouts=timeouts or Timeouts(checkpoint_every_s=None)),
+            sharded=sharded,
+            settings=RunSettings(
+                run="r", least=least, timeouts=timeouts or Timeouts(checkpoint_every_s=None)
+            ),
         )
         self.processes: dict[str, Process] = {}
         self.pending: list[Callable[[], None]] = []
+        self.broken: set[str] = set()  # hosts that cannot be started again
         self.computed: dict[int, range] = {}  # the examples of each step, when it was computed last
         self.files: dict[tuple[str, int], tuple[int, list[int]]] = {}
         self.refused: list[tuple[str, Refuse]] = []
@@ -242,6 +249,9 @@ class Fleet:
             case Restart(hosts=hosts):
                 for name, incarnation in hosts:
                     self._launch(name, incarnation)
+            case EndHosts(hosts=hosts):
+                for name in hosts:
+                    self.processes.pop(name, None)
             case Commit():
                 self.commits.append(effect)
                 self.pending.append(lambda: self._tell(Committed(effect.checkpoint)))
@@ -254,6 +264,10 @@ class Fleet:
                 self.ends = dict(self.processes)
 
     def _launch(self, name: str, incarnation: int) -> None:
+        self.processes.pop(name, None)
+        if name in self.broken:
+            self.pending.append(lambda: self._tell(Died(name, incarnation, "it does not start")))
+            return
         host = HostMachine(name, incarnation, endpoint=f"tcp://{name}", versions={})
         self.processes[name] = Process(host, {"parameters": [0] * SIZE, "gradient": [0] * SIZE})
         self.pending.append(lambda: self._tell(Launched(name, incarnation, "key", "here")))
@@ -300,8 +314,14 @@ class Fleet:
         )
 
     def parameters(self) -> dict[str, list[int]]:
-        """The parameters of every part in the end."""
-        return {name: process.vectors["parameters"] for name, process in self.ends.items()}
+        """The parameters of every part of the last view in the end."""
+        members = {name for r in self.views[-1].members for name in self.parts_of(r)}
+        return {
+            name: process.vectors["parameters"] for name, process in self.ends.items() if name in members
+        }
+
+    def parts_of(self, replica: int) -> list[str]:
+        return [part_name(replica, machine) for machine in range(self.machines)]
 
     def steps(self) -> list[range]:
         """The joined batches of the run, in order; they cover the examples of all epochs once."""
