@@ -19,8 +19,6 @@ from typing import ClassVar
 from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.program_trainer import ProgramTrainer
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Algorithm, Ring, Server, Tree
@@ -61,8 +59,6 @@ class AllReduce(Driver):
         "shards": "there are none, replicas keep the parameters; leave it out",
         "num_shards": "there are none, replicas keep the parameters; leave it out",
     }
-
-    shards: ClassVar[int] = 0  # type: ignore[misc]
 
     replicas: int = 1
     by: Algorithm = field(default=Ring())
@@ -111,6 +107,11 @@ class AllReduce(Driver):
             )
 
     @property
+    @override
+    def is_sharded(self) -> bool:
+        return self.shard_optimizer
+
+    @property
     def _algorithm(self) -> Algorithm:
         return Server(self.backup_workers) if self.backup_workers else self.by
 
@@ -127,16 +128,3 @@ class AllReduce(Driver):
             if own:
                 yield a.AllGather("parameters", by=by)
             yield a.SafePoint()
-
-    @override
-    def trainers(self, job: Job, epochs: int) -> tuple[AllReduceTrainer, ...]:
-        sharded = self.shard_optimizer
-        return (AllReduceTrainer(job, self, epochs=epochs, optimizer=self.optimizer, sharded=sharded),)
-
-
-class AllReduceTrainer(ProgramTrainer):
-    """One run of a job by all-reduce."""
-
-    name = "AllReduce"
-    terms = "durability: a replica's failure costs the step under way, and with a sharded optimizer those "
-    terms += "since the last checkpoint"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from partita.engine.drivers.program_trainer import ProgramTrainer
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.views import Member, Outline
 from partita.layers.arguments import Arguments
@@ -21,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class Driver(Arguments):
-    """Settings of a driver, for `train`."""
+    """Settings of a driver, for `train`: a frozen dataclass.
+
+    A driver whose replicas run a program has the fields `replicas` and `optimizer`, and the method `replica`.
+    """
 
     replicas: int
-    shards: int
+    shards: int = 0
+    optimizer: Optimizer
     elastic: tuple[int, int] | None = None
 
     ends: ClassVar[str] = ""
@@ -57,6 +63,11 @@ class Driver(Arguments):
     def least(self) -> int | None:
         """The replicas with which a run begins and goes on; None: all of them."""
         return None if self.elastic is None else self.elastic[0]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether no replica has the whole state: then a death leads back to the last checkpoint."""
+        return False
 
     def _check_elastic(self) -> None:
         """Checks `elastic`, and sets `replicas` to the most. Raises ValueError."""
@@ -100,4 +111,4 @@ class Driver(Arguments):
         Raises:
             ValueError: the settings do not fit the job.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no trainer; define trainers()")
+        return (ProgramTrainer(job, self, epochs=epochs, optimizer=self.optimizer),)

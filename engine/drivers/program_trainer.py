@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Start, Trainer
 from partita.engine.parameters.optimizers import Optimizer
@@ -17,25 +16,23 @@ from partita.engine.protocol.views import Outline
 from partita.engine.runtime.joint_sampler import JointSampler
 from partita.engine.runtime.program_part import ProgramPartTask
 
+if TYPE_CHECKING:
+    from partita.engine.drivers.driver import Driver
+
+_WHOLE: Final = "durability: replicas (the failure of one costs the step under way)"
+_SHARDED: Final = "durability: checkpoint (a replica's failure costs the steps since the last one)"
+
 
 class ProgramTrainer(Trainer):
-    """One run of a job. A subclass has the driver's `name` and `terms`.
+    """One run of a job.
 
     Attributes:
         driver: its two programs.
         optimizer: of the updates.
-        sharded: whether each replica has only its own ranges of the optimizer's state.
     """
 
     def __init__(
-        self,
-        job: Job,
-        driver: Driver,
-        *,
-        epochs: int,
-        optimizer: Optimizer,
-        sharded: bool = False,
-        alone: bool = True,
+        self, job: Job, driver: Driver, *, epochs: int, optimizer: Optimizer, alone: bool = True
     ) -> None:
         """Plans the steps of some epochs, which all replicas do together; see `Trainer`."""
         sampler = JointSampler(examples=job.examples, batch=job.plan.batch, seed=job.seed)
@@ -49,9 +46,10 @@ class ProgramTrainer(Trainer):
             least=driver.least,
             alone=alone,
         )
+        self.name = type(driver).__name__
+        self.terms = _SHARDED if driver.is_sharded else _WHOLE
         self.driver: Final = driver
         self.optimizer: Final = optimizer
-        self.sharded: Final = sharded
         self._epochs: Final = epochs
 
     @property
@@ -71,7 +69,7 @@ class ProgramTrainer(Trainer):
             Outline(self._epochs, job.examples, job.plan.batch, driver.replicas),
             self.topology,
             done=min(self.done),
-            sharded=self.sharded,
+            sharded=driver.is_sharded,
             settings=settings,
         )
 

@@ -72,10 +72,10 @@ class Trainer(ABC):
         least: replicas with which the run begins and goes on; None: all of them.
     """
 
-    name: ClassVar[str]
+    name: str
     """The driver's name in messages."""
 
-    terms: ClassVar[str]
+    terms: str
     """The possible cost of a failure, announced when the run starts."""
 
     unit: ClassVar[str] = "step"

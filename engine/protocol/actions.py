@@ -19,10 +19,14 @@ from typing import Any, TypeAlias
 class Compute:
     """Compute the gradient of this step's minibatch into the vector "gradient". Result: None.
 
-    The gradient is this replica's share of the mean over the examples of all replicas of the view.
+    Args:
+        step: the one that `me.steps()` has yielded.
+        alone: the gradient is the mean over this replica's examples; else its share of the mean over those of
+            all replicas of the view, so that their sum is that mean.
     """
 
     step: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,8 +337,8 @@ class ReplicaProgram(RoleMachine):
                 "exchange of a step, only Apply may come before SafePoint"
             )
         match action:
-            case a.Compute(step=step):
-                self._compute(step)
+            case a.Compute():
+                self._compute(action)
                 self._waiting, self._in_step = action, False
             case a.AllReduce() | a.ReduceScatter() | a.AllGather():
                 self._waiting, self._in_step = action, True
@@ -357,15 +357,16 @@ class ReplicaProgram(RoleMachine):
             case _:
                 raise RuntimeError(f"the driver's program yields {action}, and its replicas have no shards")
 
-    def _compute(self, step: int) -> None:
-        member = self._member
+    def _compute(self, action: a.Compute) -> None:
+        member, step = self._member, action.step
         assert member is not None
         if step != member.step or member.reached[0] == step:
             raise RuntimeError(
                 f"the driver's program computes step {step}, and {member.step} is under way; compute each "
                 "step of me.steps() once, in its turn"
             )
-        self._out.append(RunStep(self._number, step, member.position, member.rank, member.replicas))
+        place = member.position, member.rank, member.replicas
+        self._out.append(RunStep(self._number, step, *place, action.alone))
         self._number += 1
 
     def _step_done(self, done: StepDone) -> None:

@@ -33,14 +33,15 @@ class RestartSteps:
 class RunStep:
     """Effect: compute a step, as soon as the part's receivers keep up; `StepDone` reports its end.
 
-    Afterwards "gradient" holds this replica's share of the gradient of the mean over the joined batch, zeros
-    where it has no example.
+    Afterwards "gradient" holds this replica's share of the gradient of the mean over the joined batch, or see
+    `alone`; zeros where it has no example.
 
     Args:
         number: of the step among those that the parts of this replica compute.
         step: of the run; what random numbers and schedules go by.
         position: of the joined batch: examples before it.
         rank, replicas: of the replica in its view.
+        alone: the gradient is the mean over the examples of this replica.
     """
 
     number: int
@@ -48,6 +49,7 @@ class RunStep:
     position: int
     rank: int
     replicas: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,11 @@ class Member:
             self._inside = False
 
     @property
+    def is_last(self) -> bool:
+        """Whether no step follows the one under way."""
+        return self.reached[1] >= self._until
+
+    @property
     def reached(self) -> tuple[int, int]:
         """The step and the position to go on from when the step under way is done."""
         if not self._inside:

@@ -71,13 +71,14 @@ class JointFeed(Feed):
         self._examples, self._sampler = examples, sampler
         self._chosen: Array = np.zeros(0, np.int64)
 
-    def choose(self, position: int, *, rank: int, replicas: int) -> None:
+    def choose(self, position: int, *, rank: int, replicas: int, alone: bool = False) -> None:
         """Chooses the replica's share of the step at a position. Padding is examples that count for nothing.
 
-        A replica without a share computes a gradient of zeros.
+        A replica without a share computes a gradient of zeros. `alone`: gradients are the mean of the share.
         """
         share = self._sampler.indices(position, rank=rank, replicas=replicas)
-        self.count, self.mean_over = len(share), self._sampler.total(position, replicas)
+        self.count = len(share)
+        self.mean_over = max(len(share), 1) if alone else self._sampler.total(position, replicas)
         padded = share if len(share) else np.zeros(1, np.int64)
         self._chosen = np.resize(padded, self._sampler.batch)
 

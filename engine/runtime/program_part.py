@@ -174,7 +174,7 @@ class ProgramPart(Body):
             return
         self._next, self._step = None, step
         self._computations.metrics.clear()
-        self._feed.choose(step.position, rank=step.rank, replicas=step.replicas)
+        self._feed.choose(step.position, rank=step.rank, replicas=step.replicas, alone=step.alone)
         self._player.begin(step.number)
 
     def _ended(self, over: PlayedStep, now: float) -> StepDone | None:

@@ -316,9 +316,7 @@ class Fleet:
     def parameters(self) -> dict[str, list[int]]:
         """The parameters of every part of the last view in the end."""
         members = {name for r in self.views[-1].members for name in self.parts_of(r)}
-        return {
-            name: process.vectors["parameters"] for name, process in self.ends.items() if name in members
-        }
+        return {name: process.vectors["parameters"] for name, process in self.ends.items() if name in members}
 
     def parts_of(self, replica: int) -> list[str]:
         return [part_name(replica, machine) for machine in range(self.machines)]
