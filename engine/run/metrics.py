@@ -30,7 +30,8 @@ class TrainingProgress:
         accuracy: likewise; NaN for losses without classes.
         examples_per_s: since the entry before.
         staleness: mean over all pushes so far: pushes that others had applied in between, plus updates by
-            which a gradient is late where minibatches overlap.
+            which a gradient is late where minibatches overlap; NaN before the first push, and where replicas
+            push nothing.
     """
 
     seconds: float
@@ -48,10 +49,8 @@ class TrainingProgress:
 
     def __str__(self) -> str:
         accuracy = "" if math.isnan(self.accuracy) else f"accuracy {self.accuracy:.3f}  "
-        return (
-            f"loss {self.loss:.4f}  {accuracy}{self.examples_per_s:,.0f} examples/s  "
-            f"staleness {self.staleness:.2f}"
-        )
+        staleness = "" if math.isnan(self.staleness) else f"  staleness {self.staleness:.2f}"
+        return f"loss {self.loss:.4f}  {accuracy}{self.examples_per_s:,.0f} examples/s{staleness}"
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ class Metrics:
         return {
             "loss": sums["loss"] / sums["examples"],
             "accuracy": sums["correct"] / answers if answers else math.nan,
-            "staleness": counted["staleness"] / counted["pushes"] if counted["pushes"] else 0.0,
+            "staleness": counted["staleness"] / counted["pushes"] if counted["pushes"] else math.nan,
         }
 
     def latest(self) -> TrainingProgress | Iteration | None:
