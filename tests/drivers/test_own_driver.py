@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adagrad, AllReduce, Optimizer, Ring, Run, Tree, evaluate, train
+from partita.engine import SGD, Adagrad, AllReduce, Optimizer, Ring, Run, RunFailed, Tree, evaluate, train
 from partita.engine.drivers import Driver
 from partita.engine.protocol.actions import AllReduce as Sum
 from partita.engine.protocol.actions import Apply, Checkpoint, Compute, Plan, Program, SafePoint, Work
@@ -92,3 +92,29 @@ def test_local_steps_learn_with_fewer_exchanges(on_threads: list[WatchedThreads]
     counters = on_threads[0].boxes["part 0.0"].counters
     steps = run.steps[0]
     assert counters.sent_of("FinalChunk").messages == steps // 4
+
+
+@dataclass(frozen=True)
+class Faulty(Synchronous):
+    """Divides by zero at the third step."""
+
+    def replica(self, me: Member) -> Program:
+        for step in me.steps():
+            yield Compute(step // (2 - step))
+            yield SafePoint()
+
+
+def test_an_error_in_a_drivers_program_is_shown_with_its_lines(on_threads: list[WatchedThreads]) -> None:
+    with pytest.raises(RunFailed, match="ZeroDivisionError") as failure:
+        train(plan_of(2), toy.data(), driver=Faulty(replicas=2), epochs=3, show="nothing")
+    assert "test_own_driver.py" in "".join(failure.value.__notes__)
+
+
+def test_a_driver_without_a_program_says_what_it_lacks(on_threads: list[WatchedThreads]) -> None:
+    @dataclass(frozen=True)
+    class Nothing(Driver):
+        replicas: int = 1
+        optimizer: Optimizer = field(default=SGD(0.05))
+
+    with pytest.raises(RunFailed, match="Nothing has no program for replicas"):
+        train(plan_of(1), toy.data(), driver=Nothing(), epochs=1, show="nothing")
