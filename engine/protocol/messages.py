@@ -320,11 +320,15 @@ class Saved(_Message, frozen=True, tag=True):
 
 
 class SaveFailed(_Message, frozen=True, tag=True):
-    """The shard's file of this checkpoint could not be written. Files of other checkpoints still may."""
+    """The shard's file of this checkpoint could not be written. Files of other checkpoints still may.
+
+    `late`: a part has passed the step that the checkpoint is of; a later one can be asked for at once.
+    """
 
     checkpoint: Count
     incarnation: Count
     reason: str
+    late: bool = False
 
 
 class SaveProgress(_Message, frozen=True, tag=True):

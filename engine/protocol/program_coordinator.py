@@ -30,6 +30,7 @@ from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
 from partita.engine.protocol.names import Topology
+from partita.engine.protocol.program_reports import LATEST_REPORT_S
 from partita.engine.protocol.view_change import ViewChange
 from partita.engine.protocol.views import JoinedBatches, Outline
 
@@ -302,10 +303,10 @@ class ProgramCoordinator(Coordinator):
         view = self._view
         if view is None or self._change is not None or self._wants_view:
             return []
-        ahead = math.ceil(self._pace.per_s * AHEAD_S) + 1
+        ahead_s = min(now - self._pace.at, LATEST_REPORT_S) + AHEAD_S * (1 << min(self._missed, 8))
         step = self._last_step
         if not self._is_complete:
-            step = min(step, max(self._pace.step, view.step) + (ahead << min(self._missed, 8)))
+            step = min(step, max(self._pace.step, view.step) + math.ceil(self._pace.per_s * ahead_s) + 1)
         self._round_step = step
         members = view.members if self._sharded else view.members[:1]
         self._writers = tuple(part for r in members for part in self._registry.replicas[r].parts)
@@ -321,9 +322,18 @@ class ProgramCoordinator(Coordinator):
         return [] if self._checkpoints.round is not None else self._begin_round(now)
 
     @override
-    def _fail_round(self, reason: str, now: float) -> list[CoordinatorEffect]:
+    def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        if isinstance(message, m.SaveFailed) and message.late:
+            return self._postpone(host, message, now)
+        return super()._handle(host, message, now)
+
+    def _postpone(self, host: HostRecord, late: m.SaveFailed, now: float) -> list[CoordinatorEffect]:
+        """Chooses a later step: a part was faster than its reports."""
+        if self._checkpoints.of_round(host.name, late) is None:
+            return []
         self._missed += 1
-        return super()._fail_round(reason, now)
+        self._checkpoints.round = None
+        return self._begin_round(now)
 
     @override
     def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:

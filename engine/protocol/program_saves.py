@@ -27,7 +27,7 @@ class Saves:
         if step is None or step <= save.step:
             return []
         reason = f"it has done step {step} already, and was asked for the state after {save.step}"
-        return self._fail(reason)
+        return self._fail(reason, late=True)
 
     def at(self, step: int) -> list[Any]:
         """Returns the effects of a state after so many steps."""
@@ -35,7 +35,8 @@ class Saves:
         if asked is None or self._writes or self._answer is not None or step < asked.step:
             return []
         if step > asked.step:  # the state came from another replica
-            return self._fail(f"it has the state after step {step}, and not the one after {asked.step}")
+            reason = f"it has the state after step {step}, and not the one after {asked.step}"
+            return self._fail(reason, late=True)
         self._writes = True
         return [Persist(asked.checkpoint, self._incarnation, step, step)]
 
@@ -49,7 +50,7 @@ class Saves:
         self._answer = Saved(asked.checkpoint, self._incarnation, event.version, event.file, event.sha256)
         return [Send(COORDINATOR, self._answer)]
 
-    def _fail(self, reason: str) -> list[Any]:
+    def _fail(self, reason: str, *, late: bool = False) -> list[Any]:
         assert self._asked is not None
-        self._answer = SaveFailed(self._asked.checkpoint, self._incarnation, reason)
+        self._answer = SaveFailed(self._asked.checkpoint, self._incarnation, reason, late)
         return [Send(COORDINATOR, self._answer)]
