@@ -11,7 +11,6 @@ driver that is a program. `python -m partita.engine.testing --schedules 10000` p
 """
 
 from partita.engine.testing.invariants import Outcome
-from partita.engine.testing.planting import Fault
-from partita.engine.testing.program import play
+from partita.engine.testing.planting import Fault, play
 
 __all__ = ["Fault", "Outcome", "play"]

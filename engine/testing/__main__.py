@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from partita.engine.testing import downpour, sandblaster
 from partita.engine.testing.invariants import Outcome
+from partita.engine.testing.program.drawn import play_all_reduce
 
 
 class Player(Protocol):
@@ -23,7 +24,11 @@ class Player(Protocol):
         ...
 
 
-PLAYERS: Final[dict[str, Player]] = {"downpour": downpour.play, "sandblaster": sandblaster.play}
+PLAYERS: Final[dict[str, Player]] = {
+    "downpour": downpour.play,
+    "sandblaster": sandblaster.play,
+    "all_reduce": play_all_reduce,
+}
 CHUNK: Final = 200
 """Schedules that a process plays at a time."""
 

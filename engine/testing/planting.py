@@ -1,13 +1,16 @@
-"""Faults that are planted in a machine to see that they are caught: a simulator that finds nothing proves
-nothing. A fault replaces one method of a class for as long as it is switched on.
+"""Plays a user's driver, and plants faults to see that they are caught: a simulator that finds nothing
+proves nothing. A fault replaces one method of a class for as long as it is switched on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from partita.engine.testing.invariants import Outcome
+from partita.engine.testing.program.schedule import ProgramSchedule
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,24 @@ class Fault:
                 delattr(self.owner, self.method)
             else:
                 setattr(self.owner, self.method, real)
+
+
+def play(driver: Any, seed: int, *, faults: Iterable[Fault] = (), keep_all: bool = False) -> Outcome:
+    """Plays a driver's programs in the schedule of a seed, in the real machines of coordinator and replicas.
+
+    The same seed gives the same outcome and trace, in any process. Not from several threads at once.
+
+    Args:
+        driver: has the programs `coordinator(run)` and `replica(me)`, and `replicas`, as every `Driver`; with
+            None replicas the seed draws how many.
+        seed: any integer; it draws the hosts, the network, and what goes wrong.
+        faults: that are planted meanwhile.
+        keep_all: whether the trace is the whole history, not the last events before a violation.
+
+    Returns:
+        The outcome; its `violation` names the invariant that is broken, and "program" what no driver may do.
+    """
+    with ExitStack() as planted:
+        for fault in faults:
+            planted.enter_context(fault.planted())
+        return ProgramSchedule(driver, seed, keep_all=keep_all).play(seed)

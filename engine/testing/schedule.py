@@ -240,6 +240,8 @@ class Schedule(ABC):
             violation = str(error)
         except (AssertionError, LookupError, ValueError) as error:  # a machine's own, or of what it asks for
             violation = f"validate: {type(error).__name__} {error}"
+        except RuntimeError as error:  # a driver's program does what no driver may
+            violation = f"program: {error}"
         keeps = violation is not None or world.history.maxlen is None
         trace = world.trace() if keeps else ()
         return Outcome(seed, violation, type(self.ending).__name__, world.events, world.now, trace)

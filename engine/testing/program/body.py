@@ -57,9 +57,11 @@ class PartBody(SimulatedBody):
         self._reached: int | None = None
 
     @property
-    def state(self) -> tuple[tuple[float, ...], ...]:
-        """The vectors of the state as they are now."""
-        return tuple(tuple(self.vectors[name]) for name in STATE)
+    def state(self) -> tuple[tuple[float | None, ...], ...]:
+        """The vectors of the state as they are now; None: numbers of the optimizer that others have."""
+        parameters, momentum = (self.vectors[name] for name in STATE)
+        own = {i for span in self.own for i in range(span.start, span.stop)}
+        return tuple(parameters), tuple(n if i in own else None for i, n in enumerate(momentum))
 
     @override
     def carry_out(self, effect: Any, event: Any) -> Any:
@@ -144,10 +146,7 @@ class PartBody(SimulatedBody):
         self.host.result(0.2 * self.schedule.scenario.step_s * self.host.world.random.random(), Applied())
 
     def _persist(self, order: Persist) -> None:
-        """Writes the ranges of the state that the part updates, as they are now."""
-        state = self.state
-        contents = {
-            (span.start, span.stop): tuple(vector[span.start : span.stop] for vector in state)
-            for span in self.own
-        }
+        """Writes the numbers of the state that the part updates, as they are now, by place."""
+        numbers = enumerate(zip(*self.state, strict=True))
+        contents = {place: both for place, both in numbers if None not in both}
         self.write(self.schedule, order, contents)

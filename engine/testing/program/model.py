@@ -7,7 +7,7 @@ first replica that reaches it, and compared with the reference; every other one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from partita.engine.protocol.messages import View
 from partita.engine.protocol.names import part_indices
@@ -15,7 +15,12 @@ from partita.engine.protocol.program_effects import STEPS_OF_A_VIEW, RunStep
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.testing.invariants import ProcessId, Writers, require
 from partita.engine.testing.program.lockstep import State
-from partita.engine.testing.program.regression import Vector
+
+Known: TypeAlias = tuple[tuple[float | None, ...], ...]
+"""The vectors of a part's state, as far as it has them."""
+
+NextState: TypeAlias = Callable[[View, State], State]
+"""The state after a step of a view, from the state before it."""
 
 ROUNDING: Final = 1e-9
 """Largest difference to the reference: sums may be taken in another order there."""
@@ -31,17 +36,29 @@ class ProgramModel:
     def __init__(
         self,
         start: State,
+        places: Sequence[Sequence[int]],
         *,
-        step: int,
-        position: int,
         batches: JoinedBatches,
-        next_state: Callable[[View, State], State],
+        next_state: NextState | None,
         writers: Writers,
     ) -> None:
-        """A model of a run that has done `step` steps, over the examples before `position`."""
-        self.positions: dict[int, int] = {step: position}
-        self._states: dict[int, dict[int, tuple[Vector, ...]]] = {step: dict(enumerate(start))}
-        self._machines: Final = len(start)
+        """A model of a run that begins.
+
+        Args:
+            start: its state.
+            places: by machine, the place of each of its numbers among those of all machines.
+            batches: of the run.
+            next_state: the reference; None: sums leave out whoever comes last, and only bits are compared.
+            writers: the processes that may act.
+        """
+        self.positions: dict[int, int] = {0: 0}
+        size = 1 + max(place for machine in places for place in machine)
+        self._places: Final = places
+        self._states: dict[int, list[list[float | None]]] = {0: [[None] * size for _ in start[0]]}
+        for machine, vectors in zip(places, start, strict=True):
+            for whole, vector in zip(self._states[0], vectors, strict=True):
+                for place, number in zip(machine, vector, strict=True):
+                    whole[place] = number
         self._batches: Final = batches
         self._next_state: Final = next_state
         self._writers: Final = writers
@@ -119,64 +136,68 @@ class ProgramModel:
         member = self._members[view].get(name)
         require(member == incarnation, "V4", part, "takes numbers of", payload.sender, "in view", view)
 
-    def reaches(self, part: ProcessId, machine: int, step: int, state: tuple[Vector, ...]) -> None:
+    def reaches(self, part: ProcessId, machine: int, step: int, state: Known) -> None:
         """Requires the same bits in all replicas after a step (R1), near the reference's (R2)."""
         if not self._writers.is_current(part):
             return
         self._at[part] = step
         if step not in self._states:
             self._settle_step(step)
-        states = self._states[step]
-        if machine not in states:
-            states[machine] = state
-            if len(states) == self._machines:
-                self._compare(step)
-            return
-        held = states[machine]
-        require(held == state, "R1", part, "has", state, "after step", step, "and others have", held)
+        known = self._states[step]
+        whole = not any(None in vector for vector in known)
+        for vector, numbers in zip(known, state, strict=True):
+            for place, number in zip(self._places[machine], numbers, strict=True):
+                if number is not None:
+                    held = vector[place]
+                    same = held is None or held == number
+                    require(same, "R1", part, "has", number, "at", place, "after step", step, "not", held)
+                    vector[place] = number
+        if not whole and self._next_state is not None and not any(None in vector for vector in known):
+            self._compare(step, self._next_state)
 
     def _settle_step(self, step: int) -> None:
-        """Adds the examples of a step whose sum is complete: each share must have been computed."""
+        """Adds the examples of a step whose sum is complete: each share must have been computed (W2)."""
         require(step - 1 in self._running, "W2", "step", step - 1, "ends, and was never computed")
         number, replicas = self._running[step - 1]
-        members, done = self._views[number].members, self._done.get((number, step - 1), set())
-        missing = set(members) - done
-        require(not missing, "W2", "step", step - 1, "ends without the examples of replicas", missing)
+        if self._next_state is not None:
+            missing = set(self._views[number].members) - self._done.get((number, step - 1), set())
+            require(not missing, "W2", "step", step - 1, "ends without the examples of replicas", missing)
         self.positions[step] = self._batches.after(self.positions[step - 1], replicas)
-        self._states[step] = {}
+        self._states[step] = [[None] * len(vector) for vector in self._states[step - 1]]
 
-    def _compare(self, step: int) -> None:
-        before = self._states[step - 1]
+    def _compare(self, step: int, next_state: NextState) -> None:
         number, _ = self._running[step - 1]
-        published = self._views[number]
-        view = View(
-            number,
-            published.members,
-            0,
-            step - 1,
-            self.positions[step - 1],
-            published.until,
-        )
-        expected = self._next_state(view, tuple(before[m] for m in range(self._machines)))
-        for machine, state in self._states[step].items():
+        view = self._views[number]
+        before = View(number, view.members, 0, step - 1, self.positions[step - 1], view.until)
+        expected = next_state(before, self.state(step - 1))
+        for held, wanted in zip(self.state(step), expected, strict=True):
             near = all(
                 abs(one - other) <= ROUNDING * (1 + abs(other))
-                for held, wanted in zip(state, expected[machine], strict=True)
-                for one, other in zip(held, wanted, strict=True)
+                for mine, theirs in zip(held, wanted, strict=True)
+                for one, other in zip(mine, theirs, strict=True)
             )
-            require(
-                near, "R2", "machine", machine, "holds", state, "after step", step, "not", expected[machine]
-            )
+            require(near, "R2", "a machine has", held, "after step", step, "and should have", wanted)
+
+    def state(self, step: int) -> State:
+        """The state after a step, by machine."""
+        vectors: Any = self._states[step]
+        return tuple(
+            tuple(tuple(vector[place] for place in places) for vector in vectors) for places in self._places
+        )
 
     # Files, and the end.
 
-    def holds(self, machine: int, step: int, contents: Mapping[tuple[int, int], Sequence[Vector]]) -> None:
-        """Requires that a file holds the state after a step (I5)."""
-        require(step in self._states, "I5", "a file of step", step, "which is not done")
-        state = self._states[step][machine]
-        for (start, stop), vectors in contents.items():
-            wanted = tuple(vector[start:stop] for vector in state)
-            require(tuple(vectors) == wanted, "I5", "machine", machine, "wrote", vectors, "and had", wanted)
+    def commits(self, step: int, files: Sequence[tuple[int, Mapping[int, Sequence[float]]]]) -> None:
+        """Requires that files (machine, its numbers by place) hold the state after a step, all of it (I5)."""
+        require(step in self._states, "I5", "a checkpoint of step", step, "which is not done")
+        known, covered = self._states[step], set[int]()
+        for machine, contents in files:
+            for i, numbers in contents.items():
+                place = self._places[machine][i]
+                wanted = [vector[place] for vector in known]
+                require([*numbers] == wanted, "I5", "a file has", numbers, "at", place, "not", wanted)
+                covered.add(place)
+        require(len(covered) == len(known[0]), "I5", "a checkpoint holds only", covered, "of", len(known[0]))
 
     def ends(self, position: int) -> None:
         """Requires that every example of every epoch was done (W1)."""

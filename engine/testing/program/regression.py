@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
+T = TypeVar("T")
 Vector: TypeAlias = tuple[float, ...]
 
 STATE: Final = ("parameters", "momentum")
@@ -38,7 +39,12 @@ class Regression:
         ]
         self._known: dict[tuple[tuple[Vector, ...], int, int, int], list[list[float]]] = {}
 
-    def _cut(self, whole: Sequence[float]) -> list[list[float]]:
+    @property
+    def places(self) -> list[list[int]]:
+        """By machine, the place of each of its numbers among those of all machines."""
+        return self._cut(range(sum(self.own) + self.shared))
+
+    def _cut(self, whole: Sequence[T]) -> list[list[T]]:
         """The vectors of the machines, each with the shared numbers at its end."""
         shared, start, parts = list(whole[sum(self.own) :]), 0, []
         for size in self.own:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
 from typing_extensions import override
 
-from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
+from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.messages import Message, View
 from partita.engine.protocol.names import Topology, part_indices
@@ -27,14 +27,6 @@ from partita.engine.testing.schedule import CoordinatorHost, Schedule
 from partita.engine.testing.world import World
 
 RETRY_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """The machines that are played: the real ones, or ones with a planted fault."""
-
-    coordinator: type[ProgramCoordinator] = ProgramCoordinator
-    part: type[ReplicaProgram] = ReplicaProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +111,9 @@ class ProgramSchedule(Schedule):
         "pause the coordinator",
     )
 
-    def __init__(self, driver: Any, seed: int, machines: Machines, *, keep_all: bool) -> None:
+    def __init__(self, driver: Any, seed: int, *, keep_all: bool = False) -> None:
         world = World(seed, keep_all=keep_all)
-        self.driver, self.machines = driver, machines
+        self.driver = driver
         self.scenario = scenario = draw(world.random, driver.replicas)
         super().__init__(world, scenario.environment)
         topology = self.environment.topology
@@ -131,16 +123,34 @@ class ProgramSchedule(Schedule):
         self.coordinator = ProgramCoordinatorHost(self)
         self.model = ProgramModel(
             self._start,
-            step=0,
-            position=0,
+            self.function.places,
             batches=self.batches,
-            next_state=self._next_state,
+            next_state=None if getattr(driver, "backup_workers", 0) else self._next_state,
             writers=self.coordinator.writers,
         )
-        outline = Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas)
-        self.coordinator.machine = machines.coordinator(
-            driver.coordinator, outline, topology, settings=RunSettings(timeouts=self.timeouts())
+        self.coordinator.machine = ProgramCoordinator(
+            driver.coordinator,
+            Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas),
+            topology,
+            sharded=getattr(driver, "shard_optimizer", False),
+            settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
+
+    @property
+    def least(self) -> int | None:
+        """With how many replicas the run goes on; None: with all of them."""
+        elastic: tuple[int, int] | None = getattr(self.driver, "elastic", None)
+        return None if elastic is None else elastic[0]
+
+    @override
+    def timeouts(self) -> Timeouts:
+        timeouts = super().timeouts()
+        return timeouts if self.least is None else replace(timeouts, deaths=2, wave_s=3.0)
+
+    @override
+    def check_failure(self, ending: AbortRun) -> None:
+        if self.least is None or "times without getting any further" not in ending.reason:
+            super().check_failure(ending)
 
     @property
     def _start(self) -> State:
@@ -171,23 +181,19 @@ class ProgramSchedule(Schedule):
             state=STATE,
             step=step,
         )
-        body.machine = self.machines.part(self.driver.replica, seat, self.batches, retry_s=RETRY_S)
+        body.machine = ReplicaProgram(self.driver.replica, seat, self.batches, retry_s=RETRY_S)
         return body.machine, body
 
     def _state_of(self, machine: int, checkpoint: int | None) -> tuple[int, tuple[Any, ...]]:
         """The steps and the state of a machine in a committed checkpoint; None: at the start."""
         if checkpoint is None:
             return 0, self._start[machine]
-        entries = self.disk.manifests[checkpoint].entries
-        files = [
-            self.disk.committed(entry.shard, checkpoint) for entry in entries if _machine(entry) == machine
-        ]
-        vectors = [[0.0] * len(self.function.start[machine]) for _ in STATE]
-        for file in files:
-            for (start, stop), held in file.contents.items():
-                for vector, numbers in zip(vectors, held, strict=True):
-                    vector[start:stop] = numbers
-        return files[0].version, tuple(map(tuple, vectors))
+        whole, places, step = {}, self.function.places, 0
+        for entry in self.disk.manifests[checkpoint].entries:
+            file = self.disk.committed(entry.shard, checkpoint)
+            whole |= {places[_machine(entry)][i]: numbers for i, numbers in file.contents.items()}
+            step = file.version
+        return step, tuple(zip(*(whole[place] for place in places[machine]), strict=True)) or ((), ())
 
     @override
     def files_of(self, order: Commit) -> tuple[str, ...]:
@@ -200,16 +206,8 @@ class ProgramSchedule(Schedule):
         """Requires that the files hold one state, and all of it (I5)."""
         steps = {entry.version for entry in order.entries}
         require(len(steps) == 1, "I5", order, "holds states after different steps", steps)
-        covered = [set[int]() for _ in self.function.start]
-        for entry in order.entries:
-            contents = self.disk.files[entry.file].contents
-            self.model.holds(_machine(entry), entry.version, contents)
-            for start, stop in contents:
-                covered[_machine(entry)] |= set(range(start, stop))
-        whole = all(
-            len(found) == len(start) for found, start in zip(covered, self.function.start, strict=True)
-        )
-        require(whole, "I5", order, "does not hold the whole state")
+        files = [(_machine(entry), self.disk.files[entry.file].contents) for entry in order.entries]
+        self.model.commits(steps.pop(), files)
 
     @override
     def check_end(self, ending: EndRun) -> None:

@@ -1,0 +1,28 @@
+"""The third driver of the command: `AllReduce` with the settings that a seed draws."""
+
+from __future__ import annotations
+
+from random import Random
+
+from partita.engine.drivers.all_reduce import AllReduce
+from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
+from partita.engine.testing.invariants import Outcome
+from partita.engine.testing.program.schedule import ProgramSchedule
+
+
+def play_all_reduce(seed: int, *, keep_all: bool = False) -> Outcome:
+    """Plays the schedule of a seed, in which any setting of the driver may come."""
+    return ProgramSchedule(_draw(Random(seed)), seed, keep_all=keep_all).play(seed)
+
+
+def _draw(random: Random) -> AllReduce:
+    replicas = random.choice((1, 2, 2, 3, 4))
+    kind = random.choice(("plain", "plain", "sharded", "backup", "elastic", "elastic"))
+    by = random.choice((Ring(), Tree(), Hierarchical(), Server()))
+    if kind == "sharded":
+        return AllReduce(replicas=replicas, shard_optimizer=True)
+    if kind == "backup" and replicas > 1:
+        return AllReduce(replicas=replicas, by=Server(), backup_workers=1)
+    if kind == "elastic":
+        return AllReduce(elastic=(random.randint(1, replicas), replicas), by=by)
+    return AllReduce(replicas=replicas, by=by)
