@@ -188,7 +188,8 @@ class ProgramSchedule(Schedule):
         """The steps and the state of a machine in a committed checkpoint; None: at the start."""
         if checkpoint is None:
             return 0, self._start[machine]
-        whole, places, step = {}, self.function.places, 0
+        whole: dict[int, Any] = {}
+        places, step = self.function.places, 0
         for entry in self.disk.manifests[checkpoint].entries:
             file = self.disk.committed(entry.shard, checkpoint)
             whole |= {places[_machine(entry)][i]: numbers for i, numbers in file.contents.items()}
