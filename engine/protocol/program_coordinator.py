@@ -338,6 +338,7 @@ class ProgramCoordinator(Coordinator):
     @override
     def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
         self._missed = 0
+        self._pace.step = max(self._pace.step, self._round_step)
         effects = super()._committed(checkpoint, now)
         waited_for = isinstance(self._action, Checkpoint) and self._round_step == self._last_step
         if self.phase is Phase.RUNNING and waited_for and self._is_complete:

@@ -141,6 +141,7 @@ class Fleet:
         shared: bool = False,
         least: int | None = None,
         sharded: bool = False,
+        resumed: Fleet | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.replica, self.loss, self.machines, self.shared = replica, loss, machines, shared
@@ -151,6 +152,7 @@ class Fleet:
             schedule,
             Outline(epochs, examples, batch, replicas),
             Topology(replicas, machines, 0),
+            done=resumed.commits[-1].steps[0] if resumed else 0,
             sharded=sharded,
             settings=RunSettings(
                 run="r", least=least, timeouts=timeouts or Timeouts(checkpoint_every_s=None)
@@ -160,11 +162,11 @@ class Fleet:
         self.pending: list[Callable[[], None]] = []
         self.broken: set[str] = set()  # hosts that cannot be started again
         self.computed: dict[int, range] = {}  # the examples of each step, when it was computed last
-        self.files: dict[tuple[str, int], tuple[int, list[int]]] = {}
+        self.files: dict[tuple[str, int], tuple[int, list[int]]] = dict(resumed.files) if resumed else {}
         self.refused: list[tuple[str, Refuse]] = []
         self.warnings: list[str] = []
         self.progress: list[Progress] = []
-        self.commits: list[Commit] = []
+        self.commits: list[Commit] = list(resumed.commits) if resumed else []
         self.views: list[m.View] = []
         self.end: EndRun | AbortRun | None = None
         self.ends: dict[str, Process] = {}
@@ -220,6 +222,11 @@ class Fleet:
                 self.pending.append(lambda: self._tell(event))
             elif target is not None:
                 self.pending.append(lambda: self.give(target, event))
+
+    def received(self, sender: str, message: Message, payload: tuple[int, ...] = ()) -> Received:
+        """A message as a part gets it."""
+        known = self.processes.get(sender)
+        return Received(sender, known.host.incarnation if known else 0, message, Numbers(payload))
 
     def later(self, process: Process, event: object) -> None:
         self.pending.append(lambda: self.give(process, event))
@@ -322,8 +329,10 @@ class Fleet:
         return [part_name(replica, machine) for machine in range(self.machines)]
 
     def steps(self) -> list[range]:
-        """The joined batches of the run, in order; they cover the examples of all epochs once."""
-        return [self.computed[step] for step in sorted(self.computed)]
+        """The joined batches of the run, in order, without those of views that were given up."""
+        roles = [process.host.role for process in self.ends.values()]
+        last = max((r.step or 0 for r in roles if isinstance(r, ReplicaProgram)), default=1 << 32)
+        return [self.computed[step] for step in sorted(self.computed) if step < last]
 
 
 def parts(replicas: int, machines: int) -> list[str]:

@@ -1,12 +1,35 @@
-"""A driver's program on the machines of parts and coordinator: steps, views, deaths, checkpoints."""
+"""A driver's program on the machines of parts and coordinator: steps, views, deaths, joins, checkpoints."""
 
 from __future__ import annotations
 
-from partita.engine.protocol.actions import AllReduce, Apply, Compute, Program, SafePoint
-from partita.engine.protocol.coordinator_effects import EndRun
-from partita.engine.protocol.exchange import Ring
-from partita.engine.protocol.views import Member
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.actions import (
+    AllGather,
+    AllReduce,
+    Apply,
+    Checkpoint,
+    Compute,
+    Plan,
+    Program,
+    ReduceScatter,
+    SafePoint,
+    Work,
+)
+from partita.engine.protocol.coordinator_effects import AbortRun, EndRun, Timeouts
+from partita.engine.protocol.exchange import Ring, Server, Tree
+from partita.engine.protocol.program import ReplicaProgram
+from partita.engine.protocol.views import Member, Outline
 from tests.protocol.fleet import Fleet, parts, reference
+
+TIMEOUTS = Timeouts(checkpoint_every_s=1.0, deaths=50, wave_s=3.0)
+SHAPES = st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (3, 2)])
+SEEDS = st.integers(0, 1 << 32)
 
 
 def all_reduce(me: Member) -> Program:
@@ -17,12 +40,13 @@ def all_reduce(me: Member) -> Program:
         yield SafePoint()
 
 
-def test_replicas_do_what_one_process_does_on_joined_batches() -> None:
-    fleet = Fleet(all_reduce, replicas=3).run()
-    assert isinstance(fleet.end, EndRun) and fleet.end.complete, fleet.end
-    steps = fleet.steps()
-    assert [example for step in steps for example in step] == list(range(fleet.total))
-    assert list(fleet.parameters().values()) == [reference(steps)] * 3
+def sharded(me: Member) -> Program:
+    for step in me.steps():
+        yield Compute(step)
+        yield ReduceScatter(by=Ring())
+        yield Apply("optimizer", own=True)
+        yield AllGather(by=Ring())
+        yield SafePoint()
 
 
 def check(fleet: Fleet, replicas: int, machines: int) -> None:
@@ -33,3 +57,222 @@ def check(fleet: Fleet, replicas: int, machines: int) -> None:
     found = fleet.parameters()
     assert set(found) <= set(parts(replicas, machines))
     assert found == dict.fromkeys(found, reference(steps)), steps
+
+
+def kill_some(fleet: Fleet, times: int, seed: int, *, for_good: float = 0.0) -> None:
+    """Kills parts at random times, some of which never start again, and plays on to the end."""
+    draw = random.Random(seed)
+    victims = list(fleet.processes)
+    for _ in range(times):
+        left = draw.randrange(50, 800)
+
+        def passed(_: Fleet) -> bool:
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        if fleet.run(until=passed).end is not None:
+            return
+        victim = draw.choice(victims)
+        if draw.random() < for_good:
+            fleet.broken.add(victim)
+        fleet.kill(victim)
+    fleet.run()
+
+
+# Steps.
+
+
+@pytest.mark.parametrize("by", [Ring(), Tree(), Server()], ids=repr)
+def test_replicas_do_what_one_process_does_on_joined_batches(by: object) -> None:
+    def program(me: Member) -> Program:
+        for step in me.steps():
+            yield Compute(step)
+            yield AllReduce(by=by)
+            yield Apply("optimizer")
+            yield SafePoint()
+
+    check(Fleet(program, replicas=3, machines=2).run(), 3, 2)
+
+
+def test_a_sharded_update_is_the_same_and_the_sums_are_halved() -> None:
+    check(Fleet(sharded, replicas=3, sharded=True).run(), 3, 1)
+
+
+def test_ranges_that_several_machines_hold_are_summed_over_all_of_them() -> None:
+    fleet = Fleet(all_reduce, replicas=2, machines=2, shared=True).run()
+    assert isinstance(fleet.end, EndRun) and fleet.end.complete, fleet.warnings
+    assert len({tuple(values[:2]) for values in fleet.parameters().values()}) == 1
+
+
+def test_a_mean_is_divided_once() -> None:
+    def program(me: Member) -> Program:
+        for step in me.steps():
+            yield Compute(step)
+            yield AllReduce(by=Ring())
+            yield Apply("optimizer")
+            yield AllReduce("parameters", by=Tree(), mean=True)
+            yield SafePoint()
+
+    check(Fleet(program, replicas=2).run(), 2, 1)
+
+
+def test_a_schedule_of_several_works_makes_a_checkpoint_in_between() -> None:
+    def schedule(run: Outline) -> Plan:
+        yield Work(epochs=1)
+        number = yield Checkpoint()
+        assert number == 1
+        yield Work(examples=7)
+        yield Work(epochs=run.epochs - 1, examples=-7)
+
+    fleet = Fleet(all_reduce, schedule=schedule).run()
+    check(fleet, 2, 1)
+    (version, values), (first, *_) = fleet.files["part 0.0", 1], fleet.commits
+    assert values == reference(fleet.steps()[:version]) and first.steps == (4, 4)
+    assert sum(len(step) for step in fleet.steps()[:version]) == 20
+
+
+# Deaths, lost messages, joins.
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=SHAPES, kills=st.integers(0, 3), loss=st.sampled_from([0.0, 0.02, 0.1]), seed=SEEDS)
+def test_deaths_and_lost_messages_change_no_number(
+    shape: tuple[int, int], kills: int, loss: float, seed: int
+) -> None:
+    """Also without a checkpoint: a replica that starts again gets the state of another one."""
+    replicas, machines = shape
+    fleet = Fleet(all_reduce, replicas=replicas, machines=machines, seed=seed, loss=loss, timeouts=TIMEOUTS)
+    kill_some(fleet, kills, seed)
+    check(fleet, replicas, machines)
+    assert loss or not fleet.refused, fleet.refused[:3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.sampled_from([(2, 1), (3, 1), (4, 1), (3, 2)]),
+    kills=st.integers(0, 3),
+    loss=st.sampled_from([0.0, 0.05]),
+    seed=SEEDS,
+)
+def test_replicas_join_and_leave_and_no_example_is_done_twice(
+    shape: tuple[int, int], kills: int, loss: float, seed: int
+) -> None:
+    replicas, machines = shape
+    timeouts = Timeouts(checkpoint_every_s=1.0, deaths=2, wave_s=3.0)
+    fleet = Fleet(
+        all_reduce,
+        replicas=replicas,
+        machines=machines,
+        epochs=3,
+        seed=seed,
+        loss=loss,
+        least=1,
+        timeouts=timeouts,
+    )
+    kill_some(fleet, kills, seed, for_good=0.4)
+    if isinstance(fleet.end, AbortRun):  # none of the replicas can start any more
+        assert len({name[:6] for name in fleet.broken}) == replicas, (fleet.end, fleet.broken)
+    else:
+        check(fleet, replicas, machines)
+
+
+def test_a_replica_that_joins_late_is_in_the_next_view_and_has_the_state_of_others() -> None:
+    fleet = Fleet(all_reduce, replicas=3, epochs=6, least=2, timeouts=Timeouts(checkpoint_every_s=None))
+    late = fleet.processes.pop("part 2.0")
+    fleet.run(until=lambda fleet: len(fleet.computed) > 6)
+    assert {view.members for view in fleet.views} == {(0, 1)}
+    fleet.processes["part 2.0"] = late
+    check(fleet.run(), 3, 1)
+    last = fleet.views[-1]
+    assert last.members == (0, 1, 2) and last.step > 0
+    assert 2 in [copy.target for copy in last.copies]
+
+
+def test_when_nobody_is_left_the_run_goes_on_from_the_last_checkpoint() -> None:
+    fleet = Fleet(all_reduce, replicas=2, epochs=20, timeouts=Timeouts(checkpoint_every_s=0.3))
+    fleet.run(until=lambda fleet: len(fleet.commits) > 0)
+    for name in parts(2, 1):
+        fleet.kill(name)
+    check(fleet.run(), 2, 1)
+    version, _ = fleet.files["part 0.0", fleet.commits[0].checkpoint]
+    assert version > 0 and {view.step for view in fleet.views} == {0, version}, fleet.views
+
+
+def test_a_death_under_a_sharded_optimizer_leads_all_back_to_the_checkpoint() -> None:
+    fleet = Fleet(sharded, replicas=3, epochs=4, sharded=True, timeouts=TIMEOUTS)
+    fleet.run(until=lambda fleet: len(fleet.computed) > 4)
+    fleet.kill("part 1.0")
+    check(fleet.run(), 3, 1)
+    assert {process.host.incarnation for process in fleet.ends.values()} == {1}
+
+
+# Checkpoints, and the end.
+
+
+def test_checkpoints_are_of_the_step_that_they_say() -> None:
+    fleet = Fleet(all_reduce, replicas=2, machines=2, epochs=8, timeouts=Timeouts(checkpoint_every_s=0.3))
+    check(fleet.run(), 2, 2)
+    assert len(fleet.commits) > 2
+    for commit in fleet.commits:
+        assert [entry.shard for entry in commit.entries] == ["part 0.0", "part 0.1"]
+        for entry in commit.entries:
+            version, values = fleet.files[entry.shard, commit.checkpoint]
+            assert commit.steps == (version, version)
+            assert values == reference(fleet.steps()[:version])
+
+
+def test_ctrl_c_ends_the_run_with_a_checkpoint() -> None:
+    fleet = Fleet(all_reduce, replicas=2, epochs=50)
+    fleet.run(until=lambda fleet: len(fleet.computed) > 5).stop()
+    fleet.run()
+    assert isinstance(fleet.end, EndRun) and not fleet.end.complete
+    assert fleet.end.checkpoint == 1 and fleet.end.steps >= fleet.commits[0].steps > (5, 5)
+
+
+def test_a_run_goes_on_after_a_checkpoint() -> None:
+    first = Fleet(all_reduce, replicas=2, epochs=1).run()
+    second = Fleet(all_reduce, replicas=2, epochs=2, resumed=first).run()
+    assert isinstance(second.end, EndRun) and second.end.complete
+    assert second.end.steps == (8, 8)
+    assert [example for step in second.steps() for example in step] == list(range(20, 40))
+    assert second.parameters() == dict.fromkeys(parts(2, 1), reference(first.steps() + second.steps()))
+
+
+def test_a_part_that_does_not_answer_is_started_again() -> None:
+    fleet = Fleet(all_reduce, replicas=2, epochs=4, timeouts=Timeouts(checkpoint_every_s=None))
+    fleet.run(until=lambda fleet: len(fleet.computed) > 3)
+    del fleet.processes["part 1.0"]  # its process hangs: nobody is told of an end
+    check(fleet.run(), 2, 1)
+    assert any("silent" in text for text in fleet.warnings), fleet.warnings
+
+
+# One part.
+
+
+def test_nothing_of_an_old_view_is_accepted() -> None:
+    fleet = Fleet(all_reduce, replicas=2)
+    fleet.run(until=lambda fleet: len(fleet.computed) > 1)
+    process = fleet.processes["part 0.0"]
+    role = process.host.role
+    assert isinstance(role, ReplicaProgram) and role._view is not None
+    number = role._view.number
+    before = {name: list(vector) for name, vector in process.vectors.items()}
+    fleet.pending.clear()
+    for old in (m.PartialChunk(number - 1, 0, 0, 0), m.FinalChunk(number - 1, 0, 0, 0)):
+        assert role.receive(fleet.received("part 1.0", old, (9,) * 3), fleet.now) == []
+    assert role.receive(fleet.received("part 1.0", m.Reduced(number - 1, 1)), fleet.now) == []
+    assert role.receive(fleet.received("coordinator", m.Pause(number)), fleet.now) == []
+    assert {name: list(vector) for name, vector in process.vectors.items()} == before
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        (lambda me: iter([Compute(3)]), "computes step 3, and 0 is under way"),
+        (lambda me: (Compute(step + 1) for step in me.steps()), "computes step 1, and 0 is under way"),
+    ],
+)
+def test_a_program_that_computes_another_step_is_told_so(program: object, what: str) -> None:
+    with pytest.raises(RuntimeError, match=what):
+        Fleet(program).run()  # type: ignore[arg-type]
