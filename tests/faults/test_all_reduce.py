@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from partita.engine import SGD, Adam, AllReduce, Run, RunFailed, train
+from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, evaluate, train
 from partita.engine.parameters.vector import Vector
+from partita.engine.run.metrics import TrainingProgress
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
-from tests.faults.helpers import Witness, hosts_of
+from tests.faults.helpers import Witness, hosts_of, sigint
 
 EPOCHS = 40
 LONG = 240  # one machine does many steps before the first checkpoint
@@ -23,13 +25,24 @@ STEPS = EPOCHS * PER_EPOCH
 
 
 def train_toy(
-    folder: Path | None = None, *, machines: int = 1, sharded: bool = False, epochs: int = EPOCHS
+    folder: Path | None = None,
+    *,
+    machines: int = 1,
+    sharded: bool = False,
+    epochs: int = EPOCHS,
+    resume: bool = False,
 ) -> Run:
     plan = partition(toy.network(), Cluster.local(machines=machines), batch=8, strategy="balanced")
     driver = AllReduce(replicas=2, optimizer=Adam(0.01), shard_optimizer=sharded)
     every_s = 0.3 if folder is not None else 30.0
     return train(
-        plan, toy.data(), driver=driver, epochs=epochs, checkpoints=folder, checkpoint_every_s=every_s
+        plan,
+        toy.data(),
+        driver=driver,
+        epochs=epochs,
+        checkpoints=folder,
+        checkpoint_every_s=every_s,
+        resume=resume,
     )
 
 
@@ -56,69 +69,63 @@ def kill(*names: str) -> Callable[[], None]:
     return act
 
 
-@pytest.fixture
-def disturbed(witness: Witness) -> Witness:
-    """A run that can be disturbed. Before, the one that cannot, so that the witness sees only this one."""
-    return witness
-
-
 @pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_replica_that_is_killed_costs_time_and_no_bit(disturbed: Witness, machines: int) -> None:
+def test_a_replica_that_is_killed_costs_time_and_no_bit(witness: Witness, machines: int) -> None:
     undisturbed(machines)
-    disturbed.when(lambda progress: progress.step > STEPS // 4, kill("part 1.0"))
+    witness.when(lambda progress: progress.step > STEPS // 4, kill("part 1.0"))
     run = train_toy(machines=machines)
-    assert disturbed.index("part 1.0: its process was ended by SIGKILL; replica 1 is started again")
+    assert witness.index("part 1.0: its process was ended by SIGKILL; replica 1 is started again")
     assert_same(run, machines=machines)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["part 0.0", "part 0.1", "part 1.1"])
-def test_any_part_may_be_killed_again_and_again(disturbed: Witness, name: str) -> None:
+def test_any_part_may_be_killed_again_and_again(witness: Witness, name: str) -> None:
     undisturbed(2)
     for quarter in (1, 2, 3):
-        disturbed.when(
+        witness.when(
             lambda progress, least=quarter * STEPS // 4: progress.step > least,  # type: ignore[misc]
             kill(name),
         )
     assert_same(train_toy(machines=2), machines=2)
-    assert sum("is started again" in text for text in disturbed.texts) == 3
+    assert sum("is started again" in text for text in witness.texts) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("machines", "epochs"), [(1, LONG), (2, EPOCHS)])
 def test_all_hosts_killed_at_once_go_on_from_a_checkpoint(
-    disturbed: Witness, machines: int, epochs: int, tmp_path: Path
+    witness: Witness, machines: int, epochs: int, tmp_path: Path
 ) -> None:
     undisturbed(machines, epochs)
-    disturbed.when(lambda progress: any(tmp_path.rglob("manifest.json")), kill())
+    witness.when(lambda progress: any(tmp_path.rglob("manifest.json")), kill())
     run = train_toy(tmp_path, machines=machines, epochs=epochs)
     assert_same(run, machines=machines, epochs=epochs)
 
 
 @pytest.mark.slow
-def test_all_hosts_killed_before_a_checkpoint_start_anew(disturbed: Witness) -> None:
+def test_all_hosts_killed_before_a_checkpoint_start_anew(witness: Witness) -> None:
     undisturbed(1)
-    disturbed.when(lambda progress: progress.step > 20, kill())
+    witness.when(lambda progress: progress.step > 20, kill())
     assert_same(train_toy())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("machines", "epochs"), [(1, LONG), (2, EPOCHS)])
 def test_a_death_with_a_sharded_optimizer_leads_back_to_the_last_checkpoint(
-    disturbed: Witness, machines: int, epochs: int, tmp_path: Path
+    witness: Witness, machines: int, epochs: int, tmp_path: Path
 ) -> None:
     undisturbed(machines, epochs)
-    disturbed.when(
+    witness.when(
         lambda progress: any(tmp_path.rglob("manifest.json")) and progress.step > 30, kill("part 1.0")
     )
     run = train_toy(tmp_path, machines=machines, epochs=epochs, sharded=True)
-    assert disturbed.index("all replicas are started again from checkpoint")
+    assert witness.index("all replicas are started again from checkpoint")
     assert_same(run, machines=machines, epochs=epochs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("taken_for_dead", [False, True])
-def test_a_stopped_replica_costs_time_and_no_bit(disturbed: Witness, taken_for_dead: bool) -> None:
+def test_a_stopped_replica_costs_time_and_no_bit(witness: Witness, taken_for_dead: bool) -> None:
     """A part is suspected after two seconds of silence, and started again after four."""
     undisturbed(1)
     stopped: list[psutil.Process] = []
@@ -127,12 +134,64 @@ def test_a_stopped_replica_costs_time_and_no_bit(disturbed: Witness, taken_for_d
         stopped.append(hosts_of(os.getpid())["part 1.0"])
         stopped[0].suspend()
 
-    disturbed.when(lambda progress: progress.step > STEPS // 4, stop)
+    witness.when(lambda progress: progress.step > STEPS // 4, stop)
     if not taken_for_dead:
-        disturbed.when_said("part 1.0 has been silent", lambda: stopped[0].resume())
+        witness.when_said("part 1.0 has been silent", lambda: stopped[0].resume())
     run = train_toy()
-    assert any("is started again" in text for text in disturbed.texts) == taken_for_dead
+    assert any("is started again" in text for text in witness.texts) == taken_for_dead
     assert_same(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_ctrl_c_keeps_a_checkpoint_and_the_rest_has_the_bits_of_the_whole(
+    witness: Witness, sharded: bool, tmp_path: Path
+) -> None:
+    undisturbed(2)
+    witness.when(lambda progress: progress.step > STEPS // 4, lambda: signal.raise_signal(signal.SIGINT))
+    with sigint(signal.default_int_handler), pytest.raises(Interrupted) as interrupted:
+        train_toy(tmp_path, machines=2, sharded=sharded)
+    done = interrupted.value.run.steps
+    assert STEPS // 4 <= done[0] == done[1] < STEPS
+    assert_same(train_toy(tmp_path, machines=2, sharded=sharded, resume=True), machines=2)
+    assert any("resumed from checkpoint" in text and f"at step {sum(done)}" in text for text in witness.texts)
+
+
+# Elastic runs
+
+
+@pytest.mark.slow
+def test_a_replica_that_is_killed_in_an_elastic_run_joins_again_and_no_example_is_left_out(
+    witness: Witness,
+) -> None:
+    witness.when(lambda progress: progress.step > LONG * PER_EPOCH // 4, kill("part 1.0"))
+    plan = partition(toy.network(), Cluster.local(), batch=8)
+    driver = AllReduce(elastic=(1, 2), optimizer=Adam(0.01))
+    run = train(plan, toy.data(), driver=driver, epochs=LONG)
+    assert run.steps == (LONG * PER_EPOCH,) * 2, "as if both had always taken part"
+    joined = [text for text in witness.texts if text.startswith("view ") and "replicas 0, 1" in text]
+    assert joined, witness.texts
+    assert isinstance(last := run.history[-1], TrainingProgress)
+    assert last.examples >= LONG * 256, "steps that were dropped are computed again"
+    assert evaluate(run, toy.data()).accuracy > 0.95
+
+
+@pytest.mark.slow
+def test_a_step_leaves_out_a_replica_that_is_stopped(witness: Witness) -> None:
+    """With a backup worker a step does not wait for the last gradient."""
+    stopped: list[psutil.Process] = []
+
+    def stop() -> None:
+        stopped.append(hosts_of(os.getpid())["part 2.0"])
+        stopped[0].suspend()
+
+    plan = partition(toy.network(), Cluster.local(), batch=8)
+    witness.when(lambda progress: progress.step > 50, stop)
+    witness.when_said("part 2.0 has been silent", lambda: stopped[0].resume())
+    driver = AllReduce(replicas=3, by=Server(), backup_workers=1, optimizer=Adam(0.01))
+    run = train(plan, toy.data(), driver=driver, epochs=LONG)
+    assert not any("is started again" in text for text in witness.texts)
+    assert evaluate(run, toy.data()).accuracy > 0.95
 
 
 @pytest.mark.parametrize("machines", [1, 2])
