@@ -35,12 +35,15 @@ class Fields:
         options: the name of a field, by the name of its option.
         panel: heading above the options in the help; None for the usual one.
         help: texts in the place of the docstring's, by option.
+        names: the default of the one option and all names that it can have, where the field's value is chosen
+            by name.
     """
 
     kinds: tuple[type, ...]
     options: Mapping[str, str]
     panel: str | None = None
     help: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, kinds: type | Iterable[type], *names: str, panel: str | None = None, **renamed: str) -> Self:
@@ -66,7 +69,9 @@ class Fields:
         for option, name in self.options.items():
             kind, found = known[name]
             hint, default = _type_of(get_type_hints(kind)[name]), _default_of(found)
-            if any(_default_of(other) != default for other in self._alternatives(name)):
+            if self.names is not None:
+                default, hint = self.names[0], Literal[self.names[1:]]
+            elif any(_default_of(other) != default for other in self._alternatives(name)):
                 default = None
             text = self.help.get(option) or texts.get(name, "")
             shown = typer.Option(help=text, rich_help_panel=self.panel)

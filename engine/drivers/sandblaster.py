@@ -85,11 +85,11 @@ class Sandblaster(Driver):
     shards: int = 1
     portion: int | None = None
     push_every: int | None = None
-    batch: int | None = None
-    overlap: float = 0.25
+    batch: int | None = field(default=None, metadata={"option": "sample"})
+    overlap: float = field(default=0.25, metadata={"option": "overlap_share"})
     l2: float = 0.0
     backups: bool = True
-    warm_start: Downpour | None = None
+    warm_start: Downpour | None = field(default=None, metadata={"option": ""})
     warm_epochs: int = 1
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import socket
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,8 @@ import pytest
 import safetensors.numpy
 from typer.main import get_command
 
-from partita.engine import SGD, Downpour, cli, train
+from partita.engine import SGD, AllReduce, Downpour, Momentum, Tree, cli, train
+from partita.engine.cli import drivers
 from partita.engine.run.phases import Phases
 from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
@@ -129,6 +131,30 @@ def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[Watche
     assert "the method had ended already" in again.err
 
 
+@pytest.mark.parametrize("by", drivers.ALGORITHMS)
+def test_every_algorithm_of_all_reduce_is_a_name(
+    partita: Partita, on_threads: list[WatchedThreads], by: str
+) -> None:
+    more = ("--backup-workers", "1") if by == "server" else ()
+    options = ("--driver", "allreduce", "--replicas", "2", "--by", by, "--optimizer", "momentum", *more)
+    ended = partita("train", FILE, "--batch", "16", "--epochs", "1", "--learning-rate", "0.1", *options)
+    assert ended.code == 0 and "trained 16 steps in " in ended.out
+    assert "toy: 2 replicas of 2 machines; durability: " in ended.err and "staleness" not in ended.err
+
+
+def test_every_field_of_a_driver_is_an_option() -> None:
+    """The settings that the options make are those that a dataclass has, whatever is given."""
+    for name, kind in drivers.DRIVERS.items():
+        known = {one.name for one in fields(kind)}
+        options = [option for option, has in drivers._ALL.items() if kind in has.drivers]
+        assert known <= {drivers._ALL[option].name for option in options} | {"warm_start"}, name
+        made, epochs = drivers.make_driver({"driver": name})
+        assert type(made) is kind and (epochs is None) == bool(kind.ends)
+    by_hand = {"driver": "allreduce", "elastic": (2, 3), "by": "tree", "momentum": 0.5}
+    made, _ = drivers.make_driver(by_hand | {"optimizer": "momentum"})
+    assert made == AllReduce(elastic=(2, 3), by=Tree(), optimizer=Momentum(0.05, momentum=0.5))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -179,13 +205,20 @@ def test_a_mistake_in_an_option_is_one_sentence(
         (["--no-backups"], "--no-backups is an option of Sandblaster; leave it out"),
         (
             ["--driver", "sandblaster", "--epochs", "5"],
-            "--epochs is an option of Downpour; leave it out, or give ",
+            "--epochs is an option of Downpour and AllReduce; leave it out, or give ",
         ),
         (
             ["--driver", "sandblaster", "--learning-rate", "1"],
-            "--learning-rate is an option of Downpour; leave it out, or let Downpour",
+            "--learning-rate is an option of Downpour and AllReduce; leave it out, or let Downpour",
         ),
         (["--driver", "sandblaster", "--overlap", "2"], "--overlap is an option of Downpour; leave it out"),
+        (
+            ["--driver", "allreduce", "--shards", "2"],
+            "--shards is an option of Downpour and Sandblaster; leave it out, or train with "
+            "--driver downpour or --driver sandblaster",
+        ),
+        (["--by", "tree"], "--by is an option of AllReduce; leave it out, or train with --driver allreduce"),
+        (["--driver", "allreduce", "--backup-workers", "1"], "use by=Server(), or backup_workers=0"),
         (
             ["--driver", "sandblaster", "--method", "cg", "--history", "5"],
             "the method cg has no history; leave --his",
