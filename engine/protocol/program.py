@@ -253,7 +253,9 @@ class ReplicaProgram(RoleMachine):
             # Another part of this replica has the state, so this one has all that its update needs.
             assert self._completes, (held, view)
             self.stage, self._completes = Stage.COMPLETING, False
-            if self._held and held is not None:
+            if isinstance(held, ExchangeAction):
+                self._out += self._exchanges.end(held)
+            elif self._held and held is not None:
                 self._held = False
                 self._act(held)
             self._advance()
@@ -326,8 +328,8 @@ class ReplicaProgram(RoleMachine):
                 return self._exchanges.complete and self._exchanges.released("parameters")
             case a.Norms():
                 return self._exchanges.released("norms")
-            case a.AllReduce(vector=vector) | a.ReduceScatter(vector=vector) | a.AllGather(vector=vector):
-                return self._exchanges.released(vector)
+            case a.AllReduce() | a.ReduceScatter() | a.AllGather():
+                return self._exchanges.released(self._exchanges.vector_of(action))
         return True
 
     def _act(self, action: a.Action) -> None:
@@ -390,6 +392,7 @@ class ReplicaProgram(RoleMachine):
             assert self._view is not None
             self._begin(self._view)
         elif self.stage is Stage.AT_WORK and isinstance(waiting, ExchangeAction):
+            self._out += self._exchanges.end(waiting)
             self._go_on()
 
     def _safe_point(self) -> None:

@@ -50,7 +50,7 @@ class Pace:
     per_s: float = 0.0
 
     def note(self, step: int, now: float) -> None:
-        """Notes that all replicas have done so many steps."""
+        """Notes that a replica has done more steps than any before."""
         passed_s = now - self.at
         if passed_s > 0:
             self.per_s = max((step - self.step) / passed_s, self.per_s / 2)
@@ -270,7 +270,8 @@ class ProgramCoordinator(Coordinator):
             host.furthest, host.deaths, replica.left = host.step, 0, 0
         if replica.steps_done > before:
             replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
-            self._pace.note(max(self._pace.step, replica.steps_done), now)
+            if replica.steps_done > self._pace.step:
+                self._pace.note(replica.steps_done, now)
             self._extend_stop(now)
         sums = {"loss": report.loss, "correct": report.correct}
         return [Progress(host.name, report.step, report.examples, sums)]
@@ -415,6 +416,8 @@ class ProgramCoordinator(Coordinator):
 
     def _watch_progress(self, now: float) -> list[CoordinatorEffect]:
         """Restarts a replica that nobody else holds up, when no step has been reported for too long."""
+        if now - self._pace.at < self._timeouts.stall_s:
+            return []
         if self._view is None or self.phase is not Phase.RUNNING or self._is_complete:
             return []
         replicas = [self._registry.replicas[r] for r in self._view.members if r in self.seats.seated]

@@ -75,6 +75,18 @@ class ApplyUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyVector:
+    """Effect: copy the numbers of a range of one vector to the same range of another one.
+
+    "sum" is a vector for exchanges that leave out the last replicas: a replica computes its next gradient
+    while others may still ask for the last sum.
+    """
+
+    source: Span
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureNorms:
     """Effect: write sums of squares of these ranges of the parameters and the gradient into "norms"."""
 
@@ -180,5 +192,7 @@ class PartSeat:
         return tuple(part_name(self.replica, machine) for machine in machines)
 
 
-ProgramEffect: TypeAlias = RestartSteps | RunStep | Deliver | MeasureNorms | ApplyUpdate | StateReceived
+ProgramEffect: TypeAlias = (
+    RestartSteps | RunStep | Deliver | CopyVector | MeasureNorms | ApplyUpdate | StateReceived
+)
 ProgramResult: TypeAlias = StepDone | Applied | StuckOn

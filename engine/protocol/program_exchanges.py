@@ -18,7 +18,7 @@ from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, G
 from partita.engine.protocol.exchange import Member as Partner
 from partita.engine.protocol.exchange.exchange import ExchangeDone, Phase
 from partita.engine.protocol.names import part_name
-from partita.engine.protocol.program_effects import PartSeat, SharedSpan
+from partita.engine.protocol.program_effects import CopyVector, PartSeat, SharedSpan
 
 ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather
 
@@ -87,7 +87,10 @@ class Exchanges:
         """Begins the next round, over all of the part's ranges; the vector is `released`."""
         self._begin_round(now)
         slot = self._slots.setdefault(action, len(self._slots))
+        vector = self.vector_of(action)
         effects: list[Any] = []
+        if vector != action.vector:
+            effects += [CopyVector(span, vector) for span in self._spans(action, action.vector)]
         served = set[str]()
         for one in self._seat.ranges(action.vector):
             number = slot * self._seat.exchanges + one.index
@@ -99,9 +102,24 @@ class Exchanges:
             sources, targets = self._neighbours[number]
             self._informs |= sources
             served |= targets
-            effects += machine.begin(use, Span(action.vector, one.start, one.stop), now)
-        self._served[action.vector] = self._round, frozenset(served)
+            effects += machine.begin(use, Span(vector, one.start, one.stop), now)
+        self._served[vector] = self._round, frozenset(served)
         return self._noted(effects, now)
+
+    @staticmethod
+    def vector_of(action: ExchangeAction) -> str:
+        """Returns the vector that is exchanged."""
+        return "sum" if action.by.backup_workers else action.vector
+
+    def _spans(self, action: ExchangeAction, vector: str) -> list[Span]:
+        return [Span(vector, one.start, one.stop) for one in self._seat.ranges(action.vector)]
+
+    def end(self, action: ExchangeAction) -> list[Any]:
+        """Returns the effects by which the action's vector holds the result of a complete round."""
+        vector = self.vector_of(action)
+        if vector == action.vector:
+            return []
+        return [CopyVector(span, action.vector) for span in self._spans(action, vector)]
 
     def wait_for_replica(self, now: float) -> list[Any]:
         """Begins a round without exchanges: complete when all parts of the replica have come so far."""

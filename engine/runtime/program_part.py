@@ -22,6 +22,7 @@ from partita.engine.protocol.program import ReplicaProgram
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
+    CopyVector,
     Deliver,
     MeasureNorms,
     RestartSteps,
@@ -115,6 +116,8 @@ class ProgramPart(Body):
             case CopyChunk(span=span, payload=payload):
                 assert isinstance(payload, Payload)
                 self._arrays.replace(span, payload)
+            case CopyVector(source=source, target=target):
+                self._arrays.copy(source, target)
             case Deliver(event=event):
                 self._player.receive(event)
             case RunStep():

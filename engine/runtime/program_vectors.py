@@ -26,6 +26,7 @@ from partita.layers.box import Box, BoxSet
 GRADIENT: Final = "gradient"
 PARAMETERS: Final = "parameters"
 NORMS: Final = "norms"
+SUM: Final = "sum"
 STATE: Final = "state."
 """The name of a vector of the optimizer's state begins so."""
 
@@ -63,7 +64,8 @@ class NormsLayout:
 class ProgramVectors:
     """The vectors of one part by name: "gradient", "parameters", and "state.NAME" of its optimizer.
 
-    "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`.
+    "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`; and "sum",
+    where an exchange of gradients goes on while the next one is computed.
 
     The state has a place for every number. Where it is sharded over replicas, this part's numbers outside of
     its range keep their initial values, and the operating system gives zeros no memory.
@@ -102,6 +104,7 @@ class ProgramVectors:
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
         self._norms = np.zeros(0 if norms is None else norms.size, vectors.dtype)
         self._norms_layout = norms
+        self._sum: Vector | None = None  # allocated when it is used
         self.names: Final = (PARAMETERS, *(STATE + name for name in fresh))
         self._updates: dict[tuple[int, int], list[tuple[str, Update]]] = {}
 
@@ -115,8 +118,16 @@ class ProgramVectors:
             return self._vectors.arriving(slice(span.start, span.stop))
         if span.vector == NORMS:
             return self._norms[span.start : span.stop]
+        if span.vector == SUM:
+            if self._sum is None:
+                self._sum = np.zeros(self.size, self.dtype)
+            return self._sum[span.start : span.stop]
         state = self._state[span.vector.removeprefix(STATE)]
         return self._vectors.device.given(state)[span.start : span.stop]
+
+    def copy(self, source: Span, target: str) -> None:
+        """Copies the numbers of a range to the same range of another vector."""
+        self.of(Span(target, source.start, source.stop))[:] = self.of(source)
 
     def add(self, span: Span, payload: Payload, *, divisor: float = 1) -> None:
         """Adds the numbers of a payload to a range, and releases the payload; sums may be infinite.

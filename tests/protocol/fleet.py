@@ -38,6 +38,7 @@ from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
+    CopyVector,
     Deliver,
     PartSeat,
     RestartSteps,
@@ -103,12 +104,19 @@ class Process:
                 examples = fleet.share(position, rank, replicas)
                 self.vectors["gradient"] = gradient_of(self.vectors["parameters"], examples)
                 fleet.computed[step] = fleet.joined(position, replicas)
-                fleet.later(self, StepDone(number, len(examples), 1.0, 1))
+                done = StepDone(number, len(examples), 1.0, 1)
+                if name in fleet.slow:
+                    fleet.slow[name].append((self, done))
+                else:
+                    fleet.later(self, done)
             case ApplyUpdate(spans=spans):
                 for span in spans:
                     for i in range(span.start, span.stop):
                         self.vectors["parameters"][i] -= self.vectors["gradient"][i]
                 fleet.later(self, Applied())
+            case CopyVector(source=span, target=target):
+                numbers = self.vectors[span.vector][span.start : span.stop]
+                self.vectors[target][span.start : span.stop] = numbers
             case Persist(checkpoint=checkpoint, version=version):
                 fleet.files[name, checkpoint] = (version, list(self.vectors["parameters"]))
                 fleet.later(self, Persisted(checkpoint, version, f"{name}.{checkpoint}", "00"))
@@ -160,6 +168,7 @@ class Fleet:
         )
         self.processes: dict[str, Process] = {}
         self.pending: list[Callable[[], None]] = []
+        self.slow: dict[str, list[tuple[Process, StepDone]]] = {}  # parts, and steps that do not end yet
         self.broken: set[str] = set()  # hosts that cannot be started again
         self.computed: dict[int, range] = {}  # the examples of each step, when it was computed last
         self.files: dict[tuple[str, int], tuple[int, list[int]]] = dict(resumed.files) if resumed else {}
@@ -276,7 +285,7 @@ class Fleet:
             self.pending.append(lambda: self._tell(Died(name, incarnation, "it does not start")))
             return
         host = HostMachine(name, incarnation, endpoint=f"tcp://{name}", versions={})
-        self.processes[name] = Process(host, {"parameters": [0] * SIZE, "gradient": [0] * SIZE})
+        self.processes[name] = Process(host, {name: [0] * SIZE for name in ("parameters", "gradient", "sum")})
         self.pending.append(lambda: self._tell(Launched(name, incarnation, "key", "here")))
 
     # What a test does.

@@ -207,6 +207,36 @@ def test_a_death_under_a_sharded_optimizer_leads_all_back_to_the_checkpoint() ->
     assert {process.host.incarnation for process in fleet.ends.values()} == {1}
 
 
+def test_a_step_does_not_wait_for_a_backup_worker() -> None:
+    """The others are a step ahead of it, and all have the same numbers in the end."""
+
+    def program(me: Member) -> Program:
+        for step in me.steps():
+            yield Compute(step)
+            yield AllReduce(by=Server(backup_workers=1))
+            yield Apply("optimizer")
+            yield SafePoint()
+
+    fleet = Fleet(program, replicas=3, epochs=4)
+    fleet.run(until=lambda fleet: len(fleet.computed) > 3)
+    fleet.slow["part 2.0"] = []
+    fleet.run(until=lambda fleet: bool(fleet.slow["part 2.0"]))
+    behind = fleet.slow["part 2.0"][0][0].host.role
+    assert isinstance(behind, ReplicaProgram) and behind.step is not None
+    ahead = behind.step + 1
+
+    def others(fleet: Fleet) -> list[int | None]:
+        roles = [fleet.processes[name].host.role for name in ("part 0.0", "part 1.0")]
+        return [role.step for role in roles if isinstance(role, ReplicaProgram)]
+
+    fleet.run(until=lambda fleet: others(fleet) == [ahead, ahead] and ahead in fleet.computed)
+    for process, done in fleet.slow.pop("part 2.0"):
+        fleet.later(process, done)
+    fleet.run()
+    assert isinstance(fleet.end, EndRun) and fleet.end.complete, fleet.warnings
+    assert len({tuple(values) for values in fleet.parameters().values()}) == 1
+
+
 # Checkpoints, and the end.
 
 
