@@ -25,8 +25,9 @@ from partita.engine.protocol.linked_part import HasSteps
 from partita.engine.protocol.names import Topology
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import DownpourPartTask
-from partita.engine.runtime.downpour_shard import DownpourShardTask
 from partita.engine.runtime.feed import Sampler
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.layers.checks import check_fields, check_whole
 
 
@@ -161,17 +162,16 @@ class DownpourTrainer(Trainer):
         )
 
     @override
-    def shard(self, shard: int, start: Start) -> DownpourShardTask:
+    def shard(self, shard: int, start: Start) -> ShardTask:
         job = self.job
-        return DownpourShardTask(
+        return ShardTask(
             shard=shard,
             layout=layout_of(job.plan, shards=self.driver.shards),
-            optimizer=self.driver.optimizer,
             run=self.run_id,
             folder=job.checkpoints,
             checkpoint=start.checkpoint,
             initial=start.initial,
             precision=job.precision,
-            acknowledged=self._acknowledged,
+            policy=ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged),
             heartbeats=start.settings.timeouts.heartbeats,
         )

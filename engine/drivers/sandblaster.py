@@ -28,7 +28,8 @@ from partita.engine.protocol.names import Topology
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
-from partita.engine.runtime.sandblaster_shard import SandblasterShardTask
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_policies import SumPolicy
 from partita.layers.checks import check_fields, check_flag, check_number, check_whole
 from partita.layers.text import counted
 
@@ -269,8 +270,8 @@ class SandblasterTrainer(Trainer):
         )
 
     @override
-    def shard(self, shard: int, start: Start) -> SandblasterShardTask:
-        return SandblasterShardTask(
+    def shard(self, shard: int, start: Start) -> ShardTask:
+        return ShardTask(
             shard=shard,
             layout=layout_of(self.plan, shards=self.driver.shards),
             run=self.run_id,
@@ -278,7 +279,7 @@ class SandblasterTrainer(Trainer):
             checkpoint=start.checkpoint,
             initial=start.initial,
             precision=self.job.precision,
-            unit_size=self.unit_size,
+            policy=SumPolicy(unit_size=self.unit_size),
             heartbeats=start.settings.timeouts.heartbeats,
         )
 

@@ -1,10 +1,11 @@
 """Parameters of the shards: vectors, optimizers, initial values and checkpoints.
 
 `vector` is the array type; `slots` are ranges of parameters, and `layout` their positions on machines and
-shards. `storage` has a shard's vectors, which `optimizers` update; `vectors` executes a batch method's
-operations, by `vector_loops`; `initialise` makes initial values. `checkpoint` writes shards (`tensors`,
-without a copy), `reader` reads them into any other layout, `manifest` describes them, `folder_lock` admits
-one run at a time; `files` has whole networks, `journal` (in `journal_format`) the scalars of a batch method.
+shards. `vectors` has a shard's vectors, and executes a batch method's operations by `vector_loops`; `storage`
+updates them by `optimizers`; a `snapshot` is for a file; `initialise` makes initial values. `checkpoint`
+writes shards (`tensors`, without a copy), `reader` reads them into any other layout, `manifest` describes
+them, `folder_lock` admits one run at a time; `files` has whole networks, `journal` (in `journal_format`) the
+scalars of a batch method.
 No module here knows sockets or threads.
 
 A part makes its local steps with the same optimizers and a state of its own: for `SGD` that is the paper's
@@ -33,7 +34,8 @@ from partita.engine.parameters.optimizers import (
 )
 from partita.engine.parameters.reader import Checkpoint
 from partita.engine.parameters.slots import Slot
-from partita.engine.parameters.storage import ShardSnapshot, Storage
+from partita.engine.parameters.snapshot import ShardSnapshot
+from partita.engine.parameters.storage import Updater
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore
 
@@ -58,8 +60,8 @@ __all__ = [
     "ShardRecord",
     "ShardSnapshot",
     "Slot",
-    "Storage",
     "UpdateContext",
+    "Updater",
     "Vector",
     "VectorStore",
     "gather",

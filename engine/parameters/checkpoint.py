@@ -44,7 +44,7 @@ from partita.engine.parameters.manifest import (
 )
 from partita.engine.parameters.reader import Checkpoint, tensor_key
 from partita.engine.parameters.slots import Slot, split
-from partita.engine.parameters.storage import ShardSnapshot
+from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.tensors import pieces_of
 from partita.engine.parameters.vector import Vector
 

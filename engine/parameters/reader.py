@@ -15,7 +15,7 @@ from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
 from partita.engine.parameters.slots import CommonRun, Slot, common, split
-from partita.engine.parameters.storage import ShardSnapshot
+from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 
 _KEY: Final = re.compile(

@@ -1,108 +1,83 @@
-"""Storage of a shard: its values and the state of its optimizer, each one flat vector.
+"""Updates of a shard's parameters by gradients, and snapshots of all its vectors.
 
-Which gradients are applied, and in which order, is decided by `partita.engine.protocol.parameter_shard`. One
-thread at a time.
+The state of an optimizer is vectors of the shard's store, beside `x`. Which gradients are applied, and in
+which order, is decided by `partita.engine.protocol.apply_on_arrival`. One thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import numpy as np
 
-from partita.engine.parameters.optimizers import Optimizer, UpdateContext, all_finite
+from partita.engine.parameters.optimizers import Optimizer, UpdateContext
+from partita.engine.parameters.snapshot import NotFinite
 from partita.engine.parameters.vector import Vector
+from partita.engine.parameters.vectors import VectorStore
+from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Span
 
 
-class NotFinite(ArithmeticError):
-    """Numbers of a shard are NaN or infinite."""
+class Updater:
+    """Updates `x` of a store by an optimizer, whose state is in the same store."""
 
+    def __init__(self, optimizer: Optimizer, store: VectorStore, *, fresh: bool = True) -> None:
+        """Compiles the update.
 
-@dataclass(frozen=True)
-class ShardSnapshot:
-    """Values and optimizer state of a shard at one moment: vectors of its size that do not change."""
-
-    values: Vector
-    state: Mapping[str, Vector] = field(default_factory=dict)
-
-    def check_finite(self) -> None:
-        """Prevents diverged numbers from becoming the newest checkpoint.
+        Args:
+            optimizer: of the replicas; a shard applies what it leaves to one.
+            store: with `x`, in float32 or float64.
+            fresh: creates the optimizer's initial state; else the store has it from a checkpoint.
 
         Raises:
-            NotFinite: a value, or a number of the state, is NaN or infinite.
+            ValueError: the store has another optimizer's state.
         """
-        vectors = {"parameters": self.values}
-        vectors.update((f"'{name}' of the optimizer", vector) for name, vector in self.state.items())
-        for what, vector in vectors.items():
-            if not all_finite(vector):
-                raise NotFinite(f"its {what} are not finite; lower the learning rate, or look at the data")
-
-
-class Storage:
-    """Values of a shard, in float32 or float64, and the state of its optimizer."""
-
-    def __init__(
-        self, optimizer: Optimizer, values: Vector, state: Mapping[str, Vector] | None = None
-    ) -> None:
-        """Copies `values`, `[n]` of float32 or float64, and compiles the update.
-
-        `state` of the optimizer is from a checkpoint; None: its initial state.
-
-        Raises:
-            ValueError: the state is not this optimizer's, or not of `n` numbers.
-        """
-        if values.ndim != 1 or values.dtype not in (np.float32, np.float64):
-            raise ValueError(f"values are {values.dtype} {values.shape}; use a float32 or float64 vector")
-        fresh = optimizer.state(values.size, values.dtype)
-        given = fresh if state is None else state
-        if {name: vector.shape for name, vector in given.items()} != dict.fromkeys(fresh, values.shape):
-            found = {name: vector.size for name, vector in given.items()}
+        names = set(optimizer.state_names)
+        if fresh:
+            for name, vector in optimizer.state(store.size, store.dtype).items():
+                store.target(name)[...] = vector
+        found = set(store.names()) - {POINT}
+        if found != names:
             raise ValueError(
-                f"{optimizer} keeps {sorted(fresh)} of {values.size} numbers each, found {found}; "
+                f"{optimizer} keeps {sorted(names)} of {store.size} numbers each, found {sorted(found)}; "
                 "continue with the optimizer that the checkpoint was written with"
             )
         self.optimizer = optimizer.on_shard()
-        self.size, self.dtype = values.size, values.dtype
-        self._values = values.copy()
-        self._state = {name: np.array(given[name], values.dtype) for name in fresh}
-        self.apply(Span("values", 0, 0), np.zeros(0, values.dtype), 0)
+        self.store = store
+        self.apply(Span(POINT, 0, 0), [np.zeros(0, store.dtype)], 0)
 
-    def apply(self, span: Span, gradient: Vector, updates: int) -> None:
-        """Updates the values of the span, after `updates` earlier ones, with a gradient of its size and
-        dtype.
+    def apply(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
+        """Updates the values of the span, after `updates` earlier ones.
+
+        Args:
+            span: of `x`.
+            gradient: pieces, in order, of its size and dtype together. Each is read in one pass over memory.
+            updates: for the optimizer's schedules.
 
         Raises:
-            ValueError: the gradient has another size or dtype; nothing is changed.
+            ValueError: the gradient has another size or dtype; nothing is changed by the piece at fault.
             NotFinite: a number of the gradient is NaN or infinite. The pass itself detects it (a check before
                 would cost a third of it), so the values are spoilt and must not be read any more.
         """
-        part = self._slice(span)
-        if gradient.shape != (span.stop - span.start,) or gradient.dtype != self.dtype:
-            raise ValueError(
-                f"the gradient of [{span.start}:{span.stop}] is {gradient.dtype} {gradient.shape}; "
-                f"it must be {self.dtype} ({span.stop - span.start},)"
-            )
-        state = {name: vector[part] for name, vector in self._state.items()}
-        update = self.optimizer.bind(self._values[part], np.ascontiguousarray(gradient), state)
-        if not update(UpdateContext(updates)):
+        if span.vector != POINT or not 0 <= span.start <= span.stop <= self.store.size:
+            raise ValueError(f"{span} is no range of a shard's {self.store.size} values")
+        vectors = {name: self.store.writable(name) for name in (POINT, *self.optimizer.state_names)}
+        context, finite, start = UpdateContext(updates), True, span.start
+        for piece in gradient:
+            stop = start + piece.size
+            if piece.ndim != 1 or piece.dtype != self.store.dtype or stop > span.stop:
+                raise ValueError(
+                    f"the gradient of [{start}:{span.stop}] is {piece.dtype} {piece.shape}; "
+                    f"it must be {self.store.dtype} ({span.stop - start},)"
+                )
+            state = {name: vector[start:stop] for name, vector in vectors.items()}
+            values = state.pop(POINT)
+            finite &= self.optimizer.bind(values, np.ascontiguousarray(piece), state)(context)
+            start = stop
+        if start != span.stop:
+            raise ValueError(f"the gradient of [{span.start}:{span.stop}] ends at {start}")
+        if not finite:
             raise NotFinite(
                 f"a push to its values [{span.start}:{span.stop}] is not finite; lower the learning rate, or "
                 "look at the data"
             )
-
-    def read(self, span: Span) -> Vector:
-        """Returns a copy of the values of the span, so that a message does not change while it is sent."""
-        return self._values[self._slice(span)].copy()
-
-    def snapshot(self) -> ShardSnapshot:
-        """Returns a copy of everything, after the updates applied so far."""
-        return ShardSnapshot(
-            self._values.copy(), {name: vector.copy() for name, vector in self._state.items()}
-        )
-
-    def _slice(self, span: Span) -> slice:
-        if span.vector != "values" or not 0 <= span.start <= span.stop <= self.size:
-            raise ValueError(f"{span} is no range of a shard's {self.size} values")
-        return slice(span.start, span.stop)

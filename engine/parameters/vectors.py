@@ -1,7 +1,7 @@
-"""Named vectors of a shard under batch optimisation, and the execution of a method's operations.
+"""Named vectors of a shard, and the execution of a batch method's operations on them.
 
-`partita.engine.protocol.vector_shard` decides which operations are done, and when. A method in one process
-uses the same store, so its sums have the bits of a shard's.
+A policy of `partita.engine.protocol.shard` decides which operations are done, and when. A method in one
+process uses the same store, so its sums have the bits of a shard's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.storage import ShardSnapshot
+from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vector_loops import add_product, add_products, add_term, add_terms
 from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation, Swap
+from partita.engine.protocol.events import Span
 
 _BLOCK: Final = 1 << 14
 """Numbers that are processed at once, so that vectors that are read again stay in cache."""
@@ -25,7 +26,7 @@ _NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as in the keys of a shard's
 
 
 class VectorStore:
-    """Vectors of one size by name, `x` and those of a method.
+    """Vectors of one size by name: `x`, and those of a method or the state of an optimizer.
 
     One thread at a time executes operations, restores, or takes snapshots; meanwhile another may read a
     vector that is not being written, and release snapshots.
@@ -82,10 +83,36 @@ class VectorStore:
             ValueError: not a valid name.
         """
         found = self._get_or_create(name)
-        kept = (one for snapshot in self._snapshots for one in (snapshot.values, *snapshot.state.values()))
-        if any(found is one for one in kept):
+        if self._is_kept(found):
             found = self._vectors[name] = np.zeros(self.size, self.dtype)
         return found
+
+    def writable(self, name: str) -> Vector:
+        """Returns the array to write some numbers of a vector to: the vector itself, or a copy that replaces
+        it where a snapshot contains it.
+
+        Raises:
+            ValueError: there is no such vector.
+        """
+        found = self.vector(name)
+        if self._is_kept(found):
+            found = self._vectors[name] = found.copy()
+        return found
+
+    def read(self, span: Span) -> Vector:
+        """Returns a view of a range of a vector.
+
+        Raises:
+            ValueError: there is no such vector, or it is shorter.
+        """
+        if not 0 <= span.start <= span.stop <= self.size:
+            raise ValueError(f"{span} is no range of a shard's {self.size} numbers")
+        return self.vector(span.vector)[span.start : span.stop]
+
+    def _is_kept(self, vector: Vector) -> bool:
+        """Whether a snapshot contains this array."""
+        kept = (one for snapshot in self._snapshots for one in (snapshot.values, *snapshot.state.values()))
+        return any(vector is one for one in kept)
 
     def _get_or_create(self, name: str) -> Vector:
         found = self._vectors.get(name)

@@ -10,8 +10,9 @@
   them (with `program_exchanges`, `program_reports` and `program_saves`), `program_effects` what it asks of
   its body, and `views` say who does which steps together.
 - `exchange/` has the exchanges of numbers among replicas.
-- A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch
-  method's `commands` and sums gradients (`evaluation`, `sum_tree`).
+- A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
+  every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,
+  `sum_tree`).
 - The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
   changes), `seats` (who takes part), `elastic` (replicas leave and join), `checkpointing` and `wait_graph`.
@@ -22,6 +23,7 @@
 This folder imports none of its neighbours.
 """
 
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.instruction_scheduler import InstructionScheduler
 from partita.engine.protocol.linked_part import LinkedPart
@@ -29,12 +31,14 @@ from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.parameter_shard import ParameterShard
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
-from partita.engine.protocol.vector_shard import VectorShard
+from partita.engine.protocol.shard import Shard
+from partita.engine.protocol.shard_effects import ShardRanges
+from partita.engine.protocol.sum_then_continue import SumThenContinue
 
 __all__ = [
+    "ApplyOnArrival",
     "DownpourCoordinator",
     "InstructionScheduler",
     "LinkedPart",
@@ -42,11 +46,12 @@ __all__ = [
     "Membership",
     "Message",
     "ParameterLinks",
-    "ParameterShard",
     "SandblasterClient",
     "SandblasterCoordinator",
+    "Shard",
+    "ShardRanges",
+    "SumThenContinue",
     "Topology",
-    "VectorShard",
     "decode",
     "encode",
 ]

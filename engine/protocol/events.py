@@ -65,7 +65,8 @@ class Send:
 @dataclass(frozen=True, slots=True)
 class Persist:
     """Effect: write the shard's state, as it is now, to its file of this checkpoint, with these counts;
-    `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied.
+    `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied; `finite`
+    refuses to write numbers that are not.
     """
 
     checkpoint: int
@@ -74,6 +75,7 @@ class Persist:
     updates: int = 0
     seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stops: Mapping[str, int] = field(default_factory=dict)
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 `host` is the interpreter of every host's machine (one mailbox, one thread, one role), and `task` what a host
 is set up with: a role's machine and the body that carries out its effects.
 There are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sandblaster_part` with
-`assignments`, in common `part_body`), a part in a `session`, and shards under both drivers (`downpour_shard`,
-`sandblaster_shard` with its `gradient_pool`, in common `shard_role`). A part of a driver that is a program is
-a `program_part`, which a `program_task` sets up; replicas exchange its `program_vectors`, and `state_files`
-writes them. Long work of a host is done in the `background`.
+`assignments`, in common `part_body`), a part in a `session`, and a `shard` with its `gradient_pool`, for
+which a driver chooses one of the `shard_policies`. A part of a driver that is a program is a `program_part`,
+which a `program_task` sets up; replicas exchange its `program_vectors`, and `state_files` writes them. Long
+work of a host is done in the `background`.
 
 A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for

@@ -16,7 +16,7 @@ import numpy as np
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.parameters.optimizers import Optimizer, Squares, Update, UpdateContext
 from partita.engine.parameters.slots import Slot, within
-from partita.engine.parameters.storage import ShardSnapshot
+from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.runtime.buffers import Vectors

@@ -9,7 +9,7 @@ from typing import Final
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.slots import Slot
-from partita.engine.parameters.storage import NotFinite, ShardSnapshot
+from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted
 from partita.engine.protocol.messages import SaveProgress
 from partita.engine.protocol.names import COORDINATOR

@@ -6,7 +6,7 @@ Their meaning (dtype, shape, rows) is known to both hosts from the plan, and nev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,25 @@ PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | None
 """Argument of `Mailbox.send`: no payload, one buffer, or several that are sent one after another."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+_BLOCK_BYTES: Final = 1 << 18
+
+
+class _Numbers:
+    """Bytes as a vector of numbers, by NumPy's array interface; `data` keeps the memory."""
+
+    __slots__ = ("__array_interface__", "data", "is_aligned")
+
+    def __init__(self, data: memoryview, dtype: np.dtype[Any]) -> None:
+        self.data = np.frombuffer(data, np.uint8)
+        address = self.data.ctypes.data
+        self.is_aligned = address % dtype.alignment == 0
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": dtype.str,
+            "shape": (data.nbytes // dtype.itemsize,),
+            "data": (address, False),
+        }
 
 
 class Payload:
@@ -76,6 +95,34 @@ class Payload:
             part = numbers[start : start + more.size]
             np.add(part, more, out=part)
             start += more.size
+
+    def numbers(self, dtype: npt.DTypeLike) -> Iterator[npt.NDArray[Any]]:
+        """Yields all numbers in order, as vectors of this dtype that are valid until the next one.
+
+        Numbers in whole aligned frames are given where they lie: the caller must not write to them, although
+        the arrays are writable (a compiled loop would be another one for read-only arrays). Others are copied
+        block by block, into memory that stays in the cache.
+
+        Raises:
+            ValueError: the payload is not of whole numbers, or was released.
+        """
+        pieces, kind = self._readable(), np.dtype(dtype)
+        if self.n_bytes % kind.itemsize:
+            raise ValueError(f"a payload of {self.n_bytes} bytes has no whole numbers of {kind}")
+        if any(piece.nbytes % kind.itemsize for piece in pieces):
+            pieces = (memoryview(b"".join(pieces)),)
+        block = np.empty(0, kind)
+        for piece in pieces:
+            found = _Numbers(piece, kind)
+            if found.is_aligned:
+                yield np.asarray(found)
+                continue
+            block = block if block.size else np.empty(_BLOCK_BYTES // kind.itemsize, kind)
+            for start in range(0, piece.nbytes, _BLOCK_BYTES):
+                source = np.frombuffer(piece[start : start + _BLOCK_BYTES], np.uint8)
+                copied = block[: source.size // kind.itemsize]
+                np.copyto(copied.view(np.uint8), source)
+                yield copied
 
     def to_bytes(self) -> bytes:
         """Returns the payload as a new bytes object."""

@@ -17,14 +17,15 @@ from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Optimizer
-from partita.engine.parameters import Storage, UpdateContext, Vector
-from partita.engine.protocol import ParameterLinks, ParameterShard, decode
+from partita.engine.parameters import UpdateContext, Updater, Vector, VectorStore
+from partita.engine.protocol import ApplyOnArrival, ParameterLinks, Shard, ShardRanges, decode
+from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Heartbeat, Push
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.parameter_links import LinkEffect
-from partita.engine.protocol.parameter_shard import ApplyGradient
+from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.runtime.feed import Sampler
 from partita.engine.testing.world import Delivery
 
@@ -39,13 +40,12 @@ state."""
 class Server(Host):
     """A shard, or a group of shards that hold neighbouring numbers: the real machine over real values."""
 
-    def __init__(self, clock: Clock, setting: Setting, number: int, fleet: Fleet, storage: Storage) -> None:
+    def __init__(self, clock: Clock, setting: Setting, number: int, fleet: Fleet, updater: Updater) -> None:
         name = setting.spans(fleet)[number][0]
         super().__init__(clock, name, setting.ways_of_group(fleet))
-        self.storage, self.number = storage, number
-        self.machine = ParameterShard(
-            self.name, incarnation=1, ranges={0: (0, storage.size)}, heartbeats=NEVER_SILENT
-        )
+        self.updater, self.number = updater, number
+        own = ShardRanges(self.name, incarnation=1, ranges={0: (0, updater.store.size)})
+        self.machine = Shard(own, ApplyOnArrival(own), heartbeats=NEVER_SILENT)
         self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
         self._fetch_s = setting.pass_s(fleet)
         self._push_s = PASSES * self._fetch_s
@@ -62,9 +62,11 @@ class Server(Host):
         for effect in self.machine.receive(received, self.clock):
             match effect:
                 case ApplyGradient(span=span, payload=Numbers(array=array), updates=updates):
-                    self.storage.apply(span, array, updates)
+                    self.updater.apply(span, [array], updates)
                 case Send(to=to, message=message, payload=span):
-                    self.send(to, message, span and Numbers(self.storage.read(span), self.number))
+                    self.send(
+                        to, message, span and Numbers(self.updater.store.read(span).copy(), self.number)
+                    )
                 case _:
                     raise AssertionError(effect)
 
@@ -192,8 +194,9 @@ class Downpour(Run):
         setting, fleet = self.setting, self.fleet
         self.clock = setting.clock(self.seed, self.now)
         spans = setting.spans(fleet)
-        storages = [Storage(self.optimizer, self.start[first:stop]) for _, first, stop in spans]
-        self.servers = [Server(self.clock, setting, n, fleet, kept) for n, kept in enumerate(storages)]
+        stores = [VectorStore(self.start[first:stop]) for _, first, stop in spans]
+        updaters = [Updater(self.optimizer, store) for store in stores]
+        self.servers = [Server(self.clock, setting, n, fleet, one) for n, one in enumerate(updaters)]
         self.parts = [Part(self, replica) for replica in range(fleet.replicas)]
 
     @property
@@ -201,7 +204,7 @@ class Downpour(Run):
         """Values of the shards; without shards, what the replica has."""
         if not self.servers:
             return self.parts[0].vectors["parameters"].copy()
-        return np.concatenate([server.storage.snapshot().values for server in self.servers])
+        return np.concatenate([server.updater.store.vector(POINT) for server in self.servers])
 
     @property
     def steps(self) -> int:

@@ -18,7 +18,15 @@ from examples.race.machines import Fleet
 from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Method, Objective
 from partita.engine.parameters import Vector, VectorStore
-from partita.engine.protocol import SandblasterClient, SandblasterCoordinator, Topology, VectorShard, decode
+from partita.engine.protocol import (
+    SandblasterClient,
+    SandblasterCoordinator,
+    Shard,
+    ShardRanges,
+    SumThenContinue,
+    Topology,
+    decode,
+)
 from partita.engine.protocol.commands import POINT, Operation, Portions, reads, writes
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -34,13 +42,13 @@ from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.messages import Assignment, Command, Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterEvent
-from partita.engine.protocol.vector_shard import (
+from partita.engine.protocol.shard_effects import (
     AddGradient,
     MoveGradient,
     OperationsDone,
     RunOperations,
+    ShardEvent,
     StoreGradient,
-    VectorShardEvent,
 )
 from partita.engine.testing.world import Delivery
 
@@ -64,9 +72,9 @@ class VectorServer(Host):
         name, first, stop = setting.spans(fleet)[number]
         super().__init__(clock, name, setting.ways_of_group(fleet))
         self.store, self.number = VectorStore(start[first:stop]), number
-        self.machine = VectorShard(
-            name, incarnation=1, ranges={0: (0, stop - first)}, unit_size=UNIT_SIZE, heartbeats=NEVER_SILENT
-        )
+        own = ShardRanges(name, incarnation=1, ranges={0: (0, stop - first)})
+        policy = SumThenContinue(own, unit_size=UNIT_SIZE)
+        self.machine = Shard(own, policy, heartbeats=NEVER_SILENT)
         self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
         self._kept: dict[int, Vector] = {}
         self._pass_s = setting.pass_s(fleet)
@@ -82,7 +90,7 @@ class VectorServer(Host):
         """Passes the message to the state machine: the shard is free."""
         self._do(received)
 
-    def _do(self, event: VectorShardEvent) -> None:
+    def _do(self, event: ShardEvent) -> None:
         """Carries out effects; each waits for the passes over memory of those before it."""
         for effect in self.machine.receive(event, self.clock):
             match effect:

@@ -19,9 +19,10 @@ from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import Parameters, PushAck
-from partita.engine.protocol.parameter_shard import ApplyGradient
+from partita.engine.protocol.shard import Shard
+from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.runtime.downpour_part import DownpourBody, DownpourPartTask
-from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask
+from partita.engine.runtime.shard import ShardBody, ShardTask
 from partita.engine.runtime.task import HostContext
 
 Push = tuple[str, str, int, int]
@@ -63,21 +64,21 @@ class WatchedPart(DownpourPartTask):
 
 
 @dataclass(frozen=True)
-class WatchedShard(DownpourShardTask):
+class WatchedShard(ShardTask):
     log: Path = Path()
 
-    def role(self, link: HostContext) -> DownpourShardRole:
-        role, log = DownpourShardRole(self, link), _Log(self.log, link)
+    def role(self, link: HostContext) -> tuple[Shard, ShardBody]:
+        role, log = super().role(link), _Log(self.log, link)
         log.write("from", self.checkpoint)
-        machine: Any = role._machine
+        machine: Any = role[0]
         receive = machine.receive
 
         def watched(event: Any, now: float) -> Any:
             effects = receive(event, now)
             for effect in effects:
                 if isinstance(effect, ApplyGradient):
-                    message = event.message
-                    log.write("applied", link.name, event.sender, message.incarnation, message.sequence)
+                    push = effect.part, effect.incarnation, effect.sequence
+                    log.write("applied", link.name, *push)
                 elif isinstance(effect, Persist):
                     log.write("persisted", effect.checkpoint)
             return effects

@@ -41,9 +41,10 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, rejection_reason
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.downpour_shard import DownpourShardTask
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.session import SessionTask
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.task import pack_task
 from partita.engine.transport import KeyPair, Payload, ZmqMailbox
 from partita.partitioner import Cluster, partition
@@ -181,16 +182,15 @@ def set_up_shard(members: Members, tmp_path: Path) -> int:
     layout = layout_of(plan, shards=2)
     parameters = {name: np.ones(shape, np.float32) for name, shape in layout.shapes.items()}
     save_parameters(tmp_path / "initial", parameters)
-    task = DownpourShardTask(
+    task = ShardTask(
         shard=1,
         layout=layout,
-        optimizer=SGD(0.5),
         run="run",
         folder=tmp_path,
         checkpoint=None,
         initial=tmp_path / "initial",
         precision="float32",
-        acknowledged=tmp_path / "noted",
+        policy=ApplyPolicy(optimizer=SGD(0.5), acknowledged=tmp_path / "noted"),
     )
     members.answer(Hello)
     members.receive(COORDINATOR, SetUp("run"), pack_task(task))

@@ -1,4 +1,4 @@
-"""A shard's storage behind its protocol: what pushes do to it is what a naive sum does."""
+"""Updates of a shard's vectors behind its protocol: what pushes do to them is what a naive sum does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine import LARS, SGD, Adagrad, Adam, InverseTime, Optimizer
-from partita.engine.parameters import ShardSnapshot, Storage, Vector
-from partita.engine.parameters.storage import NotFinite
-from partita.engine.protocol import ParameterShard
+from partita.engine.parameters import ShardSnapshot, Updater, Vector, VectorStore
+from partita.engine.parameters.snapshot import NotFinite
+from partita.engine.protocol import ApplyOnArrival, Shard, ShardRanges
+from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.events import Persist, Received, Send, Span
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Heartbeat, Push, Save
-from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, Watermark
+from partita.engine.protocol.shard_effects import ApplyGradient
 
 
 class Payload(NamedTuple):
@@ -29,35 +30,69 @@ class Payload(NamedTuple):
         return self.numbers.nbytes
 
 
-SPAN = Span("values", 2, 5)
+SPAN = Span("x", 2, 5)
 RANGES = {0: (0, 3), 1: (3, 8)}
 
 
-def storage(optimizer: Optimizer | None = None, n: int = 8, dtype: type = np.float64) -> Storage:
-    return Storage(optimizer or SGD(0.5), np.zeros(n, dtype))
+class Held:
+    """A store, and its updates by an optimizer."""
+
+    def __init__(self, optimizer: Optimizer, values: Vector, state: dict[str, Vector] | None = None) -> None:
+        self.store = VectorStore(values, state)
+        self.updater = Updater(optimizer, self.store, fresh=state is None)
+
+    def apply(self, span: Span, gradient: Vector, updates: int) -> None:
+        self.updater.apply(span, [gradient], updates)
+
+    def snapshot(self) -> ShardSnapshot:
+        return self.store.snapshot()
+
+    def read(self, span: Span) -> Vector:
+        return self.store.read(span)
+
+
+def storage(optimizer: Optimizer | None = None, n: int = 8, dtype: type = np.float64) -> Held:
+    return Held(optimizer or SGD(0.5), np.zeros(n, dtype))
 
 
 def test_a_span_is_updated_and_nothing_else() -> None:
     held = storage(Adagrad(0.5))
     held.apply(SPAN, np.array([1.0, -2.0, 0.0]), 0)
-    assert held.read(Span("values", 0, 8)) == pytest.approx([0, 0, -0.5, 0.5, 0, 0, 0, 0])
+    assert held.read(Span("x", 0, 8)) == pytest.approx([0, 0, -0.5, 0.5, 0, 0, 0, 0])
     assert held.snapshot().state["sum"].tolist() == [0, 0, 1, 4, 0, 0, 0, 0]
 
 
-def test_what_is_read_or_kept_is_not_changed_by_later_updates() -> None:
+def test_what_is_kept_is_not_changed_by_later_updates_and_no_longer_than_needed() -> None:
     held = storage(Adagrad(0.5))
-    read, kept = held.read(SPAN), held.snapshot()
+    before, kept = held.store.vector("x"), held.snapshot()
+    assert kept.values is before, "nothing was copied"
     held.apply(SPAN, np.ones(3), 0)
-    assert not read.any()
     assert not kept.values.any()
     assert not kept.state["sum"].any()
+    copied = held.store.vector("x")
+    held.apply(SPAN, np.ones(3), 1)
+    assert held.store.vector("x") is copied is not before
+    released = held.snapshot()
+    held.store.release(released)
+    held.apply(SPAN, np.ones(3), 2)
+    assert held.store.vector("x") is copied
+
+
+@given(st.lists(st.integers(1, 7), max_size=4))
+def test_pieces_of_a_gradient_give_the_same_bits(cuts: list[int]) -> None:
+    gradient, optimizer = np.random.default_rng(1).standard_normal(8), Adam(InverseTime(0.5, 3))
+    whole, pieces = storage(optimizer), storage(optimizer)
+    for updates in (0, 1):
+        whole.apply(Span("x", 0, 8), gradient, updates)
+        pieces.updater.apply(Span("x", 0, 8), np.split(gradient, sorted(cuts)), updates)
+    assert whole.read(Span("x", 0, 8)).tobytes() == pieces.read(Span("x", 0, 8)).tobytes()
 
 
 def test_a_snapshot_restores_it() -> None:
     first = storage(Adagrad(0.5))
     first.apply(SPAN, np.ones(3), 0)
     kept = first.snapshot()
-    second = Storage(first.optimizer, kept.values, kept.state)
+    second = Held(Adagrad(0.5), kept.values, dict(kept.state))
     for held in (first, second):
         held.apply(SPAN, np.ones(3), 0)
     assert np.array_equal(first.snapshot().values, second.snapshot().values)
@@ -69,27 +104,28 @@ def test_a_snapshot_restores_it() -> None:
         (SPAN, np.ones(4), "must be float64"),
         (SPAN, np.ones(3, np.float32), "must be float64"),
         (SPAN, np.ones((3, 1)), "must be float64"),
-        (Span("values", 6, 9), np.ones(3), "no range of a shard's 8 values"),
-        (Span("values", -1, 2), np.ones(3), "no range"),
+        (SPAN, np.ones(2), r"the gradient of \[2:5\] ends at 4"),
+        (Span("x", 6, 9), np.ones(3), "no range of a shard's 8 values"),
+        (Span("x", -1, 2), np.ones(3), "no range"),
         (Span("staged", 2, 5), np.ones(3), "no range"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(span: Span, gradient: Vector, says: str) -> None:
+def test_what_does_not_fit_is_refused(span: Span, gradient: Vector, says: str) -> None:
     held = storage()
     with pytest.raises(ValueError, match=says):
         held.apply(span, gradient, 0)
-    assert not held.snapshot().values.any()
+    assert not held.snapshot().values[5:].any()
 
 
-@pytest.mark.parametrize("state", [{}, {"sum": np.zeros(7)}, {"sum": np.zeros(8), "more": np.zeros(8)}])
+@pytest.mark.parametrize("state", [{}, {"sum": np.zeros(8), "more": np.zeros(8)}])
 def test_the_state_of_another_optimizer_is_refused(state: dict[str, Vector]) -> None:
     with pytest.raises(ValueError, match="continue with the optimizer"):
-        Storage(Adagrad(0.5), np.zeros(8), state)
+        Held(Adagrad(0.5), np.zeros(8), state)
 
 
 def test_only_float_vectors_are_values() -> None:
     with pytest.raises(ValueError, match="use a float32 or float64 vector"):
-        Storage(SGD(0.5), np.zeros(3, np.float16))
+        Held(SGD(0.5), np.zeros(3, np.float16))
 
 
 def test_the_rate_is_that_of_the_updates_before() -> None:
@@ -124,17 +160,10 @@ def test_a_nonfinite_state_is_not_stored() -> None:
         held.snapshot().check_finite()
 
 
-def machine_of(
-    incarnation: int, version: int, seen: dict[str, Watermark], updates: int = 0
-) -> ParameterShard:
-    machine = ParameterShard(
-        "shard 0",
-        incarnation=incarnation,
-        ranges=RANGES,
-        restored=RestoredState(version, updates, seen),
-        item_bytes=8,
-        heartbeats=HeartbeatPolicy(1.0, 2.0, 2e9),
-    )
+def machine_of(incarnation: int, version: int, seen: dict[str, Watermark], updates: int = 0) -> Shard:
+    own = ShardRanges("shard 0", incarnation, RANGES, item_bytes=8)
+    policy = ApplyOnArrival(own, restored=RestoredState(version, updates, seen))
+    machine = Shard(own, policy, heartbeats=HeartbeatPolicy(1.0, 2.0, 2e9))
     machine.receive(Received("coordinator", 0, Heartbeat(incarnation, clock=0.0)), 0.0)
     return machine
 
@@ -162,7 +191,8 @@ class History:
         owner = int(part[-1])
         start, stop = RANGES[owner]
         gradient = np.random.default_rng([sequence, self.parts.index(part)]).standard_normal(stop - start)
-        is_new = sequence > self.machine.seen.get(part, (0, -1))[1]
+        assert isinstance(self.machine.policy, ApplyOnArrival)
+        is_new = sequence > self.machine.policy.seen.get(part, (0, -1))[1]
         push = Push(0, sequence, self.incarnation, 0)
         effects = self.machine.receive(Received(part, 0, push, Payload(gradient)), 0.0)
         for effect in effects:
@@ -171,7 +201,7 @@ class History:
                 self.storage.apply(effect.span, effect.payload.numbers, effect.updates)
         assert any(isinstance(effect, Send) for effect in effects)
         if is_new:
-            self.counted.append((Span("values", start, stop), gradient, self.updates[owner]))
+            self.counted.append((Span("x", start, stop), gradient, self.updates[owner]))
             self.updates[owner] += 1
 
     def save(self) -> None:
@@ -187,7 +217,7 @@ class History:
         snapshot, version, seen, updates, n_counted = self.saved
         self.machine = machine_of(self.incarnation, version, seen, updates)
         self.updates = dict.fromkeys(RANGES, updates)
-        self.storage = Storage(self.optimizer, snapshot.values, snapshot.state)
+        self.storage = Held(self.optimizer, snapshot.values, dict(snapshot.state))
         del self.counted[n_counted:]
 
 

@@ -7,11 +7,18 @@ from typing import Any
 
 import msgspec
 
-from partita.engine.protocol import Message, ParameterLinks, ParameterShard, SandblasterClient
+from partita.engine.protocol import (
+    ApplyOnArrival,
+    Message,
+    ParameterLinks,
+    SandblasterClient,
+    Shard,
+    ShardRanges,
+)
+from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Assignment, Heartbeat, Parameters, PushRecord
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.parameter_shard import RestoredState, Watermark
 
 RANGES = {0: (0, 3), 1: (3, 8)}
 """The numbers that a shard holds of two machines."""
@@ -48,14 +55,10 @@ def shard(
     seen: Mapping[str, Watermark] | None = None,
     acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
     leased: bool = True,
-) -> ParameterShard:
-    machine = ParameterShard(
-        "shard 0",
-        incarnation=shard_incarnation,
-        ranges=RANGES,
-        restored=RestoredState(version, seen=seen or {}),
-        acknowledged=acknowledged,
-    )
+) -> Shard:
+    own = ShardRanges("shard 0", shard_incarnation, RANGES)
+    restored = RestoredState(version, seen=seen or {})
+    machine = Shard(own, ApplyOnArrival(own, restored=restored, acknowledged=acknowledged))
     if leased:
         receive(machine, COORDINATOR, Heartbeat(shard_incarnation, clock=0.0))
     return machine

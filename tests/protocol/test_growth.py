@@ -10,14 +10,14 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import pytest
 
 from partita.engine import Downpour, Outcome
-from partita.engine.protocol import LinkedPart, ParameterLinks, ParameterShard
+from partita.engine.protocol import ApplyOnArrival, LinkedPart, ParameterLinks, Shard, ShardRanges
+from partita.engine.protocol.apply_on_arrival import MOST_STALE
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.events import Persisted, Received, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.linked_part import StepPlayed
 from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Parameters, Push, PushAck, Save
-from partita.engine.protocol.parameter_shard import MOST_STALE
 from partita.engine.protocol.sandblaster_coordinator import MOST_REPEATED
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
@@ -51,7 +51,8 @@ def coordinator() -> Iterator[object]:
 
 
 def shard() -> Iterator[object]:
-    machine, now = ParameterShard("shard 0", incarnation=0, ranges={0: (0, 1)}), 0.0
+    own = ShardRanges("shard 0", 0, {0: (0, 1)})
+    machine, now = Shard(own, ApplyOnArrival(own)), 0.0
     sequence = 0
     while True:
         machine.receive(Received("coordinator", 0, Heartbeat(0, clock=now)), now)

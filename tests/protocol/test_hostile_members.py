@@ -18,8 +18,10 @@ from partita.engine.protocol import (
     Message,
     SandblasterClient,
     SandblasterCoordinator,
+    Shard,
+    ShardRanges,
+    SumThenContinue,
     Topology,
-    VectorShard,
     decode,
     encode,
 )
@@ -215,7 +217,8 @@ def test_a_shard(sent: list[tuple[str, Said, object]]) -> None:
 
 @given(to_shard)
 def test_a_shard_of_vectors(sent: list[tuple[str, Said, object]]) -> None:
-    machine = VectorShard("shard 0", incarnation=0, ranges=RANGES, unit_size=2)
+    own = ShardRanges("shard 0", 0, RANGES)
+    machine = Shard(own, SumThenContinue(own, unit_size=2))
     machine.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=0.0)), 0.0)
     request = (Evaluate((Segment("g", 0, 7),)), dot("g", "g"))
     machine.receive(Received(COORDINATOR, 0, Command(1, request)), 0.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from partita.engine.protocol import Message, VectorShard
+from partita.engine.protocol import Message, ShardRanges, SumThenContinue
+from partita.engine.protocol import Shard as Machine
 from partita.engine.protocol.commands import (
     Combine,
     Evaluate,
@@ -13,18 +14,19 @@ from partita.engine.protocol.commands import (
     n_scalars,
 )
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
-from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Command, Contribution, Heartbeat, Point
 from partita.engine.protocol.names import machine_of
-from partita.engine.protocol.vector_shard import (
+from partita.engine.protocol.shard_effects import (
     AddGradient,
     DropGradients,
+    Fenced,
     LoadCheckpoint,
     MoveGradient,
     OperationsDone,
+    ReceiveAgain,
     RunOperations,
+    ShardEvent,
     StoreGradient,
-    VectorShardEvent,
 )
 
 RANGES = {0: (0, 3), 1: (3, 8)}
@@ -57,13 +59,13 @@ class Shard:
     most_kept: int = 0
 
     def __post_init__(self) -> None:
-        self.machine = VectorShard(
-            "shard 0", incarnation=0, ranges=self.ranges, unit_size=UNIT_SIZE, number=self.number
-        )
+        own = ShardRanges("shard 0", 0, self.ranges)
+        self.policy = SumThenContinue(own, unit_size=UNIT_SIZE, number=self.number)
+        self.machine = Machine(own, self.policy)
         if self.leased:
             self.receive("coordinator", Heartbeat(0, clock=0.0))
 
-    def feed(self, event: VectorShardEvent, now: float = 0.0) -> None:
+    def feed(self, event: ShardEvent, now: float = 0.0) -> None:
         effects = self.machine.receive(event, now)
         self.machine.validate()
         for effect in effects:
@@ -94,6 +96,9 @@ class Shard:
                     self.refused.append(reason)
                 case Fenced():
                     self.done.clear()
+        for effect in effects:
+            if isinstance(effect, ReceiveAgain):
+                self.feed(effect.event, now)
 
     def work(self, now: float = 0.0) -> None:
         """Ends the operations. Scalars count from 0 over the whole life, so that repetitions differ."""

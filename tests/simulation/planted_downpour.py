@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from partita.engine.protocol import (
+    ApplyOnArrival,
     DownpourCoordinator,
     LinkedPart,
     Membership,
     ParameterLinks,
-    ParameterShard,
+    Shard,
 )
+from partita.engine.protocol.apply_on_arrival import _Part
 from partita.engine.protocol.coordinator_effects import Restart
 from partita.engine.protocol.directories import Directories
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
@@ -31,7 +33,7 @@ from partita.engine.protocol.messages import (
     Saved,
 )
 from partita.engine.protocol.parameter_links import SavePushRecord
-from partita.engine.protocol.parameter_shard import ApplyGradient, _Part
+from partita.engine.protocol.shard_effects import ApplyGradient, ReceiveAgain
 from tests.simulation.outcomes import Planted
 
 LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
@@ -39,86 +41,92 @@ LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
 # Shards.
 
 
-class AcknowledgesWithoutApplying(ParameterShard):
-    def receive(self, event: Any, now: float) -> Any:
-        effects = super().receive(event, now)
+class AcknowledgesWithoutApplying(ApplyOnArrival):
+    def receive(self, event: Any) -> Any:
+        effects = super().receive(event)
         return effects if self.version % 4 else [e for e in effects if not isinstance(e, ApplyGradient)]
 
 
-class NoIncarnationInTheKey(ParameterShard):
+class NoIncarnationInTheKey(ApplyOnArrival):
     def _account(self, part: _Part, settled: PushRecord) -> bool:
         lost = super()._account(part, msgspec.structs.replace(settled, incarnation=max(part.incarnation, 0)))
         part.incarnation = max(part.incarnation, settled.incarnation)
         return lost
 
 
-class AnIncarnationGoesBack(ParameterShard):
-    def receive(self, event: Any, now: float) -> Any:
+class AnIncarnationGoesBack(ApplyOnArrival):
+    def receive(self, event: Any) -> Any:
         part = self._parts.get(event.sender) if isinstance(event, Received) else None
         if part is not None and isinstance(event.message, Fetch) and event.incarnation < part.incarnation:
             part.incarnation, part.sequence, part.earlier = event.incarnation, -1, None
-        return super().receive(event, now)
+        return super().receive(event)
 
 
-class RestoreForgetsWhatWasSeen(ParameterShard):
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"restored": replace(kwargs["restored"], seen={})}))
+class RestoreForgetsWhatWasSeen(ApplyOnArrival):
+    def __init__(self, own: Any, **kwargs: Any) -> None:
+        super().__init__(own, **(kwargs | {"restored": replace(kwargs["restored"], seen={})}))
 
 
-class WatermarkSavedTooEarly(ParameterShard):
-    def _save(self, checkpoint: int, now: float) -> Any:
-        effects = super()._save(checkpoint, now)
-        return [
-            replace(e, seen={part: (i, max(-1, s - 1)) for part, (i, s) in e.seen.items()})
-            if isinstance(e, Persist)
-            else e
-            for e in effects
-        ]
+class WatermarkSavedTooEarly(ApplyOnArrival):
+    def persist(self, checkpoint: int) -> Persist:
+        order = super().persist(checkpoint)
+        return replace(order, seen={part: (i, max(-1, s - 1)) for part, (i, s) in order.seen.items()})
 
 
-class RestoreForgetsTheVersion(ParameterShard):
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"restored": replace(kwargs["restored"], version=0)}))
+class RestoreForgetsTheVersion(ApplyOnArrival):
+    def __init__(self, own: Any, **kwargs: Any) -> None:
+        super().__init__(own, **(kwargs | {"restored": replace(kwargs["restored"], version=0)}))
 
 
-class NoFence(ParameterShard):
+class NoFence(Shard):
     def holds_lease(self, now: float) -> bool:
         return not self.fenced
 
 
-class LeaseFromWhenTheHeartbeatArrived(ParameterShard):
+class LeaseFromWhenTheHeartbeatArrived(Shard):
     def _heartbeat(self, message: Any, now: float) -> Any:
         effects = super()._heartbeat(message, now)
-        self._leased_until = now + self._heartbeats.lease_s
+        self._leased_until = now + self._lease_s
         return effects
 
 
-class LeaseOutlivesTheVerdict(ParameterShard):
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"heartbeats": LONG_LEASE}))
+class LeaseOutlivesTheVerdict(Shard):
+    def __init__(self, own: Any, policy: Any, **kwargs: Any) -> None:
+        super().__init__(own, policy, **(kwargs | {"heartbeats": LONG_LEASE}))
 
 
-class AcknowledgesAfterTheLease(ParameterShard):
+class AcknowledgesAfterTheLease(Shard):
     def may_send(self, message: Any, now: float) -> bool:
         return not self.fenced
 
 
-class AppliesARepeat(ParameterShard):
-    def _push(self, event: Any, push: Any, now: float) -> Any:
+class TakesAllThatWaitedAtOnce(Shard):
+    """The lease may end while the first of them is handled."""
+
+    def _heartbeat(self, message: Any, now: float) -> Any:
+        effects = super()._heartbeat(message, now)
+        waited = [effect.event for effect in effects if isinstance(effect, ReceiveAgain)]
+        if not waited:
+            return effects
+        return [effect for event in waited for effect in self.policy.receive(event)]
+
+
+class AppliesARepeat(ApplyOnArrival):
+    def _push(self, event: Any, push: Any) -> Any:
         part = self._parts.get(event.sender)
         if part is not None and (part.incarnation, part.sequence) == (push.incarnation, push.sequence):
             part.sequence -= 1
-        return super()._push(event, push, now)
+        return super()._push(event, push)
 
 
-class NeverAcknowledgesARepeat(ParameterShard):
-    def _push(self, event: Any, push: Any, now: float) -> Any:
+class NeverAcknowledgesARepeat(ApplyOnArrival):
+    def _push(self, event: Any, push: Any) -> Any:
         version = self.version
-        effects = super()._push(event, push, now)
+        effects = super()._push(event, push)
         return effects if self.version > version else []
 
 
-class CountsNoLoss(ParameterShard):
+class CountsNoLoss(ApplyOnArrival):
     def _account(self, part: _Part, settled: PushRecord) -> bool:
         lost = part.lost
         super()._account(part, settled)
@@ -126,29 +134,29 @@ class CountsNoLoss(ParameterShard):
         return False
 
 
-class CountsAPushTooFew(ParameterShard):
+class CountsAPushTooFew(ApplyOnArrival):
     def _account(self, part: _Part, settled: PushRecord) -> bool:
         lost = super()._account(part, settled)
         part.lost -= lost
         return lost
 
 
-class CountsNothingOfProcessesThatDied(ParameterShard):
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"acknowledged": {}}))
+class CountsNothingOfProcessesThatDied(ApplyOnArrival):
+    def __init__(self, own: Any, **kwargs: Any) -> None:
+        super().__init__(own, **(kwargs | {"acknowledged": {}}))
 
-    def _fetch(self, event: Any, fetch: Fetch, now: float) -> Any:
-        return super()._fetch(event, msgspec.structs.replace(fetch, earlier=()), now)
-
-
-class CountsNothingAtItsStart(ParameterShard):
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"acknowledged": {}}))
+    def _fetch(self, event: Any, fetch: Fetch) -> Any:
+        return super()._fetch(event, msgspec.structs.replace(fetch, earlier=()))
 
 
-class ReportsOneStepTooMany(ParameterShard):
-    def _fetch(self, event: Any, fetch: Fetch, now: float) -> Any:
-        return [self._off(effect) for effect in super()._fetch(event, fetch, now)]
+class CountsNothingAtItsStart(ApplyOnArrival):
+    def __init__(self, own: Any, **kwargs: Any) -> None:
+        super().__init__(own, **(kwargs | {"acknowledged": {}}))
+
+
+class ReportsOneStepTooMany(ApplyOnArrival):
+    def _fetch(self, event: Any, fetch: Fetch) -> Any:
+        return [self._off(effect) for effect in super()._fetch(event, fetch)]
 
     by = 1
 
@@ -164,7 +172,7 @@ class ReportsOneStepTooFew(ReportsOneStepTooMany):
     by = -1
 
 
-class ReportsSavedBeforeItIs(ParameterShard):
+class ReportsSavedBeforeItIs(Shard):
     def _save(self, checkpoint: int, now: float) -> Any:
         effects = super()._save(checkpoint, now)
         early = Saved(
@@ -173,7 +181,7 @@ class ReportsSavedBeforeItIs(ParameterShard):
         return [*effects, *(Send("coordinator", early) for e in effects if isinstance(e, Persist))]
 
 
-class ForgetsWhatItLostInItsFile(ParameterShard):
+class ForgetsWhatItLostInItsFile(Shard):
     def _persisted(self, event: Any, now: float) -> Any:
         return [
             replace(e, message=msgspec.structs.replace(e.message, lost=0))
@@ -442,7 +450,8 @@ FAULTS = [
     Planted(NoFence, "I4 I1", 1000, at=114),
     Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 2000, at=532),
     Planted(LeaseOutlivesTheVerdict, "I4", 1000, at=289),
-    Planted(AcknowledgesAfterTheLease, "I4", 2000, at=848),
+    Planted(AcknowledgesAfterTheLease, "I4", 2000, at=1860),
+    Planted(TakesAllThatWaitedAtOnce, "I4", 2000),
     Planted(AppliesARepeat, "I1", 100, at=1),
     Planted(NeverAcknowledgesARepeat, "I8", 100, at=1),
     Planted(CountsNoLoss, "I2", 150, at=29),
@@ -461,7 +470,7 @@ FAULTS = [
     Planted(ReportsSavedBeforeItIs, "I5", 20),
     Planted(ForgetsWhatItLostInItsFile, "I2", 1000, at=408),
     Planted(ARetryHasAFreshSequenceNumber, "I1", 100, at=1),
-    Planted(NeverRetries, "I8", 20),
+    Planted(NeverRetries, "I1 I8", 700, at=588),
     Planted(IgnoresReplacements, "I2 I8", 2500, at=557),
     Planted(DrainForgetsTheAccumulated, "I2", 20, at=1),
     Planted(PushesOverAPushUnderWay, "I1 I2", 100, at=1),

@@ -8,17 +8,24 @@ from typing import Any
 
 import msgspec
 
-from partita.engine.protocol import Membership, SandblasterClient, SandblasterCoordinator, VectorShard
+from partita.engine.protocol import (
+    Membership,
+    SandblasterClient,
+    SandblasterCoordinator,
+    Shard,
+    SumThenContinue,
+)
 from partita.engine.protocol.command_tracker import Purpose
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
 from partita.engine.protocol.coordinator_effects import Commit, Restart
 from partita.engine.protocol.events import Persist, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import AssignmentResult, Contribution, Failed, Saved
-from partita.engine.protocol.vector_shard import (
+from partita.engine.protocol.shard_effects import (
     AddGradient,
     LoadCheckpoint,
     MoveGradient,
+    ReceiveAgain,
     RunOperations,
     StoreGradient,
 )
@@ -31,55 +38,66 @@ from tests.simulation.outcomes import Planted
 LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
 
 
-class CountsABackupToo(VectorShard):
-    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
-        number, evaluation = self.number, self._evaluation
-        effects = super()._contribution(event, contribution, now)
+class CountsABackupToo(SumThenContinue):
+    def _contribution(self, event: Any, contribution: Any) -> Any:
+        number, evaluation = self.version, self._evaluation
+        effects = super()._contribution(event, contribution)
         known = len(effects) == 1 and contribution.evaluation == number and evaluation is not None
-        machine = int(event.sender[-1])
-        return [StoreGradient(machine, contribution.unit, event.payload), *effects] if known else effects
+        more = StoreGradient(int(event.sender[-1]), number, contribution.unit, event.payload)
+        return [more, *effects] if known else effects
 
 
-class DoesARepeatedCommandAgain(VectorShard):
-    def _command(self, command: Any, now: float) -> Any:
-        if command.number == self.number and self._result is not None:
-            self.number -= 1
-        return super()._command(command, now)
+class DoesARepeatedCommandAgain(SumThenContinue):
+    def _command(self, command: Any) -> Any:
+        if command.number == self.version and self._result is not None:
+            self.version -= 1
+        return super()._command(command)
 
 
-class TakesAGradientOfAnEarlierEvaluation(VectorShard):
-    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
+class TakesAGradientOfAnEarlierEvaluation(SumThenContinue):
+    def _contribution(self, event: Any, contribution: Any) -> Any:
         if self._evaluation is not None and contribution.unit < self._evaluation.units:
-            contribution = msgspec.structs.replace(contribution, evaluation=self.number)
-        return super()._contribution(event, contribution, now)
+            contribution = msgspec.structs.replace(contribution, evaluation=self.version)
+        return super()._contribution(event, contribution)
 
 
-class NoFence(VectorShard):
+class NoFence(Shard):
     def holds_lease(self, now: float) -> bool:
         return not self.fenced
 
 
-class LeaseFromWhenTheHeartbeatArrived(VectorShard):
+class LeaseFromWhenTheHeartbeatArrived(Shard):
     def _heartbeat(self, message: Any, now: float) -> Any:
         effects = super()._heartbeat(message, now)
-        self._leased_until = now + self._heartbeats.lease_s
+        self._leased_until = now + self._lease_s
         return effects
 
 
-class LeaseOutlivesTheVerdict(VectorShard):
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"heartbeats": LONG_LEASE}))
+class LeaseOutlivesTheVerdict(Shard):
+    def __init__(self, own: Any, policy: Any, **kwargs: Any) -> None:
+        super().__init__(own, policy, **(kwargs | {"heartbeats": LONG_LEASE}))
 
 
-class SendsThePointOfAnyCommand(VectorShard):
-    def _fetch(self, event: Any, fetch: Any, now: float) -> Any:
+class TakesAllThatWaitedAtOnce(Shard):
+    """The lease may end while the first of them is handled."""
+
+    def _heartbeat(self, message: Any, now: float) -> Any:
+        effects = super()._heartbeat(message, now)
+        waited = [effect.event for effect in effects if isinstance(effect, ReceiveAgain)]
+        if not waited:
+            return effects
+        return [effect for event in waited for effect in self.policy.receive(event)]
+
+
+class SendsThePointOfAnyCommand(SumThenContinue):
+    def _fetch(self, event: Any, fetch: Any) -> Any:
         self._has_point = True
-        return super()._fetch(event, fetch, now)
+        return super()._fetch(event, fetch)
 
 
-class DoesNotWaitForTheLastUnit(VectorShard):
-    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
-        effects = super()._contribution(event, contribution, now)
+class DoesNotWaitForTheLastUnit(SumThenContinue):
+    def _contribution(self, event: Any, contribution: Any) -> Any:
+        effects = super()._contribution(event, contribution)
         evaluation = self._evaluation
         if evaluation is None or evaluation.missing != 1:
             return effects
@@ -87,19 +105,19 @@ class DoesNotWaitForTheLastUnit(VectorShard):
         return [*effects, *self._go_on()]
 
 
-class AcknowledgesWhatItDoesNotCount(VectorShard):
-    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
-        effects = super()._contribution(event, contribution, now)
+class AcknowledgesWhatItDoesNotCount(SumThenContinue):
+    def _contribution(self, event: Any, contribution: Any) -> Any:
+        effects = super()._contribution(event, contribution)
         return [e for e in effects if not isinstance(e, StoreGradient)] if contribution.unit == 1 else effects
 
 
-class AddsInTheOrderOfArrival(VectorShard):
+class AddsInTheOrderOfArrival(Shard):
     arrived: list[tuple[int, int]]
 
     def receive(self, event: Any, now: float) -> Any:
-        number = self.number
+        number = self.version
         effects = super().receive(event, now)
-        if self.number != number:
+        if self.version != number:
             self.arrived = []
         starts = sorted({e.unit for e in effects if isinstance(e, MoveGradient)})
         found: list[Any] = []
@@ -115,14 +133,14 @@ class AddsInTheOrderOfArrival(VectorShard):
         return found
 
 
-class SnapshotInTheMiddleOfACommand(VectorShard):
+class SnapshotInTheMiddleOfACommand(SumThenContinue):
     def _go_on(self) -> Any:
         if len(self._rest) > 1 and isinstance(self._rest[0], Snapshot):
             self._rest.rotate(-1)
         return super()._go_on()
 
 
-class ReportsSavedBeforeItIs(VectorShard):
+class ReportsSavedBeforeItIs(Shard):
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
         persists = [e for e in effects if isinstance(e, Persist)]
@@ -133,12 +151,12 @@ class ReportsSavedBeforeItIs(VectorShard):
         return [*(Send("coordinator", message) for message in saved), *effects]
 
 
-class StaysWhereItIs(VectorShard):
+class StaysWhereItIs(SumThenContinue):
     def _go_on(self) -> Any:
         return [RunOperations(()) if isinstance(e, LoadCheckpoint) else e for e in super()._go_on()]
 
 
-class GoesBackToTheStart(VectorShard):
+class GoesBackToTheStart(SumThenContinue):
     def _go_on(self) -> Any:
         return [replace(e, checkpoint=None) if isinstance(e, LoadCheckpoint) else e for e in super()._go_on()]
 
@@ -325,12 +343,6 @@ class EndsWithoutALastCheckpoint(SandblasterCoordinator):
         return self._end(complete=True) if self.outcome is not None else super()._next(now)
 
 
-class NeverRepeatsACommand(SandblasterCoordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._commands.ask_again = lambda now, after_s=0.0: []  # type: ignore[method-assign]
-
-
 class DeclaresDeathBeforeTheLeaseIsOver(SandblasterCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -367,6 +379,7 @@ FAULTS = [
     Planted(NoFence, "I4", at=415),
     Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
     Planted(LeaseOutlivesTheVerdict, "I4", at=438),
+    Planted(TakesAllThatWaitedAtOnce, "I4 I6 I7 validate"),
     Planted(SendsThePointOfAnyCommand, "I6", at=14),
     Planted(DoesNotWaitForTheLastUnit, "I6", at=0),
     Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
@@ -398,7 +411,6 @@ FAULTS = [
     Planted(ForgetsThatNamesWereExchanged, "I5 I6 I7", at=22),
     Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7 I10", at=12),
     Planted(EndsWithoutALastCheckpoint, "I10", at=4),
-    Planted(NeverRepeatsACommand, "I8", at=4),
     Planted(DeclaresDeathBeforeTheLeaseIsOver, "I4", at=203),
     Planted(LaunchesTheSameIncarnationAgain, "I4", at=0),
     Planted(TakesAnErrorForADeath, "I13", at=2237),

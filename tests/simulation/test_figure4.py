@@ -86,15 +86,16 @@ def test_shards_hold_the_start_less_all_gradients_that_were_pushed(setting: Sett
     run = Downpour(setting, Fleet(1, 2, 2), SGD(0.5), start)
     pushed = [np.zeros_like(start) for _ in run.servers]
     for server, total in zip(run.servers, pushed, strict=True):
-        apply = server.storage.apply
+        apply = server.updater.apply
 
-        def added(span, gradient, updates, total=total, apply=apply) -> None:  # type: ignore[no-untyped-def]
-            total[: len(gradient)] += gradient
-            apply(span, gradient, updates)
+        def added(span, pieces, updates, total=total, apply=apply) -> None:  # type: ignore[no-untyped-def]
+            for gradient in pieces:
+                total[: len(gradient)] += gradient
+            apply(span, pieces, updates)
 
-        server.storage.apply = added  # type: ignore[method-assign]
+        server.updater.apply = added  # type: ignore[method-assign]
     played(run)
-    ranges = [total[: server.storage.size] for server, total in zip(run.servers, pushed, strict=True)]
+    ranges = [total[: server.updater.store.size] for server, total in zip(run.servers, pushed, strict=True)]
     np.testing.assert_allclose(run.point, start - 0.5 * np.concatenate(ranges), rtol=1e-4, atol=1e-5)
     assert run.staleness > 0
     assert sum(server.machine.version for server in run.servers) >= sum(p.links.pushes for p in run.parts)

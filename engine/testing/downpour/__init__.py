@@ -4,12 +4,9 @@
 `model` is the reference that every event is checked against.
 """
 
-from math import inf
-
-from partita.engine.testing.bodies import Whole
+from partita.engine.testing.downpour import shard
 from partita.engine.testing.downpour.part import build_part
 from partita.engine.testing.downpour.schedule import DownpourSchedule, Machines
-from partita.engine.testing.downpour.shard import ShardBody
 from partita.engine.testing.invariants import Outcome
 
 __all__ = ["Machines", "play"]
@@ -27,6 +24,6 @@ def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False)
         seed,
         machines or Machines(),
         part=build_part,
-        shard=lambda schedule, host: (Whole(heartbeat_s=inf), ShardBody(schedule, host)),
+        shard=shard.role,
         keep_all=keep_all,
     ).play(seed)

@@ -44,6 +44,7 @@ class ReferenceModel:
         self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
         self._undone: dict[ProcessId, dict[int, list[int]]] = {}  # steps that have accumulated, by number
         self._acknowledged: dict[tuple[ProcessId, str], int] = {}  # pushes, before the process was replaced
+        self._late: dict[tuple[ProcessId, str], int] = {}  # likewise, after that: nobody has to count them
         self._newest_part: dict[str, int] = {}
         self._made: dict[tuple[ProcessId, str], int] = {}
         self._accumulated: dict[ProcessId, list[float]] = {}
@@ -117,8 +118,8 @@ class ReferenceModel:
         settled = self._settled.get((part, shard), 0)
         require(sequence == settled, "I1", part, "settles", sequence, "after", settled, "with", shard)
         self._settled[part, shard] = sequence + 1
-        if self._newest_part[part[0]] == part[1]:
-            self._acknowledged[part, shard] = sequence + 1
+        in_time = self._newest_part[part[0]] == part[1]
+        (self._acknowledged if in_time else self._late)[part, shard] = sequence + 1
 
     def inherits(self, part: str, shard: str, settled: PushRecord) -> None:
         """Counts an earlier process's pushes as acknowledged: the shard has reported to have them."""
@@ -215,24 +216,34 @@ class ReferenceModel:
 
     # The end.
 
-    def lost(self, files: Mapping[str, Lineage]) -> int:
-        """The number of pushes that were acknowledged and are in none of these files (I2)."""
-        return sum(len(self._lacking(files[shard], part, shard)) for part, shard in self._acknowledged)
+    def lost(self, files: Mapping[str, Lineage]) -> tuple[int, int]:
+        """How many pushes were acknowledged and are in none of these files (I2): at least, and at most.
 
-    def _lacking(self, file: Lineage, part: ProcessId, shard: str) -> list[Push]:
-        pushes = ((*part, sequence) for sequence in range(self._acknowledged[part, shard]))
-        return [push for push in pushes if push not in file.applied]
+        An acknowledgement that only a replaced process received, and noted, may be counted or not.
+        """
+        surely = self._lacking(files, self._acknowledged)
+        return len(surely), len(surely | self._lacking(files, self._late))
+
+    @staticmethod
+    def _lacking(
+        files: Mapping[str, Lineage], acknowledged: Mapping[tuple[ProcessId, str], int]
+    ) -> set[tuple[str, Push]]:
+        """The acknowledged pushes that are in none of these files, by shard."""
+        pushes = {
+            (shard, (*part, sequence))
+            for (part, shard), count in acknowledged.items()
+            for sequence in range(count)
+        }
+        return {(shard, push) for shard, push in pushes if push not in files[shard].applied}
 
     def complete(
         self, files: Mapping[str, Lineage], *, first: Mapping[tuple[str, str], int], steps: int, lost: int
     ) -> None:
         """Requires at the end that each step is in the files, or in a push that was counted as lost."""
-        missing = self.lost(files)
-        require(lost == missing, "I2", "the run says", lost, "pushes lost, and", missing, "are")
-        gone: set[tuple[str, str, int]] = set()
-        for part, shard in self._acknowledged:
-            for push in self._lacking(files[shard], part, shard):
-                gone |= {(part[0], shard, step) for step in self._steps[shard, push]}
+        least, most = self.lost(files)
+        require(least <= lost <= most, "I2", "the run says", lost, "pushes lost, and", least, "are")
+        lacking = self._lacking(files, self._acknowledged) | self._lacking(files, self._late)
+        gone = {(push[0], shard, step) for shard, push in lacking for step in self._steps[shard, push]}
         for (name, shard), began in first.items():
             for step in range(began, steps):
                 there = (name, step) in files[shard].steps or (name, shard, step) in gone

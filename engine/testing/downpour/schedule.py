@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
 from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.names import Topology, part_name
 from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.parameter_shard import ParameterShard
+from partita.engine.protocol.shard import Shard
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.layout import Layout
@@ -29,7 +30,8 @@ class Machines:
     """The machines that are played: the real ones, or ones with a planted fault."""
 
     coordinator: type[DownpourCoordinator] = DownpourCoordinator
-    shard: type[ParameterShard] = ParameterShard
+    shard: type[Shard] = Shard
+    policy: type[ApplyOnArrival] = ApplyOnArrival
     links: type[ParameterLinks] = ParameterLinks
     part: type[LinkedPart] = LinkedPart
 
@@ -140,8 +142,8 @@ class DownpourSchedule(Schedule):
 
     def check_commit(self, order: Commit) -> None:
         """Requires that no more pushes are reported as lost than can be."""
-        lost = self.model.lost(self._lineages(order))
-        require(order.lost <= lost, "I2", order, "says lost", order.lost, "and no more can be than", lost)
+        _, most = self.model.lost(self._lineages(order))
+        require(order.lost <= most, "I2", order, "says lost", order.lost, "and no more can be than", most)
 
     def _lineages(self, order: Commit) -> dict[str, Lineage]:
         return {entry.shard: self.disk.files[entry.file].contents.lineage for entry in order.entries}

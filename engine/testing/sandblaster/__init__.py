@@ -2,18 +2,15 @@
 
 `scenario` draws what a seed adds to its environment: a `function` and a method, which may be a
 `random_method`. `reference` plays the method in one process, `invariants` checks a run after every event and
-`shard_invariants` each shard; `vectors` are a shard's operations. `part` and `shard` carry out the machines'
+`shard_invariants` each shard. `part` and `shard` carry out the machines'
 effects, and in `schedule` one coordinator follows another.
 """
 
-from math import inf
-
-from partita.engine.testing.bodies import Whole
 from partita.engine.testing.invariants import Outcome
+from partita.engine.testing.sandblaster import shard
 from partita.engine.testing.sandblaster.part import build_part
 from partita.engine.testing.sandblaster.scenario import Scenario
 from partita.engine.testing.sandblaster.schedule import Machines, SandblasterSchedule
-from partita.engine.testing.sandblaster.shard import ShardBody
 from partita.engine.testing.world import World
 
 __all__ = ["Machines", "play"]
@@ -40,6 +37,6 @@ def play(
         machines,
         scenario,
         part=build_part,
-        shard=lambda schedule, host: (Whole(heartbeat_s=inf), ShardBody(schedule, host)),
+        shard=shard.role,
     )
     return schedule.play(seed)

@@ -6,21 +6,14 @@ others. Every computation of a portion has the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 from typing import TypeAlias
 
 from partita.engine.protocol.commands import Portions
-
-Vector: TypeAlias = tuple[float, ...]
+from partita.engine.testing.vectors import Vector, added
 
 UnitResult: TypeAlias = tuple[tuple[Vector, ...], tuple[float, ...], tuple[int, ...]]
 """A replica's results of a work unit: by machine, gradients, sums of losses, and how many are right."""
-
-
-def added(left: Sequence[float], right: Sequence[float]) -> Vector:
-    """The sum of two vectors, number by number."""
-    return tuple([one + other for one, other in zip(left, right, strict=True)])
 
 
 class Function:

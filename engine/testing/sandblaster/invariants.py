@@ -22,9 +22,9 @@ from partita.engine.protocol.messages import Assignment, Command
 from partita.engine.testing.disk import Disk
 from partita.engine.testing.invariants import ProcessId, Writers, require
 from partita.engine.testing.layout import Layout
-from partita.engine.testing.sandblaster.function import Function, Vector
+from partita.engine.testing.sandblaster.function import Function
 from partita.engine.testing.sandblaster.reference import Evaluated, Reference, cut, evaluate
-from partita.engine.testing.sandblaster.vectors import Vectors
+from partita.engine.testing.vectors import Vector, Vectors
 
 
 class SandblasterInvariants:

@@ -18,8 +18,8 @@ from partita.engine.testing import bodies
 from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
-from partita.engine.testing.sandblaster.function import Vector
 from partita.engine.testing.sandblaster.schedule import SandblasterCoordinatorHost, SandblasterSchedule
+from partita.engine.testing.vectors import Vector
 
 MEANINGLESS = 123.456
 """A part's result in an assignment that another part of its replica plays on something else."""

@@ -22,8 +22,8 @@ from partita.engine.protocol.commands import (
     n_scalars,
 )
 from partita.engine.testing.layout import Layout
-from partita.engine.testing.sandblaster.function import Function, Vector, added
-from partita.engine.testing.sandblaster.vectors import Vectors, operate
+from partita.engine.testing.sandblaster.function import Function
+from partita.engine.testing.vectors import Vector, Vectors, added, operate
 
 
 @dataclass(frozen=True, slots=True)

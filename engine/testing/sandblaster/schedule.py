@@ -22,7 +22,8 @@ from partita.engine.protocol.messages import Assignment, Command, Message
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
-from partita.engine.protocol.vector_shard import VectorShard
+from partita.engine.protocol.shard import Shard
+from partita.engine.protocol.sum_then_continue import SumThenContinue
 from partita.engine.testing import faults
 from partita.engine.testing.disk import File
 from partita.engine.testing.invariants import require
@@ -40,7 +41,8 @@ class Machines:
     """The machines that are played: the real ones, or ones with a planted fault."""
 
     coordinator: type[SandblasterCoordinator] = SandblasterCoordinator
-    shard: type[VectorShard] = VectorShard
+    shard: type[Shard] = Shard
+    policy: type[SumThenContinue] = SumThenContinue
     client: type[SandblasterClient] = SandblasterClient
 
 

@@ -15,9 +15,8 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.testing.invariants import ProcessId, require
-from partita.engine.testing.sandblaster.function import Vector
 from partita.engine.testing.sandblaster.invariants import RunInvariants
-from partita.engine.testing.sandblaster.vectors import Vectors
+from partita.engine.testing.vectors import Vector, Vectors
 
 
 class ShardInvariants:

@@ -1,12 +1,10 @@
-"""A shard of Downpour's parameter server: each push is applied exactly once, and only under the lease.
+"""Policy of a parameter server: each push is applied when it arrives, exactly once; fetches are answered.
 
-It answers fetches, orders pushes, and remembers for each part the last push that it applied. It must not know
-the optimizer, the numbers, the disk or the network: it asks for all of them by effects, to be carried out in
-order, each finished before the next one starts (`Persist` when its copy is taken).
-
-Source: DistBelief, section 4.1 (the sharded parameter server). Exactly-once and leases are ours: a push is
+It orders pushes, and remembers for each part the last push that it applied. Exactly-once is ours: a push is
 known by (part, incarnation, sequence), and a part sends one at a time, so that the last one bounds what is
 remembered.
+
+Source: DistBelief, section 4.1 (the sharded parameter server of Downpour).
 """
 
 from __future__ import annotations
@@ -16,38 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from typing_extensions import override
+
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.events import (
-    NotPersisted,
-    Persist,
-    Persisted,
-    Received,
-    Refuse,
-    Send,
-    Span,
-    Tick,
-)
-from partita.engine.protocol.lease import Fenced, LeasedShard
-from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.commands import POINT
+from partita.engine.protocol.events import Persist, Received, Refuse, Send
 from partita.engine.protocol.names import COORDINATOR, machine_of
+from partita.engine.protocol.shard_effects import ApplyGradient, Policy, ShardEffect, ShardRanges
 
 MOST_STALE: Final = 1024
 """Staleness is counted up to here: the number of versions remembered for each machine's range."""
 
 Watermark: TypeAlias = tuple[int, int]
 """The last push of a part that is applied: (incarnation, sequence)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyGradient:
-    """Effect: update these values with the gradient in the payload, by the shard's optimizer.
-
-    `updates` counts the earlier updates of the values.
-    """
-
-    span: Span
-    payload: object
-    updates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +46,6 @@ class RestoredState:
     stops: Mapping[str, int] = field(default_factory=dict)
 
 
-ShardEvent: TypeAlias = Received | Tick | Persisted | NotPersisted
-ShardEffect: TypeAlias = ApplyGradient | Send | Persist | Fenced | Refuse
-
-
 @dataclass(slots=True)
 class _Part:
     """The pushes of one part.
@@ -88,48 +63,40 @@ class _Part:
     lost: int = 0
 
 
-class ParameterShard(LeasedShard):
-    """One shard of the parameter server. It applies and answers only under its lease."""
+class ApplyOnArrival(Policy):
+    """Applies pushes in the order of arrival."""
+
+    requests = (m.Fetch, m.Push)  # a part has one of each under way
+    saves_on_request = True
 
     def __init__(
         self,
-        name: str,
+        own: ShardRanges,
         *,
-        incarnation: int,
-        ranges: Mapping[int, tuple[int, int]],
         restored: RestoredState | None = None,
         acknowledged: Mapping[str, Sequence[m.PushRecord]] | None = None,
-        item_bytes: int = 4,
-        heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS,
     ) -> None:
-        """Creates a shard that starts, or starts again.
+        """Creates the policy of a shard that starts, or starts again.
 
         Args:
-            name: "shard K".
-            incarnation: of this process.
-            ranges: for each machine, its `(start, stop)` in the shard's own flat vector.
+            own: the shard's name, incarnation and ranges.
             restored: the counts in its checkpoint.
             acknowledged: for each part, the pushes of each of its processes that this shard has acknowledged,
                 the oldest first: those that the checkpoint lacks are lost.
-            item_bytes: bytes of one number of a payload.
-            heartbeats: how often it asks for a lease, and how long one lasts.
         """
-        super().__init__(
-            name, incarnation=incarnation, ranges=ranges, item_bytes=item_bytes, heartbeats=heartbeats
-        )
         restored = restored or RestoredState()
         self.version = restored.version
+        self._own: Final = own
         self._restored: Final = restored
-        self._updates: Final = dict.fromkeys(ranges, restored.updates)
+        self._updates: Final = dict.fromkeys(own.ranges, restored.updates)
         self._parts = {
             part: _Part(*watermark, restored.stops.get(part, 0)) for part, watermark in restored.seen.items()
         }
-        self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in ranges}
-        self._wanted: int | None = None  # the newest checkpoint asked for while a file is written
+        self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in own.ranges}
         for part, records in (acknowledged or {}).items():
-            for record in records if machine_of(part) in self._ranges else ():
+            for record in records if machine_of(part) in own.ranges else ():
                 self._account(self._parts.setdefault(part, _Part()), record)
-        self._unreported = list(self.lost)  # parts whose lost pushes were not reported
+        self._unreported = [name for name, part in self._parts.items() if part.lost]
 
     @property
     def seen(self) -> dict[str, Watermark]:
@@ -137,42 +104,34 @@ class ParameterShard(LeasedShard):
         return {name: (part.incarnation, part.sequence) for name, part in self._parts.items()}
 
     @property
-    def stops(self) -> dict[str, int]:
-        """For each part, the step below which its gradients are here, or found lost."""
-        return {name: part.stop for name, part in self._parts.items()}
+    @override
+    def lost(self) -> int:
+        return sum(part.lost for part in self._parts.values())
 
-    @property
-    def updates(self) -> int:
-        """The largest number of updates of any value, in every run so far."""
-        return max(self._updates.values(), default=self._restored.updates)
+    @override
+    def receive(self, event: Received) -> list[ShardEffect]:
+        match event.message:
+            case m.Push() as push:
+                return self._push(event, push)
+            case m.Fetch() as fetch:
+                return self._fetch(event, fetch)
+        raise AssertionError(event)
 
-    @property
-    def lost(self) -> dict[str, int]:
-        """Acknowledged pushes of each part that the checkpoint this shard started from did not hold."""
-        return {name: part.lost for name, part in self._parts.items() if part.lost}
+    @override
+    def tick(self, *, leased: bool) -> list[Send]:
+        unreported, self._unreported = self._unreported, []
+        return [*map(self._report_lost, unreported)]
 
-    def receive(self, event: ShardEvent, now: float) -> list[ShardEffect]:
-        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
-        match event:
-            case Received(message=m.Push() as push):
-                return self._push(event, push, now)
-            case Received(message=m.Fetch() as fetch):
-                return self._fetch(event, fetch, now)
-            case Received(sender=sender, message=m.Save() as save) if sender == COORDINATOR:
-                return self._save(save.checkpoint, now)
-            case Persisted() | NotPersisted():
-                return self._persisted(event, now)
-            case Received():
-                return [*self._other(event, now)]
-            case Tick():
-                unreported, self._unreported = self._unreported, []
-                return [*self._other(event, now), *map(self._report_lost, unreported)]
+    @override
+    def persist(self, checkpoint: int) -> Persist:
+        updates = max(self._updates.values(), default=self._restored.updates)
+        stops = {name: part.stop for name, part in self._parts.items()}
+        incarnation = self._own.incarnation
+        return Persist(checkpoint, incarnation, self.version, updates, self.seen, stops, finite=True)
 
-    def _push(self, event: Received, push: m.Push, now: float) -> list[ShardEffect]:
-        if not self.holds_lease(now):
-            return []
+    def _push(self, event: Received, push: m.Push) -> list[ShardEffect]:
         sender = event.sender
-        reason = self._rejection_reason(event, "a push")
+        reason = self._own.rejection_reason(event, "a push")
         if reason is None and (push.incarnation != event.incarnation or push.sequence < 0):
             reason = (
                 f"the push has incarnation {push.incarnation}, sequence {push.sequence}; "
@@ -196,7 +155,7 @@ class ParameterShard(LeasedShard):
         lost = self._account(part, m.PushRecord(push.incarnation, push.sequence))
         # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
         # is counted from where its history and this one part.
-        own = push.shard_incarnation == self.incarnation
+        own = push.shard_incarnation == self._own.incarnation
         base = push.version if own else min(push.version, self._restored.version)
         machine = machine_of(sender)
         applied = self._applied_at[machine]
@@ -206,7 +165,8 @@ class ParameterShard(LeasedShard):
         self.version += 1
         applied.append(self.version)
         del applied[:-MOST_STALE]
-        apply = ApplyGradient(Span("values", *self._ranges[machine]), payload, self._updates[machine])
+        span, updates = self._own.span(POINT, machine), self._updates[machine]
+        apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence)
         self._updates[machine] += 1
         ack = self._acknowledge(sender, push, part.staleness)
         return [apply, ack, *([self._report_lost(sender)] if lost else [])]
@@ -236,14 +196,12 @@ class ParameterShard(LeasedShard):
         return Send(COORDINATOR, m.LostPushes(name, self._parts[name].lost))
 
     def _acknowledge(self, sender: str, push: m.Push, staleness: int) -> Send:
-        ack = m.PushAck(self.incarnation, push.incarnation, push.sequence, self.version, staleness)
+        ack = m.PushAck(self._own.incarnation, push.incarnation, push.sequence, self.version, staleness)
         return Send(sender, ack)
 
-    def _fetch(self, event: Received, fetch: m.Fetch, now: float) -> list[ShardEffect]:
-        if not self.holds_lease(now):
-            return []
+    def _fetch(self, event: Received, fetch: m.Fetch) -> list[ShardEffect]:
         sender = event.sender
-        reason = self._rejection_reason(event)
+        reason = self._own.rejection_reason(event)
         if any(not 0 <= one.incarnation < event.incarnation or one.pushes < 0 for one in fetch.earlier):
             reason = f"incarnation {event.incarnation} reports {fetch.earlier} of earlier ones"
         if reason is not None:
@@ -256,47 +214,23 @@ class ParameterShard(LeasedShard):
         machine = machine_of(sender)
         answer = m.Parameters(
             fetch.request,
-            self.incarnation,
+            self._own.incarnation,
             self.version,
             self._updates[machine],
             event.incarnation,
             part.earlier,
             part.sequence + 1,
         )
-        span = Span("values", *self._ranges[machine])
+        span = self._own.span(POINT, machine)
         return [Send(sender, answer, span), *([self._report_lost(sender)] if any(lost) else [])]
 
-    def _save(self, checkpoint: int, now: float) -> list[ShardEffect]:
-        """Writes one file at a time; of those asked for meanwhile only the newest matters."""
-        if not self.holds_lease(now):
-            return []
-        if self._saved is not None and checkpoint <= self._saved.checkpoint:
-            return [Send(COORDINATOR, self._saved)] if checkpoint == self._saved.checkpoint else []
-        if self._writing:
-            if checkpoint > self._writing[0].checkpoint:
-                self._wanted = max(checkpoint, self._wanted or 0)
-            return []
-        lost = sum(part.lost for part in self._parts.values())
-        self._writing.append(m.Saved(checkpoint, self.incarnation, self.version, "", "", lost))
-        return [Persist(checkpoint, self.incarnation, self.version, self.updates, self.seen, self.stops)]
-
-    def _persisted(self, event: Persisted | NotPersisted, now: float) -> list[ShardEffect]:
-        wanted, self._wanted = self._wanted, None
-        reported = self._report_file(event)
-        return [*reported, *(self._save(wanted, now) if reported and wanted is not None else ())]
-
+    @override
     def validate(self) -> None:
-        """Checks invariants I1, I3 and I4 as far as one shard can see them. Raises AssertionError."""
-        super().validate()
         applied = sum(part.applied for part in self._parts.values())
         assert self.version == self._restored.version + applied, (self.version, applied)
         updates = sum(updates - self._restored.updates for updates in self._updates.values())
         assert updates == applied, (self._updates, applied)
         for name, part in self._parts.items():
-            assert machine_of(name) in self._ranges, name
+            assert machine_of(name) in self._own.ranges, name
             assert min(part.sequence + 1, part.incarnation, part.stop, part.lost) >= 0, (name, part)
             assert part.earlier is None or part.earlier.incarnation < part.incarnation, (name, part)
-        assert len(self._writing) <= 1, self._writing
-        if self._wanted is not None:
-            assert self._wanted > self._writing[0].checkpoint, (self._wanted, self._writing)
-        assert self._saved is None or self._saved.version <= self.version

@@ -21,7 +21,7 @@ from partita.engine.parameters import (
     VectorStore,
     save_parameters,
 )
-from partita.engine.protocol import Message
+from partita.engine.protocol import Message, SumThenContinue
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -38,7 +38,6 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Command,
     CommandResult,
@@ -52,10 +51,10 @@ from partita.engine.protocol.messages import (
     Saved,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime import sandblaster_shard
-from partita.engine.runtime.sandblaster_shard import CannotBeDone, SandblasterShardRole, SandblasterShardTask
-from partita.engine.runtime.task import HostContext
-from partita.engine.transport import Counters, Payload, PayloadLike
+from partita.engine.runtime import shard as shards
+from partita.engine.runtime.shard import CannotBeDone, ShardTask
+from partita.engine.runtime.shard_policies import SumPolicy
+from tests.runtime.shard_alone import ShardAlone
 
 SHAPES = {"weight": (10,)}
 TWO = ((Slot("weight", 0, 6),), (Slot("weight", 6, 10),))  # on two machines
@@ -64,8 +63,8 @@ START = np.arange(10) / 8
 UNIT_SIZE = 2
 
 
-class Shard:
-    """A role without a host: its messages are kept, and `poll` is called by hand."""
+class Shard(ShardAlone):
+    """A shard that executes commands."""
 
     def __init__(
         self,
@@ -80,66 +79,46 @@ class Shard:
     ) -> None:
         initial = folder / "initial"
         save_parameters(initial, {"weight": START})
-        layout = layout or Layout(ONE, SHAPES, shards=1)
-        task = SandblasterShardTask(
+        task = ShardTask(
             shard=shard,
-            layout=layout,
+            layout=layout or Layout(ONE, SHAPES, shards=1),
             run=run,
             folder=folder,
             checkpoint=checkpoint,
             initial=initial,
             precision=precision,
-            unit_size=UNIT_SIZE,
+            policy=SumPolicy(unit_size=UNIT_SIZE),
         )
-        self.said: list[tuple[str, Message, PayloadLike]] = []
-        self.refused: list[str] = []
-        link = HostContext(f"shard {shard}", 0, self._send, lambda: None, Counters(), self._refuse)
-        self.role = SandblasterShardRole(task, link)
-        self.dtype = precision
+        super().__init__(task)
         if leased:
             self.receive(COORDINATOR, Heartbeat(0, clock=0.0))
 
-    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        if isinstance(payload, np.ndarray):
-            payload = payload.copy()  # as a mailbox does
-        self.said.append((to, message, payload))
-
-    def _refuse(self, sender: str, reason: str) -> None:
-        self.refused.append(reason)
-
-    def receive(self, sender: str, message: Message, payload: Vector | None = None) -> list[Message]:
-        """Sends a message, and returns the replies."""
-        said = len(self.said)
-        carried = None
-        if payload is not None:
-            carried = Payload([memoryview(payload.astype(self.dtype)).cast("B")])
-        self.role.receive(Received(sender, 0, message, carried), 0.0)
-        return [message for _, message, _ in self.said[said:]]
-
     def command(self, number: int, *operations: Operation) -> list[Message]:
         """Sends a command and waits for operations in the background too."""
-        said = len(self.said)
+        sent = len(self.sent)
         self.receive(COORDINATOR, Command(number, operations))
         self.settle()
-        return [message for _, message, _ in self.said[said:] if not isinstance(message, Saved)]
+        return [message for _, message, _ in self.sent[sent:] if not isinstance(message, Saved)]
 
     def settle(self) -> None:
         """Waits for all operations in the background."""
-        while self.role._machine._awaited is not None:
-            self.role._operations.close()
-            self.role.poll(0.0)
+        policy = self.machine.policy
+        assert isinstance(policy, SumThenContinue)
+        while policy.busy:
+            self.body._operations.close()
+            self.poll()
 
     def vector(self, name: str) -> list[float]:
-        return self.role._store.vector(name).tolist()  # type: ignore[no-any-return]
+        return self.body._store.vector(name).tolist()  # type: ignore[no-any-return]
 
     def save(self) -> ShardFile:
         """Waits for the file of the last snapshot."""
-        self.role._files.close()
-        self.role.poll(0.0)
-        n = max(n for n, (_, message, _) in enumerate(self.said) if isinstance(message, Saved))
-        saved = self.said.pop(n)[1]  # others may have been said since
+        self.body._files.close()
+        self.poll()
+        n = max(n for n, (_, message, _) in enumerate(self.sent) if isinstance(message, Saved))
+        saved = self.sent.pop(n)[1]  # others may have been sent since
         assert isinstance(saved, Saved)
-        return ShardFile(self.role._host.name, 0, saved.version, saved.file, saved.sha256)
+        return ShardFile(self.name, 0, saved.version, saved.file, saved.sha256)
 
 
 def commit(folder: Path, number: int, entries: list[ShardFile], *, dtype: str = "float32") -> None:
@@ -184,8 +163,8 @@ def test_the_bits_of_a_gradient_follow_from_the_work_units_alone(
             said = shard.receive(f"part {unit % 3}.{machine}", Contribution(number, unit), slices[machine])
             assert said[-1] == ContributionAck(number, unit)
         assert said[:-1] == [CommandResult(number, ())]
-        assert shard.role._store.vector("g").tobytes() == in_a_tree(gradients).tobytes()
-    assert len(shard.role._gradients) == 0
+        assert shard.body._store.vector("g").tobytes() == in_a_tree(gradients).tobytes()
+    assert len(shard.body._gradients) == 0
 
 
 def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> None:
@@ -199,7 +178,7 @@ def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> 
         for _, machine in (key for key in slices if key[0] == n):
             shard.receive(f"part 0.{machine}", FetchPoint(0))
         shard.command(1, scale("x", 2.0), evaluate(3), Dots(("g",), ("g", "x")), axpy("x", -0.5, "g"))
-        for to, message, numbers in list(shard.said):
+        for to, message, numbers in list(shard.sent):
             machine = int(to[-1])
             assert message == Point(1)
             assert isinstance(numbers, np.ndarray)
@@ -229,13 +208,13 @@ def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path
     commit(tmp_path, 1, entries)
 
     whole = Shard(tmp_path, checkpoint=1, precision="float64", run="another")
-    assert whole.role.version == 0, "its commands are not those of the run before"
+    assert whole.machine.version == 0, "its commands are not those of the run before"
     assert whole.vector("x") == (3 * START).tolist()
     assert whole.vector("s_0") == (2 * START).tolist()
     assert np.isinf(whole.vector("never_finite")[1:]).all(), "a method may be at a point that is too far"
 
     again = Shard(tmp_path, layout=layout, shard=1, checkpoint=1)
-    assert again.role.version == 5
+    assert again.machine.version == 5
     assert again.command(5, Combine("x")) == []
     assert again.vector("x") == (3 * START)[3:6].tolist()
     assert shards[1].command(6, Restore(1), Largest("x")) == [CommandResult(6, (3 * START[5],))]
@@ -243,7 +222,7 @@ def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path
     with pytest.raises(CannotBeDone, match=r"^a Combine cannot be done: there is no vector 'later' to read"):
         shards[1].command(7, copy("x", "later"))
     assert shards[0].command(6, Restore(None), dot("x", "x")) == [CommandResult(6, (START[:3] @ START[:3],))]
-    assert shards[0].role._store.names() == ("x",)
+    assert shards[0].body._store.names() == ("x",)
 
 
 def test_files_are_written_one_after_the_other_while_commands_go_on(
@@ -260,12 +239,12 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
     monkeypatch.setattr(Checkpoints, "write_shard", slow)
     for number in (1, 2, 3):
         assert shard.command(number, Snapshot(number), scale("x", 2.0)) == [CommandResult(number, ())]
-    shard.said.clear()
+    shard.sent.clear()
     go.set()
-    shard.role.close()
-    shard.role.poll(0.0)
+    shard.body.close()
+    shard.poll()
     assert order == [1, 2, 3]
-    saved = [message for _, message, _ in shard.said]
+    saved = [message for _, message, _ in shard.sent]
     assert [(s.checkpoint, s.version) for s in saved if isinstance(s, Saved)] == [(1, 1), (2, 2), (3, 3)]
     last = saved[-1]
     assert isinstance(last, Saved)
@@ -278,10 +257,10 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
 def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats go out, leases come in, a newer command waits; a file that is written keeps its numbers."""
+    """Leases come in, a newer command waits; a file that is written keeps its numbers."""
     shard, go = Shard(tmp_path, precision="float64"), threading.Event()
     do, gathered, written = VectorStore.execute, Checkpoint.gather, Checkpoints.write_shard
-    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "execute", lambda *call: go.wait(60) and do(*call))
     monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
     monkeypatch.setattr(
@@ -289,46 +268,43 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     )
 
     assert shard.receive(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
-    shard.role.tick(1.0)
-    shard.role.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=1.0)), 1.0)
+    shard.tick(1.0)
+    shard.receive(COORDINATOR, Heartbeat(0, clock=1.0))
     waits = MissingUnits(2, ())  # it has the command, and lacks nothing for it
     assert shard.receive(COORDINATOR, Command(2, (scale("x", 3.0),))) == [waits]
     go.set()
     shard.settle()
     entry = shard.save()
-    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=1.0), waits, CommandResult(2, ())]
+    assert [message for _, message, _ in shard.sent] == [waits, CommandResult(2, ())]
     assert shard.vector("x") == (6 * START).tolist()
 
     commit(tmp_path, 1, [entry], dtype="float64")
     go.clear()
-    shard.said.clear()
+    shard.sent.clear()
     assert shard.receive(COORDINATOR, Command(3, (Restore(1), Largest("x")))) == []
-    shard.role.tick(2.0)
+    shard.tick(2.0)
     go.set()
     shard.settle()
-    assert [message for _, message, _ in shard.said] == [
-        Heartbeat(0, clock=2.0),
-        CommandResult(3, (START[-1],)),
-    ]
+    assert [message for _, message, _ in shard.sent] == [CommandResult(3, (START[-1],))]
     assert shard.vector("x") == START.tolist()
-    shard.role.close()
+    shard.body.close()
 
 
 def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
     shard = Shard(tmp_path)
     shard.command(1, scale("x", 2.0), evaluate(1), axpy("x", -0.5, "g"), dot("x", "g"))
     shard.receive("part 0.0", Contribution(1, 0), np.ones(10))
     shard.settle()
     x = 2 * START - 0.5
     assert shard.vector("x") == x.tolist()
-    assert [message for _, message, _ in shard.said] == [CommandResult(1, (x.sum(),)), ContributionAck(1, 0)]
+    assert [message for _, message, _ in shard.sent] == [CommandResult(1, (x.sum(),)), ContributionAck(1, 0)]
 
 
 def test_an_operation_that_fails_in_the_background_is_reported_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
     with pytest.raises(CannotBeDone, match="a Largest cannot be done"):
         Shard(tmp_path).command(1, Largest("gone"))
     with pytest.raises(CheckpointError, match="its manifest cannot be read"):
@@ -348,13 +324,13 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
         done.append(operation)
         return []
 
-    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "execute", one)
     shard.receive(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)
-    closing = threading.Thread(target=shard.role.close)
+    closing = threading.Thread(target=shard.body.close)
     closing.start()
-    assert shard.role._closing.wait(60)
+    assert shard.body._closing.wait(60)
     go.set()
     closing.join()
     assert done == [zero("a")]
@@ -365,9 +341,9 @@ def test_what_comes_before_the_lease_waits_for_it(tmp_path: Path) -> None:
     shard.command(1, evaluate(1), dot("g", "x"))
     shard.receive("part 0.0", FetchPoint(0))
     shard.receive("part 0.0", Contribution(1, 0), np.ones(10))
-    assert shard.said == []
+    assert shard.sent == []
     shard.receive(COORDINATOR, Heartbeat(0, clock=0.0))
-    assert [message for _, message, _ in shard.said] == [
+    assert [message for _, message, _ in shard.sent] == [
         Point(1),
         CommandResult(1, (START.sum(),)),
         ContributionAck(1, 0),
@@ -410,11 +386,11 @@ def test_memory_does_not_grow_with_the_work_units(tmp_path: Path) -> None:
     shard.command(1, evaluate(2 * 300))
     for unit in [*range(1, 300), 0]:
         shard.receive("part 0.0", Contribution(1, unit), np.ones(10))
-        assert len(shard.role._gradients) <= 2 * 9
+        assert len(shard.body._gradients) <= 2 * 9
     assert shard.vector("g") == [300.0] * 10
     shard.command(2, evaluate(2 * 300))
     for unit in range(5):
         shard.receive("part 0.0", Contribution(2, unit), np.ones(10))
-    assert len(shard.role._gradients) == 2
+    assert len(shard.body._gradients) == 2
     shard.command(3, Combine("x"))
-    assert len(shard.role._gradients) == 0, "dropped with its evaluation"
+    assert len(shard.body._gradients) == 0, "dropped with its evaluation"

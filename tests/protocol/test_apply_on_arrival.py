@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol import Message, ParameterShard
+from partita.engine.protocol import ApplyOnArrival, Message, Shard, ShardRanges
+from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span, Tick
-from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
     Fetch,
     Finished,
@@ -24,14 +24,19 @@ from partita.engine.protocol.messages import (
     Save,
     Saved,
 )
-from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, ShardEffect, Watermark
+from partita.engine.protocol.shard_effects import ApplyGradient, Fenced, ReceiveAgain, ShardEffect
 from tests.protocol.machines import RANGES, feed, receive, shard
 
 BYTES = {0: bytes(12), 1: bytes(20)}
 
 
+def policy_of(machine: Shard) -> ApplyOnArrival:
+    assert isinstance(machine.policy, ApplyOnArrival)
+    return machine.policy
+
+
 def push(
-    machine: ParameterShard,
+    machine: Shard,
     part: str,
     sequence: int,
     *,
@@ -48,7 +53,7 @@ def push(
 
 def test_a_push_is_applied_and_then_acknowledged() -> None:
     assert push(shard(), "part 0.1", 0) == [
-        ApplyGradient(Span("values", 3, 8), BYTES[1], updates=0),
+        ApplyGradient(Span("x", 3, 8), BYTES[1], 0, "part 0.1", incarnation=0, sequence=0),
         Send("part 0.1", PushAck(shard_incarnation=0, incarnation=0, sequence=0, version=1, staleness=0)),
     ]
 
@@ -103,7 +108,7 @@ def test_a_push_of_an_older_incarnation_is_ignored_and_a_newer_one_counts_from_z
     receive(machine, "part 0.0", Fetch(0), incarnation=1)
     assert isinstance(push(machine, "part 0.0", 0, incarnation=1)[0], ApplyGradient)
     assert push(machine, "part 0.0", 2, incarnation=0) == []
-    assert machine.seen == {"part 0.0": (1, 0)}
+    assert policy_of(machine).seen == {"part 0.0": (1, 0)}
 
 
 def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> None:
@@ -115,7 +120,7 @@ def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> N
     assert answer.message.incarnation == 1
     assert answer.message.earlier == PushRecord(0, 2, 9), "the last one was on its way to being acknowledged"
     assert push(machine, "part 0.0", 1, stop=9) == [], "of a process that was replaced"
-    assert machine.stops == {"part 0.0": 9}
+    assert policy_of(machine).persist(9).stops == {"part 0.0": 9}
 
 
 def test_a_process_that_died_before_it_pushed_hides_no_push_of_the_one_before_it() -> None:
@@ -133,9 +138,9 @@ def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() ->
     earlier = (PushRecord(0, 7, 70), PushRecord(1, 2, 90))
     effects = receive(machine, "part 0.0", Fetch(0, 1, earlier), incarnation=2)
     assert effects[1:] == [Send("coordinator", LostPushes("part 0.0", 3 + 2 + 1))]
-    assert machine.stops == {"part 0.0": 90}
+    assert policy_of(machine).persist(9).stops == {"part 0.0": 90}
     assert len(receive(machine, "part 0.0", Fetch(1, 1, earlier), incarnation=2)) == 1
-    assert machine.lost == {"part 0.0": 6}
+    assert policy_of(machine).lost == 6
 
 
 def test_a_shard_that_comes_back_counts_acknowledged_pushes() -> None:
@@ -144,15 +149,11 @@ def test_a_shard_that_comes_back_counts_acknowledged_pushes() -> None:
         "part 1.0": (PushRecord(0, 4),),
         "part 0.9": (),
     }
-    machine = ParameterShard(
-        "shard 0",
-        incarnation=1,
-        ranges=RANGES,
-        restored=RestoredState(seen={"part 0.0": (0, 3), "part 1.0": (0, 3)}),
-        acknowledged=acks,
-    )
+    own = ShardRanges("shard 0", 1, RANGES)
+    restored = RestoredState(seen={"part 0.0": (0, 3), "part 1.0": (0, 3)})
+    machine = Shard(own, ApplyOnArrival(own, restored=restored, acknowledged=acks))
     receive(machine, "coordinator", Heartbeat(1, clock=0.0))
-    assert machine.lost == {"part 0.0": 5}
+    assert policy_of(machine).lost == 5
     said = Send("coordinator", LostPushes("part 0.0", 5))
     assert said in feed(machine, Tick()) and said not in feed(machine, Tick(), now=0.6)
     assert push(machine, "part 0.0", 4) == [], "of a process that was replaced before"
@@ -162,7 +163,7 @@ def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_reported() -> Non
     machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3), "part 1.0": (0, 1)})
     assert Send("coordinator", LostPushes("part 0.0", 2)) in push(machine, "part 0.0", 6)
     assert len(push(machine, "part 1.0", 2)) == 2
-    assert machine.lost == {"part 0.0": 2}
+    assert policy_of(machine).lost == 2
     receive(machine, "coordinator", Save(1))
     assert Send("coordinator", LostPushes("part 1.0", 3)) in push(machine, "part 1.0", 6)
     assert feed(machine, Persisted(1, 8, "file", "hash")) == [
@@ -178,7 +179,7 @@ def test_a_fetch_reports_what_was_acknowledged_so_that_every_loss_is_known() -> 
     assert len(receive(machine, "part 0.0", Fetch(10, acknowledged=7))) == 1
     assert len(push(machine, "part 0.0", 6)) == 1  # a late copy of one that is counted as lost
     assert isinstance(push(machine, "part 0.0", 7)[0], ApplyGradient)
-    assert machine.lost == {"part 0.0": 3}
+    assert policy_of(machine).lost == 3
     assert receive(machine, "part 1.1", Fetch(0, acknowledged=2), incarnation=1)[1:] == [
         Send("coordinator", LostPushes("part 1.1", 2))
     ]
@@ -188,7 +189,7 @@ def test_a_fetch_reports_what_was_acknowledged_so_that_every_loss_is_known() -> 
 def test_a_fetch_is_answered_with_the_senders_range() -> None:
     machine = shard(version=5)
     assert receive(machine, "part 3.0", Fetch(7)) == [
-        Send("part 3.0", Parameters(request=7, shard_incarnation=0, version=5), Span("values", 0, 3))
+        Send("part 3.0", Parameters(request=7, shard_incarnation=0, version=5), Span("x", 0, 3))
     ]
 
 
@@ -205,7 +206,8 @@ def test_an_answer_counts_the_pushes_of_its_receiver_that_the_values_hold() -> N
 
 
 def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint() -> None:
-    machine = ParameterShard("shard 0", incarnation=0, ranges=RANGES, restored=RestoredState(2, 40))
+    own = ShardRanges("shard 0", 0, RANGES)
+    machine = Shard(own, ApplyOnArrival(own, restored=RestoredState(2, 40)))
     receive(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
     for part, sequence, updates in [("part 0.0", 0, 40), ("part 5.0", 0, 41), ("part 0.1", 0, 40)]:
         apply = push(machine, part, sequence)[0]
@@ -243,7 +245,7 @@ def test_what_breaks_the_protocol_is_refused_and_changes_nothing(
     assert effect.sender == sender
     assert says in effect.reason
     assert machine.version == 0
-    assert machine.seen == {}
+    assert policy_of(machine).seen == {}
 
 
 def test_without_a_lease_nothing_is_applied_answered_or_written() -> None:
@@ -251,15 +253,22 @@ def test_without_a_lease_nothing_is_applied_answered_or_written() -> None:
     assert push(machine, "part 0.0", 0) == []
     assert receive(machine, "part 0.0", Fetch(0)) == []
     assert receive(machine, "coordinator", Save(0)) == []
-    receive(machine, "coordinator", Heartbeat(0))
+    assert receive(machine, "coordinator", Heartbeat(0)) == []
     assert not machine.holds_lease(0.0)
+    assert machine.version == 0
 
 
-def test_it_asks_for_its_lease_at_intervals() -> None:
+def test_what_comes_before_the_lease_waits_for_it_the_last_of_each_kind() -> None:
     machine = shard(leased=False)
-    sent = [now for now in range(21) if feed(machine, Tick(), now=now / 10)]
-    assert sent == [0, 5, 10, 15, 20]
-    assert feed(machine, Tick(), now=4.0) == [Send("coordinator", Heartbeat(0, clock=4.0))]
+    push(machine, "part 0.0", 0)
+    for request in (3, 4):
+        receive(machine, "part 0.0", Fetch(request))
+    again = [effect.event for effect in receive(machine, "coordinator", Heartbeat(0, clock=0.0))]
+    assert [event.message for event in again] == [Push(0, 0, 0, 0), Fetch(4)]
+    assert receive(machine, "coordinator", Heartbeat(0, clock=0.0)) == []
+    assert isinstance(feed(machine, again[0])[0], ApplyGradient)
+    assert feed(machine, again[1], now=3.0) == [], "the lease has ended meanwhile: it waits for the next one"
+    assert receive(machine, "coordinator", Heartbeat(0, clock=1.0), now=3.5) == [ReceiveAgain(again[1])]
 
 
 def test_a_lease_runs_from_when_it_was_asked_for_not_from_when_the_answer_came() -> None:
@@ -293,7 +302,7 @@ def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
     push(machine, "part 0.0", 0)
     (persist,) = receive(machine, "coordinator", Save(3))
     assert persist == Persist(
-        3, incarnation=0, version=1, updates=1, seen={"part 0.0": (0, 0)}, stops={"part 0.0": 0}
+        3, incarnation=0, version=1, updates=1, seen={"part 0.0": (0, 0)}, stops={"part 0.0": 0}, finite=True
     )
     push(machine, "part 0.0", 1)
     assert isinstance(persist, Persist)
@@ -318,7 +327,7 @@ def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
     for checkpoint in (1, 3, 2):
         assert receive(machine, "coordinator", Save(checkpoint)) == []
     effects = feed(machine, Persisted(1, 0, "file", "hash"))
-    assert effects[-1] == Persist(3, incarnation=0, version=0, updates=0, seen={})
+    assert effects[-1] == Persist(3, incarnation=0, version=0, updates=0, seen={}, finite=True)
     assert feed(machine, Persisted(3, 0, "file", "hash")) == [
         Send("coordinator", Saved(3, 0, 0, "file", "hash"))
     ]
@@ -380,8 +389,8 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
             name = next(name for name, one in clients.items() if one is client)
             receive(machine, name, Fetch(0, 0, client.settled[:-1]), incarnation=client.incarnation)
         elif action == "save":
-            counted = lost + sum(machine.lost.values())
-            kept = Checkpoint(machine.version, counted, machine.seen, applied.copy())
+            counted = lost + policy_of(machine).lost
+            kept = Checkpoint(machine.version, counted, policy_of(machine).seen, applied.copy())
         else:
             shard_incarnation += 1
             lost, applied = kept.lost, kept.applied.copy()
@@ -402,4 +411,4 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
         )
         assert any(isinstance(effect, ApplyGradient | Send) for effect in after)
     acknowledged_pushes = {(name, *key) for name, client in clients.items() for key in client.acknowledged}
-    assert len(acknowledged_pushes - set(applied)) == lost + sum(machine.lost.values())
+    assert len(acknowledged_pushes - set(applied)) == lost + policy_of(machine).lost

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adam, InverseTime, Optimizer
-from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Vector, save_parameters
-from partita.engine.protocol import Message
+from partita.engine import SGD, Adagrad, Adam, InverseTime, Optimizer
+from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Updater, Vector, save_parameters
 from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask, SpoiltPush
-from partita.engine.runtime.shard_role import NotWritten
-from partita.engine.runtime.task import HostContext
-from partita.engine.transport import Counters, Payload, PayloadLike
+from partita.engine.runtime.shard import NotWritten, ShardTask, SpoiltPush
+from partita.engine.runtime.shard_policies import ApplyPolicy
+from tests.runtime.shard_alone import ShardAlone
 
 SHAPES = {"weight": (6,)}
 TWO = ((Slot("weight", 0, 4),), (Slot("weight", 4, 6),))  # on two machines
 ONE = ((Slot("weight", 0, 6),),)
 
 
-class Shard:
-    """A role without a host: its messages are kept, and `poll` is called by hand."""
+class Shard(ShardAlone):
+    """A shard that applies pushes."""
 
     def __init__(
         self,
@@ -40,37 +36,23 @@ class Shard:
     ) -> None:
         initial = folder / "initial"
         save_parameters(initial, {"weight": np.zeros(6)})
-        task = DownpourShardTask(
+        task = ShardTask(
             shard=shard,
             layout=layout,
-            optimizer=optimizer,
             run="run",
             folder=folder,
             checkpoint=checkpoint,
             initial=initial,
             precision="float64",
-            acknowledged=folder / "noted",
+            policy=ApplyPolicy(optimizer=optimizer, acknowledged=folder / "noted"),
         )
-        self.said: list[tuple[Message, PayloadLike]] = []
-        self.woken = threading.Event()
-        link = HostContext(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
-        self.role = DownpourShardRole(task, link)
+        super().__init__(task)
         self.receive(COORDINATOR, Heartbeat(0, clock=0.0))
-
-    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        self.said.append((message, payload))
-
-    def _refuse(self, sender: str, reason: str) -> None:
-        raise AssertionError(f"{sender}: {reason}")
-
-    def receive(self, sender: str, message: Message, payload: Vector | None = None) -> None:
-        carried = None if payload is None else Payload([memoryview(payload).cast("B")])
-        self.role.receive(Received(sender, 0, message, carried), 0.0)
 
     def values(self, part: str = "part 0.0") -> tuple[int, Vector]:
         """Updates so far, and values."""
         self.receive(part, Fetch(0))
-        message, numbers = self.said.pop()
+        _, message, numbers = self.sent.pop()
         assert isinstance(message, Parameters) and isinstance(numbers, np.ndarray)
         return message.updates, numbers
 
@@ -78,10 +60,10 @@ class Shard:
         """Writes the shard's file, and waits for it."""
         self.receive(COORDINATOR, Save(number))
         assert self.woken.wait(60)
-        self.role.poll(0.0)
-        saved = self.said.pop()[0]
+        self.poll()
+        saved = self.sent.pop()[1]
         assert isinstance(saved, Saved)
-        return ShardFile(self.role._host.name, 0, saved.version, saved.file, saved.sha256)
+        return ShardFile(self.name, 0, saved.version, saved.file, saved.sha256)
 
 
 def commit(folder: Path, number: int, entries: list[ShardFile]) -> None:
@@ -118,16 +100,16 @@ def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Pa
     again = Shard(layout, optimizer, tmp_path, shard=1, checkpoint=1)
     assert again.values("part 0.1")[0] == 1
     for shard in shards:
-        shard.role.close()
+        shard.body.close()
 
 
 def test_a_push_that_is_not_finite_ends_the_shard(tmp_path: Path) -> None:
     shard = Shard(Layout(ONE, SHAPES, shards=1), Adam(0.1), tmp_path)
     shard.receive("part 0.0", Push(0, 0, 0, 0), np.ones(6))
-    shard.said.clear()
+    shard.sent.clear()
     with pytest.raises(SpoiltPush, match=r"^a push to its values \[0:6\] is not finite; lower"):
         shard.receive("part 0.0", Push(0, 1, 0, 0), np.array([1.0, np.nan, 1, 1, 1, 1]))
-    assert not shard.said, "nothing was acknowledged"
+    assert not shard.sent, "nothing was acknowledged"
 
 
 def test_values_that_have_run_away_are_not_written(tmp_path: Path) -> None:
@@ -135,7 +117,7 @@ def test_values_that_have_run_away_are_not_written(tmp_path: Path) -> None:
     shard.receive("part 0.0", Push(0, 0, 0, 0), np.full(6, 1e300))
     with pytest.raises(NotWritten, match=r"^checkpoint 1 was not written: its parameters are not finite"):
         shard.save(1)
-    shard.role.close()
+    shard.body.close()
     assert not (tmp_path / "00000001").exists()
 
 
@@ -144,18 +126,39 @@ def test_a_shard_that_was_replaced_in_an_update_does_not_acknowledge_it(
 ) -> None:
     """The process is stopped in it for longer than its lease: meanwhile it is taken for dead."""
     shard = Shard(Layout(ONE, SHAPES, shards=1), SGD(0.5), tmp_path)
-    clock = SimpleNamespace(now=0.0)
-    for module in ("shard_role",):
-        fake = SimpleNamespace(monotonic=lambda: clock.now)
-        monkeypatch.setattr(f"partita.engine.runtime.{module}.time", fake)
-    apply = shard.role._storage.apply
+    apply = Updater.apply
 
     def stopped(*given: object) -> None:
         apply(*given)  # type: ignore[arg-type]
-        clock.now += 3.5
+        shard.now += 3.5
 
     shard.receive("part 0.0", Push(0, 0, 0, 0), np.ones(6))
-    assert isinstance(shard.said.pop()[0], PushAck)
-    monkeypatch.setattr(shard.role._storage, "apply", stopped)
+    assert isinstance(shard.sent.pop()[1], PushAck)
+    monkeypatch.setattr(Updater, "apply", stopped)
     shard.receive("part 0.0", Push(0, 1, 0, 0), np.ones(6))
-    assert shard.said == []
+    assert shard.sent == []
+
+
+def test_pushes_go_on_while_a_file_is_written_and_the_file_does_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, go = Shard(Layout(ONE, SHAPES, shards=1), Adagrad(0.5), tmp_path), threading.Event()
+    written = Checkpoints.write_shard
+    monkeypatch.setattr(
+        Checkpoints, "write_shard", lambda *call, **how: go.wait(60) and written(*call, **how)
+    )
+    shard.receive("part 0.0", Push(0, 0, 0, 0), np.ones(6))
+    shard.receive(COORDINATOR, Save(1))
+    shard.receive("part 0.0", Push(0, 1, 0, 0), np.ones(6))
+    _, later = shard.values()
+    go.set()
+    shard.sent.clear()
+    shard.body.close()
+    shard.poll()
+    (saved,) = (message for _, message, _ in shard.sent)
+    assert isinstance(saved, Saved)
+    commit(tmp_path, 1, [ShardFile("shard 0", 0, saved.version, saved.file, saved.sha256)])
+    again = Shard(Layout(ONE, SHAPES, shards=1), Adagrad(0.5), tmp_path, checkpoint=1)
+    assert again.values() == (1, pytest.approx([-0.5] * 6))
+    again.receive("part 0.0", Push(0, 1, 0, 0), np.ones(6))
+    assert again.values()[1].tobytes() == later.tobytes()

@@ -28,9 +28,7 @@ from partita.engine.protocol.messages import (
     Heartbeat,
     MissingUnits,
 )
-from partita.engine.protocol.vector_shard import (
-    LoadCheckpoint,
-)
+from partita.engine.protocol.shard_effects import LoadCheckpoint
 from tests.protocol.textual_shard import HALF, RANGES, UNIT_SIZE, Shard, Text
 
 
@@ -116,7 +114,7 @@ def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: li
                 order.shuffle(rest)
                 for unit, machine in rest:
                     contribute(shard, naive, naive.number, unit, machine, 0)
-        assert (shard.machine.evaluation is not None) == naive.is_open
+        assert (shard.policy.evaluation is not None) == naive.is_open
         if naive.number and not naive.is_open:
             assert {key: shard.vectors[key] for key in naive.sums()} == naive.sums()
             assert shard.done[-1] in naive.request
@@ -158,12 +156,12 @@ def test_however_long_it_takes_operations_are_done_once_and_in_order(
     answered: set[int] = set()
     for step in history:
         shard.sent.clear()
-        number, before = shard.machine.number, len(shard.done)
+        number, before = shard.machine.version, len(shard.done)
         match step:
             case "command", asked:
                 shard.command(asked, *wanted[asked], now=now)
-                assert shard.machine.number in (number, asked)
-            case ("contributions",) if shard.machine.evaluation is not None:
+                assert shard.machine.version in (number, asked)
+            case ("contributions",) if shard.policy.evaluation is not None:
                 for unit, machine in [(n, m) for n in range(3) for m in (0, 1)]:
                     start, stop = RANGES[machine]
                     text = Text("", 4 * (stop - start))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from partita.engine.protocol.commands import Combine, Dots, Largest, Multiply, Operation, Swap
 from partita.engine.testing.invariants import require
-from partita.engine.testing.sandblaster.function import Vector
+
+Vector: TypeAlias = tuple[float, ...]
 
 Vectors: TypeAlias = dict[str, Vector]
 """A shard's slices by name. A slice never changes, so that a copy of the dictionary is a snapshot."""
+
+
+def added(left: Sequence[float], right: Sequence[float]) -> Vector:
+    """Returns the sum of two vectors, number by number."""
+    return tuple([one + other for one, other in zip(left, right, strict=True)])
 
 
 def operate(vectors: Vectors, operation: Operation, size: int) -> list[float]:

@@ -17,7 +17,6 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.protocol.events import Persist, Persisted, Received, Tick
-from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
     CommandResult,
     Contribution,
@@ -30,9 +29,7 @@ from partita.engine.protocol.messages import (
     Save,
     Saved,
 )
-from partita.engine.protocol.vector_shard import (
-    LoadCheckpoint,
-)
+from partita.engine.protocol.shard_effects import Fenced, LoadCheckpoint
 from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 
 
@@ -51,7 +48,7 @@ def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
     shard = Shard()
     before, after = (copy("x", "d"), dot("x", "x")), (Largest("g"), dot("g", "d"))
     assert shard.command(4, *before, HALF, *after) == []
-    assert (shard.done, shard.machine.evaluation) == ([*before], 4)
+    assert (shard.done, shard.policy.evaluation) == ([*before], 4)
     for machine in (0, 1):
         for unit in (2, 0, 1):
             last = (machine, unit) == (1, 1)
@@ -59,7 +56,7 @@ def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
             assert shard.contribute(4, unit, machine) == [*answer, ContributionAck(4, unit)]
     assert shard.done == [*before, *after]
     assert shard.vectors == {("g", 0): "((0+1)+2)", ("g", 1): "((0+1)+2)"}
-    assert (shard.machine.evaluation, shard.kept) == (None, {})
+    assert (shard.policy.evaluation, shard.kept) == (None, {})
     assert shard.contribute(4, 1) == [ContributionAck(4, 1)], "over"
 
 
@@ -179,16 +176,15 @@ def test_nothing_is_done_or_sent_without_a_lease() -> None:
     shard.receive("part 0.0", FetchPoint(-1))
     assert shard.command(1, HALF) == []
     shard.receive("coordinator", Heartbeat(0, clock=0.0))
-    shard.command(1, HALF)
-    assert shard.sent == [], "an order without a lease does not stand"
+    assert shard.sent == [("part 0.0", Point(1))], "both waited for the lease"
     shard.sent.clear()
     for message, payload in ((Contribution(1, 0), Text("0", 12)), (FetchPoint(0), None)):
         shard.receive("part 0.0", message, payload, now=3.0)  # the lease ends here
     assert shard.command(1, HALF, now=3.0) == shard.command(2, zero("x"), now=3.0) == []
     assert (shard.sent, shard.kept, shard.done) == ([], {}, [])
     shard.receive("coordinator", Heartbeat(0, clock=2.0), now=3.5)
-    shard.receive("part 0.0", FetchPoint(0), now=4.0)
-    assert shard.sent == [("part 0.0", Point(1))]
+    assert shard.sent[:2] == [("part 0.0", ContributionAck(1, 0)), ("part 0.0", Point(1))]
+    assert (shard.done, shard.machine.version) == ([zero("x")], 2), "the last of each kind, in order"
 
 
 def test_a_shard_that_was_replaced_does_nothing_more() -> None:
@@ -210,7 +206,7 @@ def test_a_busy_shard_receives_messages_and_starts_no_operation() -> None:
     shard.receive("part 0.0", FetchPoint(0))
     shard.feed(Tick(), 0.5)
     shard.receive("coordinator", Heartbeat(0, clock=1.0), now=1.0)
-    assert shard.sent[1:] == [("coordinator", Heartbeat(0, clock=0.5))]
+    assert shard.sent == [("part 0.0", ContributionAck(1, 0))], "of the last message before these"
     assert (shard.kept, shard.done) == ({}, [])
     shard.work(3.5)
     shard.sent.clear()
@@ -226,7 +222,6 @@ def test_a_busy_shard_receives_messages_and_starts_no_operation() -> None:
     shard.feed(Tick(), 3.5)
     shard.work(3.5)
     assert shard.sent == [
-        ("coordinator", Heartbeat(0, clock=3.5)),
         ("part 0.1", ContributionAck(1, 2)),  # behind the answer if that comes soon, and else without it
         ("coordinator", CommandResult(1, (3.5,))),
     ]
@@ -239,9 +234,9 @@ def test_the_newest_command_that_comes_meanwhile_replaces_the_rest() -> None:
     for number in (2, 4, 3, 1):
         assert shard.command(number, Restore(number), dot("x", "x")) == [MissingUnits(number, ())]
     shard.sent.clear()
-    assert (shard.machine.number, shard.done) == (1, [])
+    assert (shard.machine.version, shard.done) == (1, [])
     shard.work()
-    assert (shard.machine.number, shard.done) == (4, [zero("a")])
+    assert (shard.machine.version, shard.done) == (4, [zero("a")])
     shard.work()
     shard.work()
     assert shard.done == [zero("a"), LoadCheckpoint(4), dot("x", "x")]
@@ -257,7 +252,6 @@ def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_as
     shard.sent.clear()
     shard.work(3.0)  # the lease has ended
     assert (shard.sent, shard.done) == ([], [Largest("x")])
-    assert shard.command(1, *request, now=3.5) == []
     shard.receive("coordinator", Heartbeat(0, clock=3.0), now=3.5)
     assert shard.sent == []
     shard.command(1, *request, now=3.5)
@@ -266,9 +260,9 @@ def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_as
     shard.sent.clear()
     assert shard.command(2, Restore(None), now=3.5) == []
     shard.work(9.0)
-    assert shard.command(3, zero("x"), now=9.0) == []
+    assert shard.command(2, Restore(None), now=9.0) == []
     shard.receive("coordinator", Heartbeat(0, clock=9.0), now=9.0)
-    assert shard.command(2, Restore(None), now=9.0) == [CommandResult(2, ())]
+    assert shard.sent == [("coordinator", CommandResult(2, ()))], "the repeat waited for the lease"
     assert shard.done == [Largest("x"), LoadCheckpoint(None)]
 
 

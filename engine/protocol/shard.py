@@ -1,0 +1,194 @@
+"""One shard of a run's vectors: its lease, its fence, its files; a policy says what happens to the numbers.
+
+A shard works only under a lease: the coordinator has returned, for this incarnation, a clock reading of this
+shard (in a heartbeat of its host) that is younger than `lease_s`. The coordinator declares a silent shard
+dead only later than `lease_s` after its last message. So two processes are never the same shard at the same
+time, however late a message or a stopped process comes back. Messages that arrive without a lease wait for
+it: a start (or a pause of the coordinator) would take a second or more longer if they had to be repeated.
+
+This module must not know what a push or a command is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import msgspec
+from typing_extensions import override
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
+from partita.engine.protocol.host import PeersChanged, RoleMachine
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.shard_effects import (
+    Fenced,
+    OperationsDone,
+    Policy,
+    ReceiveAgain,
+    ShardEffect,
+    ShardEvent,
+    ShardRanges,
+)
+
+_NEEDS_LEASE: Final = (
+    m.CommandResult,
+    m.ContributionAck,
+    m.MissingUnits,
+    m.Parameters,
+    m.Point,
+    m.PushAck,
+    m.Saved,
+)
+
+
+class Shard(RoleMachine):
+    """A shard that works under its lease, stops when it is replaced, and reports its files.
+
+    Attributes:
+        policy: what it does with the numbers.
+        fenced: whether it was replaced.
+    """
+
+    def __init__(
+        self, own: ShardRanges, policy: Policy, *, heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
+    ) -> None:
+        """Creates a shard without a lease.
+
+        Args:
+            own: its name, incarnation and ranges.
+            policy: with the counts of the checkpoint that it starts from.
+            heartbeats: how often it asks for a lease, and how long one lasts.
+        """
+        self.policy: Final = policy
+        self.name: Final = own.name
+        self.incarnation: Final = own.incarnation
+        self.fenced = False
+        self.heartbeat_s = heartbeats.heartbeat_s
+        self._lease_s: Final = heartbeats.lease_s
+        self._leased_until = float("-inf")
+        self._early: Final[dict[tuple[str, type], Received]] = {}  # the last of each sender and kind
+        self._writing: Final[deque[m.Saved]] = deque()  # reports of files under way, without names and hashes
+        self._wanted: int | None = None  # the newest checkpoint asked for while a file is written
+        self._saved: m.Saved | None = None
+        self._save_failed: m.SaveFailed | None = None
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """How many pushes or commands its vectors hold."""
+        return self.policy.version
+
+    def holds_lease(self, now: float) -> bool:
+        """Returns whether it may apply and acknowledge at `now` (seconds, its own monotonic clock)."""
+        return not self.fenced and now < self._leased_until
+
+    @override
+    def may_send(self, message: m.Message, now: float) -> bool:
+        """Returns whether a message may leave at `now` (seconds, its own monotonic clock).
+
+        The interpreter asks before each `Send`: an earlier effect takes a while, and the process may be
+        stopped in it. A message that was not sent is repeated on request.
+        """
+        return not isinstance(message, _NEEDS_LEASE) or self.holds_lease(now)
+
+    @override
+    def receive(self, event: ShardEvent, now: float) -> list[ShardEffect]:
+        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
+        match event:
+            case Received():
+                effects = self._received(event, now)
+            case OperationsDone(scalars=scalars):
+                effects = self.policy.operations_done(scalars, leased=self.holds_lease(now))
+            case Tick():
+                return [*self.policy.tick(leased=self.holds_lease(now))]
+            case Persisted() | NotPersisted():
+                effects = self._persisted(event, now)
+            case PeersChanged():
+                return []
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self._writing.append(
+                    m.Saved(effect.checkpoint, self.incarnation, effect.version, "", "", self.policy.lost)
+                )
+        return effects
+
+    def _received(self, event: Received, now: float) -> list[ShardEffect]:
+        policy, message = self.policy, event.message
+        if isinstance(message, policy.orders if event.sender == COORDINATOR else policy.requests):
+            if self.holds_lease(now):
+                return policy.receive(event)
+            if not self.fenced:
+                self._early[event.sender, type(message)] = event
+            return []
+        if event.sender == COORDINATOR and isinstance(message, m.Heartbeat):
+            return self._heartbeat(message, now)
+        if event.sender == COORDINATOR and isinstance(message, m.Save):
+            return self._save(message.checkpoint, now)
+        return [Refuse(event.sender, f"{self.name} does not take a {type(message).__name__} from it")]
+
+    # The lease.
+
+    def _heartbeat(self, message: m.Heartbeat, now: float) -> list[ShardEffect]:
+        if self.fenced or message.incarnation < self.incarnation:
+            return []
+        if message.incarnation > self.incarnation:
+            self.fenced = True
+            self._early.clear()
+            return [Fenced(message.incarnation)]
+        if message.clock is not None and message.clock <= now:
+            self._leased_until = max(self._leased_until, message.clock + self._lease_s)
+        if not self._early or not self.holds_lease(now):
+            return []
+        early = list(self._early.values())
+        self._early.clear()
+        return [*map(ReceiveAgain, early)]
+
+    # Files.
+
+    def _save(self, checkpoint: int, now: float) -> list[ShardEffect]:
+        """Reports a file of this checkpoint again, or begins it.
+
+        Files on request are written one at a time; of those asked for meanwhile only the newest matters.
+        """
+        if not self.holds_lease(now):
+            return []
+        saved, failed = self._saved, self._save_failed
+        if saved is not None and saved.checkpoint == checkpoint:
+            return [Send(COORDINATOR, saved)]
+        if not self.policy.saves_on_request:
+            return [Send(COORDINATOR, failed)] if failed and failed.checkpoint == checkpoint else []
+        if saved is not None and checkpoint < saved.checkpoint:
+            return []
+        if self._writing:
+            if checkpoint > self._writing[0].checkpoint:
+                self._wanted = max(checkpoint, self._wanted or 0)
+            return []
+        return [self.policy.persist(checkpoint)]
+
+    def _persisted(self, event: Persisted | NotPersisted, now: float) -> list[ShardEffect]:
+        """Reports the oldest file under way, unless the shard was replaced, and begins the next one."""
+        writing = self._writing.popleft() if self._writing else None
+        expected = None if writing is None else (writing.checkpoint, writing.version)
+        assert (event.checkpoint, event.version) == expected, f"{event} while writing {writing}"
+        wanted, self._wanted = self._wanted, None
+        if self.fenced or writing is None:
+            return []
+        report: m.Saved | m.SaveFailed
+        if isinstance(event, NotPersisted):
+            report = self._save_failed = m.SaveFailed(event.checkpoint, self.incarnation, event.reason)
+        else:
+            report = self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
+        return [Send(COORDINATOR, report), *(self._save(wanted, now) if wanted is not None else ())]
+
+    @override
+    def validate(self) -> None:
+        """Checks invariants I1 to I7 as far as one shard can see them. Raises AssertionError."""
+        assert not (self.fenced and (self._early or self.holds_lease(float("-inf"))))
+        versions = [saved.version for saved in (self._saved, *self._writing) if saved is not None]
+        assert versions == sorted(versions) and all(v <= self.version for v in versions), versions
+        if self.policy.saves_on_request:
+            assert len(self._writing) <= 1, self._writing
+        if self._wanted is not None:
+            assert self._wanted > self._writing[0].checkpoint, (self._wanted, self._writing)
+        self.policy.validate()

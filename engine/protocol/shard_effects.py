@@ -1,0 +1,210 @@
+"""Events and effects that only a shard's machine has, and the interface of its policies.
+
+Effects are carried out in order, each finished before the next one starts (`Persist` when its copy is taken).
+`RunOperations` and `LoadCheckpoint` may take long: each is the last of its list, and `OperationsDone` reports
+its end. A policy must not know the optimizer, the numbers, the disk or the network.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from partita.engine.protocol.commands import Operation
+from partita.engine.protocol.events import (
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Span,
+    Tick,
+    payload_bytes,
+)
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.messages import Message
+from partita.engine.protocol.names import machine_of
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Effect, once: a process of this incarnation has replaced the shard. The host must end."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveAgain:
+    """Effect: give the machine this event when all effects are carried out, at the time that it is then.
+
+    The message waited for the lease, which may end while those before it are handled.
+    """
+
+    event: Received
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyGradient:
+    """Effect: update the numbers of the span with the gradient in the payload, by the shard's optimizer.
+
+    `updates` counts the earlier updates of these numbers; (`part`, `incarnation`, `sequence`) is the push.
+    """
+
+    span: Span
+    payload: object
+    updates: int
+    part: str
+    incarnation: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunOperations:
+    """Effect, the last one of its list: execute these operations on vectors, in order."""
+
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCheckpoint:
+    """Effect, the last one of its list: all vectors become those of this checkpoint (None: of the run's
+    start).
+    """
+
+    checkpoint: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsDone:
+    """Event: `RunOperations` ended and gave these scalars; or `LoadCheckpoint` did, which gives none."""
+
+    scalars: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGradient:
+    """Effect: keep the payload, a machine's gradient over this work unit of an evaluation."""
+
+    machine: int
+    evaluation: int
+    unit: int
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class AddGradient:
+    """Effect: add a machine's kept gradient `of` to its kept gradient `into`, and free `of`."""
+
+    machine: int
+    into: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveGradient:
+    """Effect: write a machine's kept gradient to this span of a vector, and free it."""
+
+    machine: int
+    unit: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DropGradients:
+    """Effect: free all kept gradients."""
+
+
+ShardEvent: TypeAlias = Received | Tick | PeersChanged | OperationsDone | Persisted | NotPersisted
+LongEffect: TypeAlias = RunOperations | LoadCheckpoint
+ShardEffect: TypeAlias = (
+    ApplyGradient
+    | LongEffect
+    | StoreGradient
+    | AddGradient
+    | MoveGradient
+    | DropGradients
+    | Send
+    | Persist
+    | Fenced
+    | ReceiveAgain
+    | Refuse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRanges:
+    """A process of a shard, and the numbers it holds of each machine.
+
+    Args:
+        name: "shard K".
+        incarnation: of the process.
+        ranges: for each machine, its `(start, stop)` in the shard's own flat vectors.
+        item_bytes: bytes of one number of a payload.
+    """
+
+    name: str
+    incarnation: int
+    ranges: Mapping[int, tuple[int, int]]
+    item_bytes: int = 4
+
+    def span(self, vector: str, machine: int) -> Span:
+        """Returns a machine's range of a vector."""
+        return Span(vector, *self.ranges[machine])
+
+    def rejection_reason(self, event: Received, gradient: str = "") -> str | None:
+        """Returns why a part's message is malformed. `gradient` names an expected payload."""
+        machine = machine_of(event.sender)
+        if machine not in self.ranges:
+            return f"{self.name} holds no parameters of {event.sender!r}"
+        start, stop = self.ranges[machine]
+        expected, found = (stop - start) * self.item_bytes, payload_bytes(event.payload)
+        if gradient and found != expected:
+            return f"{gradient} of {event.sender!r} to {self.name} has {expected} bytes, not {found}"
+        return None
+
+
+class Policy(ABC):
+    """A shard's use of gradients and commands: a pure machine, called by `Shard` under the lease.
+
+    Attributes:
+        version: how many pushes or commands the vectors hold; only this class moves it.
+    """
+
+    orders: ClassVar[tuple[type[Message], ...]] = ()
+    """Messages of the coordinator that it takes."""
+
+    requests: ClassVar[tuple[type[Message], ...]] = ()
+    """Messages of parts that it takes."""
+
+    saves_on_request: ClassVar[bool] = False
+    """Whether a file may be written at any time, when `Save` asks; else only where a command says so."""
+
+    version: int
+
+    @abstractmethod
+    def receive(self, event: Received) -> list[ShardEffect]:
+        """Returns the effects of one of its messages."""
+
+    @abstractmethod
+    def persist(self, checkpoint: int) -> Persist:
+        """Returns the effect that writes all vectors as they are now, with the counts that belong to them."""
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged pushes that this process has found missing."""
+        return 0
+
+    def operations_done(self, scalars: Sequence[float], *, leased: bool) -> list[ShardEffect]:
+        """Returns the effects of the end of operations; without a lease it may only note it."""
+        raise AssertionError(f"{type(self).__name__} runs no operations")
+
+    def tick(self, *, leased: bool) -> list[Send]:
+        """Returns messages that were left for later."""
+        return []
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Checks its invariants. Raises AssertionError."""

@@ -1,0 +1,298 @@
+"""A shard: its task, and the body of its machine over a store of named vectors, files, and threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from typing_extensions import override
+
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import load_parameters
+from partita.engine.parameters.layout import Layout, gather
+from partita.engine.parameters.manifest import ShardRecord
+from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
+from partita.engine.parameters.storage import Updater
+from partita.engine.parameters.vector import Vector
+from partita.engine.parameters.vectors import VectorStore, compile_operations
+from partita.engine.protocol.apply_on_arrival import RestoredState
+from partita.engine.protocol.commands import POINT, reads, writes
+from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Send, Span
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.messages import SaveProgress
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.shard import Shard
+from partita.engine.protocol.shard_effects import (
+    AddGradient,
+    ApplyGradient,
+    DropGradients,
+    Fenced,
+    LoadCheckpoint,
+    LongEffect,
+    MoveGradient,
+    OperationsDone,
+    ReceiveAgain,
+    RunOperations,
+    ShardEffect,
+    ShardEvent,
+    ShardRanges,
+    StoreGradient,
+)
+from partita.engine.runtime.background import BackgroundQueue
+from partita.engine.runtime.gradient_pool import GradientPool
+from partita.engine.runtime.shard_policies import ShardPolicy
+from partita.engine.runtime.task import Body, CannotGoOn, HostContext
+from partita.engine.transport.payload import Payload
+
+SHORT_OPERATION: Final = 1 << 23
+"""Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
+would cost some percent. Longer ones are done in the background, while the host answers.
+"""
+
+
+class NotWritten(CannotGoOn):
+    """A checkpoint that must not be written."""
+
+
+class SpoiltPush(CannotGoOn):
+    """A push that is not finite: the shard's values are lost, and its last checkpoint is what is left."""
+
+
+class CannotBeDone(CannotGoOn):
+    """A command that no shard can carry out; the method is at fault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTask:
+    """One shard of a run's vectors.
+
+    Args:
+        shard: the shard's index.
+        layout: where every parameter is.
+        run: the run's id.
+        folder: of the checkpoints.
+        checkpoint: the one to start from; None starts from `initial`.
+        initial: a safetensors file of whole parameters.
+        precision: of all numbers, "float32" or "float64".
+        policy: what happens to gradients.
+        heartbeats: the coordinator's policy.
+    """
+
+    shard: int
+    layout: Layout
+    run: str
+    folder: Path
+    checkpoint: int | None
+    initial: Path
+    precision: str
+    policy: ShardPolicy
+    heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
+
+    @property
+    def threads(self) -> int:
+        """See the protocol `HostTask`."""
+        return 1
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See the protocol `HostTask`."""
+        return 0, 1
+
+    def role(self, host: HostContext) -> tuple[Shard, ShardBody]:
+        """See the protocol `HostTask`."""
+        body = ShardBody(self, host)
+        ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
+        own = ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
+        return Shard(own, self.policy.machine(own, body.restored), heartbeats=self.heartbeats), body
+
+
+class ShardBody(Body):
+    """A slice of every vector, and gradients for the machines whose parameters these are.
+
+    Attributes:
+        restored: the counts of the checkpoint that it has loaded.
+    """
+
+    def __init__(self, task: ShardTask, host: HostContext) -> None:
+        self._task, self._host = task, host
+        self._slots = task.layout.slots_of(task.shard)
+        self._checkpoints = Checkpoints(task.folder, run=task.run)
+        self._closing = threading.Event()
+        self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
+        self.restored = self._load(task.checkpoint)
+        self._updater = self._prepared()
+        overlaps = task.layout.machines_of(task.shard)
+        sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
+        self._gradients = GradientPool(sizes, task.precision)
+        self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
+        self._files: BackgroundQueue[Persisted | NotPersisted] = BackgroundQueue("checkpoint", host.wake)
+        self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
+
+    @override
+    def payload(self, send: Send) -> Vector:
+        assert send.payload is not None
+        return self._store.read(send.payload)  # not a copy: the mailbox makes one
+
+    @override
+    def poll(self, now: float) -> Iterator[ShardEvent]:
+        """Yields the ends of operations in the background, and of files.
+
+        Raises:
+            NotWritten: a file must not be written.
+        """
+        yield from self._operations.finished()
+        for persisted in self._files.finished():
+            self._store.release(self._snapshots.popleft())
+            yield persisted
+
+    @override
+    def close(self) -> None:
+        """Waits for the operation and the file that are under way."""
+        self._closing.set()
+        self._operations.close()
+        self._files.close()
+
+    @override
+    def carry_out(self, effect: ShardEffect, now: float) -> ShardEvent | None:
+        match effect:
+            case ApplyGradient():
+                self._apply(effect)
+            case StoreGradient(machine=machine, unit=unit, payload=payload):
+                assert isinstance(payload, Payload)
+                self._gradients.store(machine, unit, payload)
+            case AddGradient(machine=machine, into=into, of=of):
+                self._gradients.add(machine, into, of)
+            case MoveGradient(machine=machine, unit=unit, span=span):
+                self._move(machine, unit, span)
+            case RunOperations() | LoadCheckpoint():
+                if self._numbers(effect) <= SHORT_OPERATION:
+                    return self._run_operations(effect)
+                self._operations.start(partial(self._run_operations, effect))
+            case Persist():
+                self._snapshots.append(self._store.snapshot())
+                self._files.start(partial(self._write, effect, self._snapshots[-1]))
+            case DropGradients():
+                self._gradients.drop()
+            case ReceiveAgain(event=event):
+                return event
+            case Fenced(incarnation=incarnation):
+                raise RuntimeError(f"another process is {self._host.name} now, of incarnation {incarnation}")
+            case _:
+                raise AssertionError(effect)
+        return None
+
+    # Vectors.
+
+    def _load(self, checkpoint: int | None) -> RestoredState:
+        """Loads all vectors from a checkpoint, or the first point."""
+        task = self._task
+        if checkpoint is None:
+            held = {slot.parameter for slot in self._slots}
+            whole = load_parameters(task.initial, dict(task.layout.shapes), only=held)
+            self._store.refill((POINT,), lambda _, out: gather(self._slots, whole, out=out))
+            return RestoredState()
+        found = self._checkpoints.open(checkpoint, dict(task.layout.shapes), slots=self._slots)
+
+        def fill(name: str, out: Vector) -> None:
+            kind = "values" if name == POINT else f"state.{name}"
+            found.gather(self._slots, kind, out=out)
+            self._check_open()
+
+        self._store.refill((POINT, *found.state_names), fill)
+        name = self._host.name
+        record = found.records.get(name)
+        return RestoredState(
+            # Each run counts from 0 again.
+            version=record.version if record is not None and record.run == task.run else 0,
+            updates=found.updates(self._slots),
+            seen=found.seen(name, task.run),
+            stops=found.stops(name, task.run),
+        )
+
+    def _prepared(self) -> Updater | None:
+        """Compiles all that the policy needs."""
+        optimizer = self._task.policy.optimizer
+        if optimizer is None:
+            compile_operations(self._store.dtype)
+            return None
+        return Updater(optimizer, self._store, fresh=self._task.checkpoint is None)
+
+    def _apply(self, effect: ApplyGradient) -> None:
+        assert isinstance(effect.payload, Payload) and self._updater is not None
+        try:
+            self._updater.apply(effect.span, effect.payload.numbers(self._store.dtype), effect.updates)
+        except NotFinite as error:
+            raise SpoiltPush(str(error)) from error
+        effect.payload.release()
+
+    def _move(self, machine: int, unit: int, span: Span) -> None:
+        try:
+            vector = self._store.target(span.vector)
+        except ValueError as error:
+            raise CannotBeDone(f"an evaluation cannot be done: {error}") from error
+        self._gradients.move(machine, unit, vector[span.start : span.stop])
+
+    def _numbers(self, effect: LongEffect) -> float:
+        """About how many numbers are read or written; files have no bound."""
+        if isinstance(effect, LoadCheckpoint):
+            return math.inf
+        vectors = sum(len(reads(one)) + len(writes(one)) for one in effect.operations)
+        return vectors * self._store.size
+
+    def _run_operations(self, effect: LongEffect) -> OperationsDone:
+        """Runs operations, on the host's thread or in the background."""
+        if isinstance(effect, LoadCheckpoint):
+            # None is what this run began with: the checkpoint that it was resumed from, if it was.
+            checkpoint = effect.checkpoint
+            self._load(self._task.checkpoint if checkpoint is None else checkpoint)
+            return OperationsDone()
+        scalars: list[float] = []
+        for operation in effect.operations:
+            self._check_open()
+            try:
+                scalars += self._store.execute(operation)
+            except ValueError as error:
+                raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
+        return OperationsDone(scalars)
+
+    def _check_open(self) -> None:
+        """Ends an operation when the host ends: nobody will ask for its result."""
+        if self._closing.is_set():
+            raise RuntimeError(f"{self._host.name} is closed")
+
+    # Files.
+
+    def _write(self, order: Persist, snapshot: ShardSnapshot) -> Persisted | NotPersisted:
+        """Writes a file, on a thread of its own."""
+        checkpoint, version = order.checkpoint, order.version
+        counts = (dict(order.seen), order.updates, dict(order.stops))
+        record = ShardRecord(self._task.run, self._host.name, order.incarnation, version, *counts)
+        try:
+            if order.finite:
+                snapshot.check_finite()
+            file, sha256 = self._checkpoints.write_shard(
+                checkpoint, record, self._slots, snapshot, written=self._progress_of(order)
+            )
+        except NotFinite as error:
+            raise NotWritten(f"checkpoint {checkpoint} was not written: {error}") from error
+        except OSError as error:
+            return NotPersisted(checkpoint, version, error.strerror or str(error))
+        return Persisted(checkpoint, version, file, sha256)
+
+    def _progress_of(self, order: Persist) -> Callable[[int], None]:
+        """Reports how far a file is: the coordinator waits as long as that grows."""
+        written = 0
+
+        def progress(n_bytes: int) -> None:
+            nonlocal written
+            written += n_bytes
+            self._host.send(COORDINATOR, SaveProgress(order.checkpoint, order.incarnation, written), None)
+
+        return progress

@@ -1,0 +1,61 @@
+"""Settings of a shard's policies, which a driver chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
+from partita.engine.protocol.shard_effects import Policy, ShardRanges
+from partita.engine.protocol.sum_then_continue import SumThenContinue
+from partita.engine.runtime.push_log import pushes_to_shard
+
+
+class ShardPolicy(Protocol):
+    """Settings of a policy, which can be pickled."""
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer that the shard applies, if its state is among the vectors."""
+
+    def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
+        """Returns the policy's machine, with the counts of the checkpoint that the shard starts from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyPolicy:
+    """Gradients are applied on arrival, as Downpour does.
+
+    Args:
+        optimizer: of the replicas; a shard applies what it leaves to one.
+        acknowledged: folder in which parts note the pushes that shards have acknowledged.
+    """
+
+    optimizer: Optimizer
+    acknowledged: Path
+
+    def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
+        """Returns the policy, see `ShardPolicy`."""
+        acknowledged = pushes_to_shard(self.acknowledged, own.name)
+        return ApplyOnArrival(own, restored=restored, acknowledged=acknowledged)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumPolicy:
+    """Commands pause at an evaluation until all gradients are summed, as Sandblaster's do.
+
+    Args:
+        unit_size: portions in a work unit.
+    """
+
+    unit_size: int
+
+    @property
+    def optimizer(self) -> None:
+        """None: a method's commands update the parameters."""
+
+    def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
+        """Returns the policy, see `ShardPolicy`."""
+        return SumThenContinue(own, unit_size=self.unit_size, number=restored.version)
