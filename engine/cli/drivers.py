@@ -21,7 +21,7 @@ from partita.engine.protocol.exchange import Algorithm, Hierarchical, Ring, Serv
 DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "downpour": Downpour,
     "sandblaster": Sandblaster,
-    "allreduce": AllReduce,
+    "all-reduce": AllReduce,
 }
 """Every driver, by its name on the command line."""
 

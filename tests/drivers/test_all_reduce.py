@@ -185,8 +185,8 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, on_threads
 
 @pytest.mark.slow
 def test_the_command_trains_and_resumes(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("from tests.faults.toy import data, network\n")
-    options = ("train", "net.py", "--driver", "all-reduce", "--replicas", "2", "--machines", "1")
+    file = str(Path(toy.__file__))
+    options = ("train", file, "--driver", "all-reduce", "--replicas", "2", "--machines", "1")
     for epochs, more in ((2, ()), (3, ("--resume",))):
         with Command(*options, "--epochs", str(epochs), *more, folder=tmp_path) as command:
             code, _ = command.end()

@@ -136,7 +136,7 @@ def test_every_algorithm_of_all_reduce_is_a_name(
     partita: Partita, on_threads: list[WatchedThreads], by: str
 ) -> None:
     more = ("--backup-workers", "1") if by == "server" else ()
-    options = ("--driver", "allreduce", "--replicas", "2", "--by", by, "--optimizer", "momentum", *more)
+    options = ("--driver", "all-reduce", "--replicas", "2", "--by", by, "--optimizer", "momentum", *more)
     ended = partita("train", FILE, "--batch", "16", "--epochs", "1", "--learning-rate", "0.1", *options)
     assert ended.code == 0 and "trained 16 steps in " in ended.out
     assert "toy: 2 replicas of 2 machines; durability: " in ended.err and "staleness" not in ended.err
@@ -150,7 +150,7 @@ def test_every_field_of_a_driver_is_an_option() -> None:
         assert known <= {drivers._ALL[option].name for option in options} | {"warm_start"}, name
         made, epochs = drivers.make_driver({"driver": name})
         assert type(made) is kind and (epochs is None) == bool(kind.ends)
-    by_hand = {"driver": "allreduce", "elastic": (2, 3), "by": "tree", "momentum": 0.5}
+    by_hand = {"driver": "all-reduce", "elastic": (2, 3), "by": "tree", "momentum": 0.5}
     made, _ = drivers.make_driver(by_hand | {"optimizer": "momentum"})
     assert made == AllReduce(elastic=(2, 3), by=Tree(), optimizer=Momentum(0.05, momentum=0.5))
 
@@ -213,12 +213,12 @@ def test_a_mistake_in_an_option_is_one_sentence(
         ),
         (["--driver", "sandblaster", "--overlap", "2"], "--overlap is an option of Downpour; leave it out"),
         (
-            ["--driver", "allreduce", "--shards", "2"],
+            ["--driver", "all-reduce", "--shards", "2"],
             "--shards is an option of Downpour and Sandblaster; leave it out, or train with "
             "--driver downpour or --driver sandblaster",
         ),
-        (["--by", "tree"], "--by is an option of AllReduce; leave it out, or train with --driver allreduce"),
-        (["--driver", "allreduce", "--backup-workers", "1"], "use by=Server(), or backup_workers=0"),
+        (["--by", "tree"], "--by is an option of AllReduce; leave it out, or train with --driver all-reduce"),
+        (["--driver", "all-reduce", "--backup-workers", "1"], "use by=Server(), or backup_workers=0"),
         (
             ["--driver", "sandblaster", "--method", "cg", "--history", "5"],
             "the method cg has no history; leave --his",
