@@ -13,6 +13,7 @@ from partita.engine.protocol.program import ReplicaProgram
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
+    CopyVector,
     RestartSteps,
     RunStep,
     StateReceived,
@@ -81,6 +82,9 @@ class PartBody(SimulatedBody):
             case CopyChunk(span=span, payload=Marked() as payload):
                 self.model.accepts(self.host.id, payload)
                 self.vectors[span.vector][span.start : span.stop] = payload
+            case CopyVector(source=span, target=target):
+                held = self.vectors.setdefault(target, [0.0] * len(self.vectors["gradient"]))
+                held[span.start : span.stop] = self.vectors[span.vector][span.start : span.stop]
             case Persist():
                 self._persist(effect)
             case StateReceived():
