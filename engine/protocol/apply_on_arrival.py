@@ -62,6 +62,15 @@ class _Part:
     applied: int = 0
     lost: int = 0
 
+    def held_before(self) -> m.PushRecord | None:
+        """Returns the record of earlier processes.
+
+        A checkpoint keeps their last step, but not how many pushes they were; 0 changes no count of the part.
+        """
+        if self.earlier is None and self.sequence < 0 < min(self.incarnation, self.stop):
+            return m.PushRecord(self.incarnation - 1, 0, self.stop)
+        return self.earlier
+
 
 class ApplyOnArrival(Policy):
     """Applies pushes in the order of arrival."""
@@ -218,7 +227,7 @@ class ApplyOnArrival(Policy):
             self.version,
             self._updates[machine],
             event.incarnation,
-            part.earlier,
+            part.held_before(),
             part.sequence + 1,
         )
         span = self._own.span(POINT, machine)

@@ -143,6 +143,26 @@ def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() ->
     assert policy_of(machine).lost == 6
 
 
+def test_a_shard_that_comes_back_still_reports_the_steps_of_earlier_processes() -> None:
+    """A part's new process had fetched before the checkpoint, and the answer was lost."""
+    own = ShardRanges("shard 0", 1, RANGES)
+    machine = shard()
+    push(machine, "part 0.0", 0, stop=9)
+    receive(machine, "part 0.0", Fetch(0), incarnation=1)
+    (kept,) = receive(machine, "coordinator", Save(1))
+    assert isinstance(kept, Persist)
+    restored = RestoredState(kept.version, kept.updates, kept.seen, kept.stops)
+    machine = Shard(own, ApplyOnArrival(own, restored=restored))
+    receive(machine, "coordinator", Heartbeat(1, clock=0.0))
+    answer = receive(machine, "part 0.0", Fetch(1), incarnation=1)[0]
+    assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
+    assert answer.message.earlier == PushRecord(0, 0, 9)
+    push(machine, "part 0.0", 0, incarnation=1, stop=12)
+    answer = receive(machine, "part 0.0", Fetch(2, 1), incarnation=1)[0]
+    assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
+    assert answer.message.earlier is None
+
+
 def test_a_shard_that_comes_back_counts_acknowledged_pushes() -> None:
     acks = {
         "part 0.0": (PushRecord(0, 7), PushRecord(1, 2)),
