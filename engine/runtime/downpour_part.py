@@ -34,14 +34,13 @@ from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.parameter_links import ClearGradient, ParameterLinks, SavePushRecord
 from partita.engine.protocol.part import GivePlayer, LookForWaits, PlayerWaits
 from partita.engine.runtime.feed import DatasetFeed, Sampler
-from partita.engine.runtime.nonfinite import NonfiniteArray
+from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.part_body import PartBody, PartTask
 from partita.engine.runtime.player import PlayedStep
 from partita.engine.runtime.push_log import PushLog, pushes_of_part
 from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.partitioner.ir.step_kind import StepKind
-from partita.partitioner.plan import Plan
 
 
 class NotFinite(CannotGoOn):
@@ -131,7 +130,7 @@ class DownpourBody(PartBody[GradientAccumulation]):
         self._player = self._start_player()
         self._push_log = PushLog(task.acknowledged, host.name, host.incarnation, shards=task.shards)
         self._replica = task.replica
-        self._counted_of = partial(_examples_counted, plan, machine)
+        self._counted_of = partial(examples_counted, plan, machine)
         self._step = self._played = 0  # steps: those without examples are not played
         self._reported_ready = True
 
@@ -195,29 +194,10 @@ class DownpourBody(PartBody[GradientAccumulation]):
 
     def _nonfinite(self) -> Nonfinite:
         """Describes the array of this step that is not finite, before anything of it is pushed."""
-        watch = self._computations.watch
-        watch.look()
-        suspect = watch.suspect or NonfiniteArray("the loss is")
-        reason = (
-            f"in step {self._step} of replica {self._replica}, {suspect.what} not finite; lower the "
-            f"learning rate, clip the gradients, or look at the data of this step{suspect.hint}"
-        )
-        return Nonfinite(reason, suspect.received)
+        reason, received = self._computations.watch.describe(step=self._step, replica=self._replica)
+        return Nonfinite(reason, received)
 
     @override
     def close(self) -> None:
         self._player.close()
         self._push_log.close()
-
-
-def _examples_counted(plan: Plan, machine: int, examples: int) -> int:
-    """The number of a step's examples that this machine reports.
-
-    The machines that evaluate the first loss share them, as they share its sum, so that the sum of some
-    reports is about right, too.
-    """
-    counted = plan.ownership.loss_owners(plan.graph.losses[0])
-    if machine not in counted:
-        return 0
-    index = counted.index(machine)
-    return examples * (index + 1) // len(counted) - examples * index // len(counted)

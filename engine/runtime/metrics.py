@@ -6,6 +6,7 @@ Each micro-batch of a step has sums of its own, so that the order in which they 
 from __future__ import annotations
 
 from partita.partitioner.ir.buffer import Buffer
+from partita.partitioner.plan import Plan
 
 
 class Metrics:
@@ -38,3 +39,16 @@ class Metrics:
     def correct(self) -> int:
         """The number of examples that all losses count as correct."""
         return sum(self._correct.values())
+
+
+def examples_counted(plan: Plan, machine: int, examples: int) -> int:
+    """Returns the number of a step's examples that this machine reports.
+
+    The machines that evaluate the first loss share them, as they share its sum, so that the sum of some
+    reports is about right, too.
+    """
+    counted = plan.ownership.loss_owners(plan.graph.losses[0])
+    if machine not in counted:
+        return 0
+    index = counted.index(machine)
+    return examples * (index + 1) // len(counted) - examples * index // len(counted)

@@ -71,6 +71,15 @@ class NonfiniteWatch:
             found = NonfiniteArray(f"the gradient of '{gradient_of}' is", hint=self._hint(gradient_of))
         self.suspect = found
 
+    def describe(self, *, step: int, replica: int) -> tuple[str, bool]:
+        """Returns a sentence about the first array that is not finite, and whether it came from elsewhere."""
+        self.look()
+        suspect = self.suspect or NonfiniteArray("the loss is")
+        return (
+            f"in step {step} of replica {replica}, {suspect.what} not finite; lower the learning rate, clip "
+            f"the gradients, or look at the data of this step{suspect.hint}"
+        ), suspect.received
+
     def _found(self) -> Iterator[NonfiniteArray]:
         done = list(self._done)
         written = self._written(done)

@@ -33,14 +33,13 @@ from partita.engine.protocol.program_effects import (
 )
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.nonfinite import NonfiniteArray
+from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.player import PlayedStep, Player
 from partita.engine.runtime.program_task import PartSettings
 from partita.engine.runtime.program_vectors import PARAMETERS, ProgramVectors
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload, PayloadLike
-from partita.partitioner.plan import Plan
 
 OTHERS_FIRST_S: Final = 2.0
 """The time for a machine that sent a nonfinite array to report where that began."""
@@ -96,7 +95,7 @@ class ProgramPart(Body):
             Span(PARAMETERS, 0, self._arrays.size),
         )  # the ranges of the last update
         self._raises: tuple[NotFinite, float] | None = None
-        self._counted_of = partial(_examples_counted, plan, machine)
+        self._counted_of = partial(examples_counted, plan, machine)
 
         self.seat = task.seat(
             host.incarnation, size=self._arrays.size, state=self._arrays.names, step=loaded.step
@@ -204,13 +203,9 @@ class ProgramPart(Body):
         computations = self._computations
         if math.isfinite(computations.metrics.loss) and computations.watch.suspect is None:
             return True
-        computations.watch.look()
-        suspect = computations.watch.suspect or NonfiniteArray("the loss is")
-        error = NotFinite(
-            f"in step {step.step} of replica {self._task.replica}, {suspect.what} not finite; lower the "
-            f"learning rate, clip the gradients, or look at the data of this step{suspect.hint}"
-        )
-        if not suspect.received:
+        reason, received = computations.watch.describe(step=step.step, replica=self._task.replica)
+        error = NotFinite(reason)
+        if not received:
             raise error
         self._raises = error, now + OTHERS_FIRST_S
         return False
@@ -236,18 +231,5 @@ class ProgramPart(Body):
 
     def _persist(self, order: Persist) -> None:
         """Writes the parameters that this part updates, with their state, as they are now."""
-        order = replace(order, updates=order.updates + self._updates_before)
+        order = replace(order, updates=order.updates + self._updates_before, finite=True)
         self._files.start(order, self._arrays.slots(self._own), self._arrays.snapshot(self._own))
-
-
-def _examples_counted(plan: Plan, machine: int, examples: int) -> int:
-    """The number of a step's examples that this machine reports.
-
-    The machines that evaluate the first loss share them, as they share its sum, so that the sum of some
-    reports is about right, too.
-    """
-    counted = plan.ownership.loss_owners(plan.graph.losses[0])
-    if machine not in counted:
-        return 0
-    index = counted.index(machine)
-    return examples * (index + 1) // len(counted) - examples * index // len(counted)

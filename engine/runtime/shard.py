@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,17 +17,14 @@ from typing_extensions import override
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
-from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.parameters.storage import Updater
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore, compile_operations
 from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.commands import POINT, reads, writes
-from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Send, Span
+from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
-from partita.engine.protocol.messages import SaveProgress
-from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
@@ -48,6 +45,7 @@ from partita.engine.protocol.shard_effects import (
 from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.gradient_pool import GradientPool
 from partita.engine.runtime.shard_policies import ShardPolicy
+from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload
 
@@ -55,10 +53,6 @@ SHORT_OPERATION: Final = 1 << 23
 """Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
 would cost some percent. Longer ones are done in the background, while the host answers.
 """
-
-
-class NotWritten(CannotGoOn):
-    """A checkpoint that must not be written."""
 
 
 class SpoiltPush(CannotGoOn):
@@ -132,7 +126,7 @@ class ShardBody(Body):
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
         self._gradients = GradientPool(sizes, task.precision)
         self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
-        self._files: BackgroundQueue[Persisted | NotPersisted] = BackgroundQueue("checkpoint", host.wake)
+        self._files = StateFiles(self._checkpoints, host, run=task.run)
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
     @override
@@ -177,7 +171,7 @@ class ShardBody(Body):
                 self._operations.start(partial(self._run_operations, effect))
             case Persist():
                 self._snapshots.append(self._store.snapshot())
-                self._files.start(partial(self._write, effect, self._snapshots[-1]))
+                self._files.start(effect, self._slots, self._snapshots[-1])
             case DropGradients():
                 self._gradients.drop()
             case ReceiveAgain(event=event):
@@ -266,33 +260,3 @@ class ShardBody(Body):
         """Ends an operation when the host ends: nobody will ask for its result."""
         if self._closing.is_set():
             raise RuntimeError(f"{self._host.name} is closed")
-
-    # Files.
-
-    def _write(self, order: Persist, snapshot: ShardSnapshot) -> Persisted | NotPersisted:
-        """Writes a file, on a thread of its own."""
-        checkpoint, version = order.checkpoint, order.version
-        counts = (dict(order.seen), order.updates, dict(order.stops))
-        record = ShardRecord(self._task.run, self._host.name, order.incarnation, version, *counts)
-        try:
-            if order.finite:
-                snapshot.check_finite()
-            file, sha256 = self._checkpoints.write_shard(
-                checkpoint, record, self._slots, snapshot, written=self._progress_of(order)
-            )
-        except NotFinite as error:
-            raise NotWritten(f"checkpoint {checkpoint} was not written: {error}") from error
-        except OSError as error:
-            return NotPersisted(checkpoint, version, error.strerror or str(error))
-        return Persisted(checkpoint, version, file, sha256)
-
-    def _progress_of(self, order: Persist) -> Callable[[int], None]:
-        """Reports how far a file is: the coordinator waits as long as that grows."""
-        written = 0
-
-        def progress(n_bytes: int) -> None:
-            nonlocal written
-            written += n_bytes
-            self._host.send(COORDINATOR, SaveProgress(order.checkpoint, order.incarnation, written), None)
-
-        return progress

@@ -64,7 +64,8 @@ class StateFiles:
         counts = (dict(order.seen), order.updates, dict(order.stops))
         record = ShardRecord(self._run, self._host.name, order.incarnation, version, *counts)
         try:
-            snapshot.check_finite()
+            if order.finite:
+                snapshot.check_finite()
             file, sha256 = self._checkpoints.write_shard(
                 checkpoint, record, slots, snapshot, written=self._progress_of(order)
             )

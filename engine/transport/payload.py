@@ -80,19 +80,14 @@ class Payload:
             ValueError: the sizes differ, the array is not writable, or the payload was released. Nothing is
                 changed.
         """
-        pieces = self._readable()
-        target = _writable_bytes(destination)
-        if target.size != self.n_bytes:
+        if _writable_bytes(destination).size != self.n_bytes:
             raise ValueError(
-                f"a payload of {self.n_bytes} bytes cannot be added to {target.size} bytes; give an array of "
-                "exactly its size"
+                f"a payload of {self.n_bytes} bytes cannot be added to {destination.nbytes} bytes; give an "
+                "array of exactly its size"
             )
-        numbers, dtype, start = destination.reshape(-1), destination.dtype, 0
-        if any(piece.nbytes % dtype.itemsize for piece in pieces):  # a number lies in two of them
-            pieces = (memoryview(self.to_bytes()),)
-        for piece in pieces:
-            more = np.frombuffer(piece, dtype)
-            part = numbers[start : start + more.size]
+        target, start = destination.reshape(-1), 0
+        for more in self.numbers(destination.dtype):
+            part = target[start : start + more.size]
             np.add(part, more, out=part)
             start += more.size
 
