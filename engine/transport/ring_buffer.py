@@ -57,6 +57,7 @@ class RingWriter:
         self.n_bytes = n_bytes
         self.is_broken = False
         self._end = self._released = 0
+        self._begun = 0  # all before it is free, also where the receiver has counted less
         self.descriptor = os.memfd_create("partita", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, PAGE_BYTES + n_bytes)
@@ -99,9 +100,11 @@ class RingWriter:
             return None
         border = -(-self._end // self.n_bytes) * self.n_bytes
         if self._released == self._end:
+            self._begun = border
             return border  # empty: reuse the memory that is in the caches
         start = self._end if self._end + n_bytes <= border else border
-        return start if _after(start, n_bytes) - self._released <= self.n_bytes else None
+        oldest = max(self._released, self._begun)
+        return start if _after(start, n_bytes) - oldest <= self.n_bytes else None
 
 
 class RingReader:

@@ -72,6 +72,22 @@ def test_an_empty_ring_starts_at_its_front() -> None:
         reader.slice_at(start, 1000).release()
 
 
+def test_an_empty_ring_has_all_of_its_space() -> None:
+    """Several payloads fit in after a pause, however small the one before it was."""
+    writer, reader = ring()
+    for size in (64, SIZE // 4, 64):
+        start = place(writer, bytes(size))
+        assert start is not None
+        reader.slice_at(start, size).release()
+        quarters = [place(writer, bytes([n]) * (SIZE // 4)) for n in range(4)]
+        assert None not in quarters
+        assert place(writer, b"more") is None
+        slices = [reader.slice_at(quarter, SIZE // 4) for quarter in quarters if quarter is not None]
+        assert [one.view[0] for one in slices] == [0, 1, 2, 3]
+        for one in slices:
+            one.release()
+
+
 def test_an_unannounced_payload_is_freed_with_the_next() -> None:
     writer, reader = ring()
     assert place(writer, bytes(SIZE // 2)) == 0  # its header was lost with a connection
