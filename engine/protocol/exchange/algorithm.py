@@ -55,6 +55,11 @@ class Algorithm(ABC):
         """The number of members without whose contributions a step is summed."""
         return 0
 
+    @property
+    def balanced(self) -> bool:
+        """Whether each half alone brings a member as many pieces as it begins."""
+        return False
+
     @abstractmethod
     def segments(self, machines: Sequence[str]) -> int:
         """Returns the number of segments of the vector."""

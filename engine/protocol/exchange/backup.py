@@ -80,7 +80,7 @@ class BackupExchange(Exchange):
     def _copy(self, use: Use, message: FinalChunk, event: Received, effects: list[ExchangeEffect]) -> None:
         super()._copy(use, message, event, effects)
         if self.group.rank in message.dropped:
-            use.ready.clear()  # nobody adds what this member has not sent yet
+            use.starts.clear()  # nobody adds what this member has not sent yet
 
     @override
     def _done(self, use: Use, effects: list[ExchangeEffect]) -> None:

@@ -5,15 +5,16 @@ each before the next. Pieces are independent of each other: while one is added, 
 
 **Losses.** Nothing is acknowledged. A member that has lacked pieces for `retry_s` asks for them again, so a
 sender keeps what it has sent, in the vector itself: a partial sum is overwritten only by the result, which
-contains the receiver's numbers, so the receiver has that sum. Whoever lacks a final piece may ask when the
-sender has gone on: so **the numbers of use n must stay as it is until use n + 1 is done**. (That takes the
-contributions of all members to n + 1, and each had all of n before it gave its own.) Users alternate between
-two vectors: one is exchanged while the next gradient accumulates in the other. Where a
-reduce-scatter and an all-gather alternate, each plays that part for the other, and one vector each is enough.
+contains the receiver's numbers, so the receiver has that sum. A member that lacks a final piece may ask when
+the sender has gone on: so **the numbers of use n must stay as they are until use n + 1 is done**. (That takes
+the contributions of all members to n + 1, and each had all of n before it gave its own.) Users alternate
+between two vectors: one is exchanged while the next gradient accumulates in the other. Where a reduce-scatter
+and an all-gather alternate, each plays that part for the other, and one vector each is enough.
 
 **Bounds.** Members are at most one use apart; messages of the next use are kept, each once, and others
-dropped (they are asked for again). A member whose sums go to the member that its results come from has at
-most `WINDOW` pieces under way, so that nobody holds more of it.
+dropped (they are asked for again). A member begins few pieces ahead: in an all-reduce, of those whose results
+have come back; in a half of a ring, of those that have come from others. So no more than these wait in a
+connection, or at a member that needs another one's piece first.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from partita.engine.protocol.exchange.group import Group, Numbers
 from partita.engine.protocol.messages import ChunkRequest, ExchangeAck, FinalChunk, PartialChunk
 from partita.engine.protocol.retry import PendingRequest
 
-WINDOW: Final = 16
-"""Pieces that a member sends to its parent before the first result returns."""
+WINDOW: Final = 8
+"""Pieces that a member begins ahead; in a ring more, for all of its connections have to be busy."""
 
+_UNBOUNDED: Final = 1 << 60
 _MOST_RANGES: Final = 256  # of a request; the rest is asked for later
 
 Phase: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather"]
@@ -80,8 +82,8 @@ class Use:
     lacking: int  # pieces that are not done
     waiting: PendingRequest[int]
     held: dict[tuple[int, int], object] = field(default_factory=dict)  # by piece and rank: not their turn
-    ready: deque[int] = field(default_factory=deque)  # sums that may be sent on, in this order
-    under_way: int = 0  # sums sent to where the results come from, without result
+    starts: deque[int] = field(default_factory=deque)  # pieces that this member has yet to begin, in order
+    ahead: int = 0  # pieces begun, less those that have come back or come from others
     adds: tuple[int, ...] | None = None  # members whose sums are added, where not those of the routes
     dropped: tuple[int, ...] = ()
 
@@ -123,8 +125,7 @@ class Exchange:
         ]  # by piece, as all that follows
         places = [(place, segment) for segment, found in enumerate(pieces) for place in range(len(found))]
         self._order: Final = sorted(range(len(places)), key=places.__getitem__)  # segments side by side
-        # A member without children that gets its results from where its sums go sends few pieces ahead.
-        self._window = WINDOW if phase == "all-reduce" and all(map(_is_leaf, routes)) else len(places)
+        self._window: Final = _window(algorithm, group, routes, phase)
         self._use: Use | None = None
         self._last: Use | None = None
         self._early: dict[tuple[int, type, int], Received] = {}
@@ -167,13 +168,7 @@ class Exchange:
         use = Use(number, span, [0] * n, bytearray(n), bytearray(n), n, PendingRequest(number, now))
         self._use = use
         effects: list[ExchangeEffect] = []
-        for piece in self._order:
-            route = self._routes[piece]
-            if self.phase == "all-gather":
-                if route.copies_from is None:
-                    self._finish_piece(use, piece, effects)
-            elif not route.adds:
-                self._complete(use, piece, effects)
+        use.starts.extend(piece for piece in self._order if self._begins(self._routes[piece]))
         early, self._early = self._early, {}
         for event in early.values():
             if getattr(event.message, "number", None) == number:
@@ -281,37 +276,45 @@ class Exchange:
         else:
             use.dropped = message.dropped
             effects.append(CopyChunk(self._span(use, piece), event.payload))
+            use.ahead -= self.phase == "all-gather" and not self._routes[piece].copies_to
             self._finish_piece(use, piece, effects)
 
     def _complete(self, use: Use, piece: int, effects: list[ExchangeEffect]) -> None:
-        """The sum of a piece over this member and its children is there."""
+        """The sum of a piece over this member and its children is there: it is sent on, or is the result."""
         if self._routes[piece].sums_to is not None:
-            use.ready.append(piece)
-        elif self.phase == "reduce-scatter":
+            use.sent[piece] = 1
+            effects.append(self._partial(use, piece))
+        if self.phase == "reduce-scatter":
             use.lacking -= 1
-        else:
+            use.ahead -= not use.sent[piece]
+        elif not use.sent[piece]:
             self._finish_piece(use, piece, effects)
 
     def _finish_piece(self, use: Use, piece: int, effects: list[ExchangeEffect]) -> None:
         """The piece holds the result: sends it on."""
         use.final[piece] = 1
         use.lacking -= 1
-        use.under_way -= use.sent[piece]
+        if self.phase == "all-reduce" and use.sent[piece] and not self._routes[piece].adds:
+            use.ahead -= 1
         for rank in self._routes[piece].copies_to:
             effects.append(self._final(use, piece, rank))
 
+    def _begins(self, route: Route) -> bool:
+        """Returns whether a piece starts on its way at this member."""
+        return route.copies_from is None if self.phase == "all-gather" else not route.adds
+
     def _advance(self, use: Use, effects: list[ExchangeEffect]) -> None:
-        """Sends the sums that are ready, and ends the use when nothing is lacking."""
-        while use.ready and use.under_way < self._window:
-            piece = use.ready.popleft()
+        """Begins the pieces that may be begun, and ends the use when nothing is lacking."""
+        while use.starts and use.ahead < self._window:
+            piece = use.starts.popleft()
             if use.final[piece]:
                 continue  # summed without this member
-            use.sent[piece] = 1
-            if self.phase == "reduce-scatter":
-                use.lacking -= 1
+            route = self._routes[piece]
+            use.ahead += bool(route.copies_to) if self.phase == "all-gather" else route.sums_to is not None
+            if self.phase == "all-gather":
+                self._finish_piece(use, piece, effects)
             else:
-                use.under_way += 1
-            effects.append(self._partial(use, piece))
+                self._complete(use, piece, effects)
         if not use.lacking:
             self._use, self._last = None, use
             self._done(use, effects)
@@ -427,8 +430,16 @@ class Exchange:
                 assert use.lacking == use.final.count(0), (use.lacking, use.final)
 
 
-def _is_leaf(route: Route) -> bool:
-    return route.sums_to is not None and route.sums_to == route.copies_from and not route.adds
+def _window(algorithm: Algorithm, group: Group, routes: Sequence[Route], phase: Phase) -> int:
+    """The number of pieces that a member begins ahead, so that none waits for one that is begun later.
+
+    In an all-reduce any number does: a piece waits only for the same piece of others, and all begin pieces in
+    one order. In a half of a ring as many pieces come to each member as it begins, but for one.
+    """
+    n = len(group.members)
+    if phase == "all-reduce":
+        return WINDOW if all(route.sums_to == route.copies_from for route in routes) else max(WINDOW, 4 * n)
+    return max(WINDOW, 2 * n) if algorithm.balanced else _UNBOUNDED
 
 
 def ranges_of(pieces: Sequence[int]) -> tuple[tuple[int, int], ...]:

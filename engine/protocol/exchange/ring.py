@@ -26,6 +26,11 @@ class Ring(Algorithm):
     one after the other, so short vectors are faster in a tree, see `Tree`.
     """
 
+    @property
+    @override
+    def balanced(self) -> bool:
+        return True
+
     @override
     def segments(self, machines: Sequence[str]) -> int:
         return len(machines)

@@ -154,16 +154,17 @@ def test_a_use_is_begun_after_the_one_before() -> None:
 
 def test_alone_a_member_is_done_at_once() -> None:
     group = Group(MEMBERS[:1], MEMBERS[0].name)
-    for mean in (False, True):
-        machine = create_exchange(Tree(), group, Numbers(6), mean=mean)
-        assert machine.begin(0, VECTOR, 0.0) == [ExchangeDone(0, 0)]
+    for phase in ("all-reduce", "reduce-scatter", "all-gather"):
+        for algorithm in (Ring(), Tree()):
+            machine = create_exchange(algorithm, group, Numbers(6000, 4, 4), mean=True, phase=phase)
+            assert machine.begin(0, Span("gradient", 0, 6000), 0.0) == [ExchangeDone(0, 0)]
 
 
 def test_a_leaf_sends_few_pieces_ahead() -> None:
     """A parent holds no more of each child than the window, however long the vector is."""
     network = Network(Tree(), ["", ""], Numbers(1000, 4, 4), random.Random(0))
     network.begin(1)
-    assert len(network.flights) == 16
+    assert len(network.flights) == 8
     network.heal(lambda: network.all_have(0))
 
 
