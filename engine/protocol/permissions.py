@@ -7,6 +7,7 @@ no effect, is counted, and is reported to the user once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from partita.engine.protocol import messages as m
@@ -64,18 +65,25 @@ def rejection_reason(
     """
     if isinstance(message, m.Malformed):
         return message.reason
-    kind = type(message).__name__
-    if type(message) not in PERMISSIONS.get((host_kind(sender), host_kind(receiver)), frozenset()):
-        return f"a {kind}, which '{sender}' may not send"
-    ours, theirs = part_indices(receiver), part_indices(sender)
-    strangers = ours is not None and theirs is not None and ours[0] != theirs[0]
-    if strangers and type(message) not in _AMONG_REPLICAS:
-        return f"a {kind} of another replica"
+    reason = _reason_of_kind(type(message), sender, receiver)
+    if reason is not None:
+        return reason
     claimed = incarnation
     if isinstance(message, m.Parameters | m.PushAck):
         claimed = message.shard_incarnation
     elif isinstance(message, m.Saved):
         claimed = message.incarnation
     if incarnation is not None and claimed != incarnation:
+        kind = type(message).__name__
         return f"a {kind} of incarnation {claimed}, and it is incarnation {incarnation}"
     return None
+
+
+@lru_cache(maxsize=1 << 14)
+def _reason_of_kind(message: type[m.Message], sender: str, receiver: str) -> str | None:
+    kind = message.__name__
+    if message not in PERMISSIONS.get((host_kind(sender), host_kind(receiver)), frozenset()):
+        return f"a {kind}, which '{sender}' may not send"
+    ours, theirs = part_indices(receiver), part_indices(sender)
+    strangers = ours is not None and theirs is not None and ours[0] != theirs[0]
+    return f"a {kind} of another replica" if strangers and message not in _AMONG_REPLICAS else None

@@ -224,7 +224,7 @@ class SimulatedHost(Process):
 
     def _handle(self, event: Any) -> None:
         effects = self.machine.receive(event, self.clock)
-        if effects or not isinstance(event, Tick):
+        if effects:
             self._perform(event, effects, 0)
 
     def _perform(self, event: Any, effects: list[Any], first: int) -> None:

@@ -32,7 +32,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import Heartbeat, decode
+from partita.engine.protocol.messages import decode
 from partita.engine.protocol.names import COORDINATOR, shard_index
 from partita.engine.testing import faults
 from partita.engine.testing.disk import Disk
@@ -89,10 +89,8 @@ class CoordinatorHost(Launcher):
     def on_message(self, delivery: Delivery) -> None:
         """Gives the machine a host's message."""
         sender, incarnation, data, payload = delivery
-        message = decode(data)
-        self._do(Received(sender, incarnation, message, payload))
-        if type(message) is not Heartbeat:  # a third of all events, and the next tick validates them too
-            self.machine.validate()
+        if self._do(Received(sender, incarnation, decode(data), payload)):
+            self.machine.validate()  # others are validated by the next tick
 
     def on_event(self, event: CoordinatorEvent) -> None:
         """Gives the machine any other event."""
@@ -106,10 +104,13 @@ class CoordinatorHost(Launcher):
             died = Died(host.name, host.incarnation, "its process ended")
             self.later(0.2 * self.world.random.random(), self.on_event, died)
 
-    def _do(self, event: CoordinatorEvent) -> None:
-        for effect in self.machine.receive(event, self.clock):
+    def _do(self, event: CoordinatorEvent) -> bool:
+        """Carries out the effects of an event. Returns whether there were any."""
+        effects = self.machine.receive(event, self.clock)
+        for effect in effects:
             if self.alive:
                 self.perform(effect)
+        return bool(effects)
 
     def perform(self, effect: CoordinatorEffect) -> None:
         """Carries out one effect, in its order."""
