@@ -6,6 +6,7 @@ import pytest
 
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.testing import play
+from partita.engine.testing.program.drawn import play_all_reduce
 from tests.simulation.outcomes import all_hold
 from tests.simulation.planted_program import FAULTS, AllReduceSGD, Planted
 
@@ -14,7 +15,19 @@ ALGORITHMS = (Ring(), Tree(), Hierarchical(), Server())
 
 @pytest.mark.parametrize("by", ALGORITHMS, ids=lambda by: type(by).__name__)
 def test_every_invariant_holds_in_every_schedule(by: object) -> None:
-    all_hold(lambda seed: play(AllReduceSGD(by=by), seed), range(120))
+    all_hold(lambda seed: play(AllReduceSGD(by=by), seed), range(80))
+
+
+@pytest.mark.parametrize("first", [0, 120])
+def test_every_invariant_holds_with_any_settings(first: int) -> None:
+    """Sharded optimizers, backup workers and elastic runs are among them."""
+    all_hold(play_all_reduce, range(first, first + 120))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_invariant_holds_in_very_many_schedules() -> None:
+    all_hold(play_all_reduce, range(240, 10_000))
 
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.name.replace(" ", "-"))

@@ -52,7 +52,7 @@ class PartBody(SimulatedBody):
         self.replica, self.machine_index = indices
         self.schedule, self.model = schedule, schedule.model
         self.vectors = {name: list(vector) for name, vector in zip(STATE, state, strict=True)}
-        self.vectors["gradient"] = [0.0] * len(state[0])
+        self.vectors |= {name: [0.0] * len(state[0]) for name in ("gradient", "sum")}
         self.own: tuple[Span, ...] = (Span("parameters", 0, len(state[0])),)
         self.step: RunStep | None = None
         self._reached: int | None = None
@@ -82,9 +82,9 @@ class PartBody(SimulatedBody):
             case CopyChunk(span=span, payload=Marked() as payload):
                 self.model.accepts(self.host.id, payload)
                 self.vectors[span.vector][span.start : span.stop] = payload
-            case CopyVector(source=span, target=target):
-                held = self.vectors.setdefault(target, [0.0] * len(self.vectors["gradient"]))
-                held[span.start : span.stop] = self.vectors[span.vector][span.start : span.stop]
+            case CopyVector(source=source, target=target):
+                start, stop = source.start, source.stop
+                self.vectors[target][start:stop] = self.vectors[source.vector][start:stop]
             case Persist():
                 self._persist(effect)
             case StateReceived():

@@ -132,7 +132,7 @@ class ProgramSchedule(Schedule):
             driver.coordinator,
             Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas),
             topology,
-            sharded=getattr(driver, "shard_optimizer", False),
+            sharded=getattr(driver, "is_sharded", False),
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
 
