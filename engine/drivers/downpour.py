@@ -16,10 +16,9 @@ from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
-from partita.engine.drivers.trainer import Resumed, Start, Trainer
+from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
-from partita.engine.protocol.coordinator_effects import RunSettings
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.linked_part import HasSteps
 from partita.engine.protocol.names import Topology
@@ -138,11 +137,11 @@ class DownpourTrainer(Trainer):
         return self.driver.optimizer
 
     @override
-    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> DownpourCoordinator:
-        return DownpourCoordinator(self.topology, steps=self.steps, done=self.done, settings=settings)
+    def coordinator(self, resumed: Resumed | None) -> DownpourCoordinator:
+        return DownpourCoordinator(self.topology, steps=self.steps, done=self.done, settings=self.settings)
 
     @override
-    def part(self, replica: int, machine: int, start: Start) -> DownpourPartTask:
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> DownpourPartTask:
         job, driver = self.job, self.driver
         return DownpourPartTask(
             job.plan,
@@ -162,16 +161,16 @@ class DownpourTrainer(Trainer):
         )
 
     @override
-    def shard(self, shard: int, start: Start) -> ShardTask:
+    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
         job = self.job
         return ShardTask(
             shard=shard,
             layout=layout_of(job.plan, shards=self.driver.shards),
             run=self.run_id,
             folder=job.checkpoints,
-            checkpoint=start.checkpoint,
-            initial=start.initial,
+            checkpoint=checkpoint,
+            initial=self.initial,
             precision=job.precision,
             policy=ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged),
-            heartbeats=start.settings.timeouts.heartbeats,
+            heartbeats=self.settings.timeouts.heartbeats,
         )

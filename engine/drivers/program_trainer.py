@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from partita.engine.drivers.job import Job
-from partita.engine.drivers.trainer import Resumed, Start, Trainer
+from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.parameters.optimizers import Optimizer
-from partita.engine.protocol.coordinator_effects import RunSettings
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.views import Outline
@@ -62,7 +61,7 @@ class ProgramTrainer(Trainer):
         """Checks nothing: vectors are exchanged in pieces of any size."""
 
     @override
-    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> ProgramCoordinator:
+    def coordinator(self, resumed: Resumed | None) -> ProgramCoordinator:
         job, driver = self.job, self.driver
         return ProgramCoordinator(
             driver.coordinator,
@@ -70,11 +69,11 @@ class ProgramTrainer(Trainer):
             self.topology,
             done=min(self.done),
             sharded=driver.is_sharded,
-            settings=settings,
+            settings=self.settings,
         )
 
     @override
-    def part(self, replica: int, machine: int, start: Start) -> ProgramPartTask:
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> ProgramPartTask:
         job = self.job
         return ProgramPartTask(
             plan=job.plan,
@@ -88,8 +87,8 @@ class ProgramTrainer(Trainer):
             seed=job.seed,
             run=self.run_id,
             folder=job.checkpoints,
-            checkpoint=start.checkpoint,
-            initial=start.initial,
+            checkpoint=checkpoint,
+            initial=self.initial,
             first_step=min(self.done),
             precision=job.precision,
             instruction_timeout_s=job.instruction_timeout_s,

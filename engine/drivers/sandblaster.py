@@ -17,11 +17,10 @@ from typing_extensions import override
 from partita.engine.drivers.downpour import Downpour, DownpourTrainer
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
-from partita.engine.drivers.trainer import Resumed, Start, Trainer
+from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.coordinator_effects import RunSettings
 from partita.engine.protocol.failure import RunFailed, report_of
 from partita.engine.protocol.journaled_method import JournalMismatch
 from partita.engine.protocol.names import Topology
@@ -233,7 +232,7 @@ class SandblasterTrainer(Trainer):
         pass  # the coordinator repeats what the journal holds
 
     @override
-    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> SandblasterCoordinator:
+    def coordinator(self, resumed: Resumed | None) -> SandblasterCoordinator:
         manifest = None if resumed is None else resumed.manifest
         entries = () if resumed is None else resumed.entries
         try:
@@ -244,7 +243,7 @@ class SandblasterTrainer(Trainer):
                 journal=[(entry.digest, entry.scalars) for entry in entries],
                 position=0 if manifest is None else manifest.position or 0,
                 backups=self.driver.backups,
-                settings=settings,
+                settings=self.settings,
             )
         except (JournalMismatch, KeyboardInterrupt):
             raise
@@ -254,7 +253,7 @@ class SandblasterTrainer(Trainer):
         return self._coordinating
 
     @override
-    def part(self, replica: int, machine: int, start: Start) -> SandblasterPartTask:
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> SandblasterPartTask:
         job, driver = self.job, self.driver
         return SandblasterPartTask(
             self.plan,
@@ -270,17 +269,17 @@ class SandblasterTrainer(Trainer):
         )
 
     @override
-    def shard(self, shard: int, start: Start) -> ShardTask:
+    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
         return ShardTask(
             shard=shard,
             layout=layout_of(self.plan, shards=self.driver.shards),
             run=self.run_id,
             folder=self.job.checkpoints,
-            checkpoint=start.checkpoint,
-            initial=start.initial,
+            checkpoint=checkpoint,
+            initial=self.initial,
             precision=self.job.precision,
             policy=SumPolicy(unit_size=self.unit_size),
-            heartbeats=start.settings.timeouts.heartbeats,
+            heartbeats=self.settings.timeouts.heartbeats,
         )
 
     @override

@@ -11,7 +11,6 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Final
 
 from partita.engine.drivers.job import Job
@@ -40,21 +39,6 @@ class Resumed:
     entries: tuple[JournalEntry, ...] = ()
 
 
-@dataclass(frozen=True)
-class Start:
-    """The state from which a process starts.
-
-    Args:
-        checkpoint: number of the checkpoint; None: the first parameters.
-        initial: file of the first parameters.
-        settings: of the run.
-    """
-
-    checkpoint: int | None
-    initial: Path
-    settings: RunSettings
-
-
 class Trainer(ABC):
     """A driver at work on one job.
 
@@ -69,6 +53,8 @@ class Trainer(ABC):
         steps: steps of each replica in all; 0 where the number is not known.
         done: steps of each replica before this call.
         steps_per_epoch: steps of a replica in an epoch.
+        settings: of the run; set when it begins.
+        initial: file of the parameters that the run began with.
         least: replicas with which the run begins and goes on; None: all of them.
     """
 
@@ -103,6 +89,8 @@ class Trainer(ABC):
         self.steps_per_epoch: Final = steps_per_epoch
         self.least: Final = least
         self.alone: Final = alone
+        self.settings = RunSettings()
+        self.initial = job.initial
         self.done = (0,) * topology.replicas
 
     # A driver's own.
@@ -113,8 +101,8 @@ class Trainer(ABC):
         """The optimizer or the batch method, as checkpoints name it."""
 
     @abstractmethod
-    def coordinator(self, settings: RunSettings, resumed: Resumed | None) -> Coordinator:
-        """Makes the coordinator's machine.
+    def coordinator(self, resumed: Resumed | None) -> Coordinator:
+        """Makes the coordinator's machine, of a run with `settings`.
 
         Raises:
             RunFailed: the user's code failed.
@@ -122,11 +110,11 @@ class Trainer(ABC):
         """
 
     @abstractmethod
-    def part(self, replica: int, machine: int, start: Start) -> HostTask:
-        """Makes the task of a part."""
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> HostTask:
+        """Makes the task of a part that starts from a checkpoint; None: from `initial`."""
 
-    def shard(self, shard: int, start: Start) -> HostTask:
-        """Makes the task of a shard."""
+    def shard(self, shard: int, checkpoint: int | None) -> HostTask:
+        """Makes the task of a shard that starts from a checkpoint; None: from `initial`."""
         raise AssertionError(f"{self.name} has no shards")
 
     # What a driver with a journal, or without a known number of steps, says otherwise.

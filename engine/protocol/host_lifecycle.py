@@ -84,40 +84,39 @@ class HostLifecycle(ABC):
     # Hooks.
 
     @abstractmethod
-    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        """Assigns work to a replica whose parts have all become ready, once the run has begun."""
-
-    @abstractmethod
-    def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        """Goes on with what had to wait: a shard has become ready, or a host that is not needed has ended."""
-
-    @abstractmethod
     def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         """Handles a message about the work; the table of permissions has refused all others."""
-
-    @abstractmethod
-    def _is_dispensable(self, host: HostRecord) -> bool:
-        """Returns whether the run can end without this host."""
-
-    @abstractmethod
-    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        """Replaces a shard that has died."""
 
     @abstractmethod
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Replaces all parts of a replica of which one has died: a step needs every part."""
 
     @abstractmethod
-    def _shard_is_back(self, now: float) -> None:
-        """Notes that a restarted shard is ready."""
-
-    @abstractmethod
-    def _all_ready(self, now: float) -> None:
-        """Notes that all hosts are ready for the first time."""
-
-    @abstractmethod
     def _result(self, *, complete: bool) -> EndRun:
         """Returns the run's result; `complete`: the last checkpoint holds all of the work."""
+
+    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        """Assigns work to a replica whose parts have all become ready, once the run has begun."""
+        return []
+
+    def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        """Goes on with what had to wait: a shard has become ready, or a host that is not needed has ended."""
+        return []
+
+    def _is_dispensable(self, host: HostRecord) -> bool:
+        """Returns whether the run can end without this host."""
+        return False
+
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Replaces a shard that has died."""
+        raise AssertionError(f"{host} is a shard, and this run has none")
+
+    def _shard_is_back(self, now: float) -> None:
+        """Notes that a restarted shard is ready."""
+        raise AssertionError("this run has no shards")
+
+    def _all_ready(self, now: float) -> None:  # noqa: B027 - nothing to note for some
+        """Notes that all hosts are ready for the first time."""
 
     # Start.
 

@@ -357,12 +357,6 @@ class ProgramCoordinator(Coordinator):
         ends = self.phase in (Phase.FINISHING, Phase.STOPPING)
         return ends and host not in self._writers
 
-    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        raise AssertionError(f"{host} is a shard, and this run has none")
-
-    def _shard_is_back(self, now: float) -> None:
-        raise AssertionError("this run has no shards")
-
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         if self._sharded:
             return self._restart_all(reason, now)

@@ -193,28 +193,8 @@ class SessionCoordinator(HostLifecycle):
         silence = f"no sign of life for {self._timeouts.start_s:.0f} s while {doing}"
         return self._fail(f"{silence}; look at what it printed, or allow more by timeout_s", hosts=hosts)
 
-    # Hooks of runs in which hosts are replaced.
-
-    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        return []
-
-    def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        return []
-
-    def _is_dispensable(self, host: HostRecord) -> bool:
-        return False
-
-    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        raise AssertionError(host)
-
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        raise AssertionError(replica)
-
-    def _shard_is_back(self, now: float) -> None:
-        raise AssertionError("a session has no shards")
-
-    def _all_ready(self, now: float) -> None:
-        """Notes nothing: the session asks whether it `is_begun`."""
+        raise AssertionError("a session ends with the first host")
 
     def _result(self, *, complete: bool) -> EndRun:
         raise AssertionError("a session has no result")

@@ -10,9 +10,10 @@ import numpy as np
 
 from partita.engine.run.arrays import Array
 from partita.engine.run.data import Data, check_data
-from partita.engine.run.phases import Phases, Show
+from partita.engine.run.phases import OnPhase, Phases, Show
 from partita.engine.run.run import Run
 from partita.engine.run.session import Hosts, Session
+from partita.engine.run.step import Step
 from partita.layers.graph import Graph
 from partita.layers.losses import HalfSquaredError
 from partita.layers.text import counted
@@ -66,13 +67,9 @@ def evaluate(
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
     loss, correct, seen = 0.0, 0, 0
-    with (
-        Phases.of(show) as on_phase,
-        Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase) as session,
-    ):
-        for batch, real in _batches(arrays, run.plan.batch):
-            on_phase(f"evaluating: {seen} of {len(next(iter(arrays.values())))} examples")
-            step = session.step(batch, examples=real)
+    with Phases.of(show) as on_phase:
+        session = Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase)
+        for step, real in _steps(session, arrays, on_phase, "evaluating"):
             loss += step.loss * real
             correct += step.correct
             seen += real
@@ -123,24 +120,32 @@ def predict(
     arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}
-    seen = 0
-    with (
-        Phases.of(show) as on_phase,
-        Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase) as session,
-    ):
-        for batch, real in _batches(arrays, plan.batch):
-            on_phase(f"predicting: {seen} of {len(next(iter(arrays.values())))} examples")
-            step = session.step(batch, examples=real, collect=names)
-            seen += real
+    with Phases.of(show) as on_phase:
+        session = Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase)
+        for step, real in _steps(session, arrays, on_phase, "predicting", collect=names):
             for name in names:
                 found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return joined[names[0]] if len(names) == 1 else joined
 
 
-def _batches(arrays: Mapping[str, Array], size: int) -> Iterator[tuple[dict[str, Array], int]]:
-    """Yields batches of one size; the last one repeats its last example, which counts for nothing."""
-    examples = len(next(iter(arrays.values())))
-    for start in range(0, examples, size):
-        chosen = np.minimum(np.arange(start, start + size), examples - 1)
-        yield {name: array[chosen] for name, array in arrays.items()}, min(size, examples - start)
+def _steps(
+    session: Session,
+    arrays: Mapping[str, Array],
+    on_phase: OnPhase,
+    doing: str,
+    *,
+    collect: tuple[str, ...] = (),
+) -> Iterator[tuple[Step, int]]:
+    """Plays all examples in batches of one size, and closes the session.
+
+    Yields each step and its number of examples; the last one repeats its last example, which counts for
+    nothing.
+    """
+    examples, size = len(next(iter(arrays.values()))), session.plan.batch
+    with session:
+        for start in range(0, examples, size):
+            on_phase(f"{doing}: {start} of {examples} examples")
+            chosen = np.minimum(np.arange(start, start + size), examples - 1)
+            batch, real = {name: array[chosen] for name, array in arrays.items()}, min(size, examples - start)
+            yield session.step(batch, examples=real, collect=collect), real

@@ -14,8 +14,6 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
 from partita.engine.protocol.coordinator_effects import (
-    AppendJournal,
-    Commit,
     Opened,
     RunSettings,
     Starting,
@@ -35,7 +33,7 @@ from partita.engine.protocol.session_coordinator import (
 from partita.engine.run.backends import Backend, PartStep
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
 from partita.engine.run.step import HostError, Sent
-from partita.engine.run.supervisor import Supervisor
+from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
 from partita.engine.transport.payload import Payload, PayloadLike
@@ -55,7 +53,7 @@ class HostedTask(HostTask, Protocol):
         """Index of the part; determines the host's name."""
 
 
-class HostedBackend(Backend):
+class HostedBackend(Backend, Work):
     """Plays each part on a host of its own, and exchanges messages with the hosts."""
 
     def __init__(
@@ -128,8 +126,8 @@ class HostedBackend(Backend):
             for played, payload in answers
         ]
 
-    def clocks(self) -> list[Offset]:
-        """See `Backend`. Measures one part after another, so that none waits for another's answer."""
+    @override
+    def clocks(self) -> list[Offset]:  # one part after another, so that none waits for another's answer
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
 
     def _round(self, name: str) -> RoundTrip:
@@ -163,19 +161,17 @@ class HostedBackend(Backend):
         self._supervisor.close()
         self.launcher.close(patience_s=0.5 if orderly else 0.0)
 
-    # What the coordinator asks for: see the protocol `Work`.
-
+    @override
     def task_of(self, name: str, checkpoint: int | None) -> HostTask:
-        """Returns the task of a host; see `Work`."""
         return self._tasks[name]
 
+    @override
     def payload(self, send: Send) -> PayloadLike:
-        """Returns the payload of an order; see `Work`."""
         assert self._payload_of is not None, send
         return self._payload_of(send.to)
 
+    @override
     def note(self, effect: Any) -> None:
-        """Takes an answer, shows a phase, or raises the error of a host; see `Work`."""
         match effect:
             case Answered(name=name, message=message):
                 self._answers[name] = message, self._supervisor.payload
@@ -188,11 +184,3 @@ class HostedBackend(Backend):
                 raise HostError(hosts, reason, traceback)
             case _:
                 raise AssertionError(effect)
-
-    def record(self, record: AppendJournal) -> None:
-        """Raises AssertionError: a session has no journal; see `Work`."""
-        raise AssertionError(record)
-
-    def commit(self, commit: Commit) -> str | None:
-        """Raises AssertionError: a session has no checkpoints; see `Work`."""
-        raise AssertionError(commit)

@@ -8,6 +8,7 @@ the other writes to the disk, in order; heartbeats and leases are answered meanw
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,29 +55,34 @@ class CoordinatorMachine(Protocol):
         """Returns the effects of an event, to be carried out in order."""
 
 
-class Work(Protocol):
+class Work(ABC):
     """The effects that are not the same for all coordinators."""
 
+    @abstractmethod
     def task_of(self, name: str, checkpoint: int | None) -> HostTask:
         """Makes the task of a host that starts from a checkpoint (None: from the beginning).
 
         Called on the thread that packs tasks.
         """
 
+    @abstractmethod
+    def note(self, effect: Any) -> None:
+        """Carries out an effect that the supervisor does not know: shows the progress of the run."""
+
     def record(self, record: AppendJournal) -> None:
         """Writes an entry of the journal. In order, from one thread at a time. Raises OSError."""
+        raise AssertionError(record)
 
     def commit(self, commit: Commit) -> str | None:
         """Writes a manifest and removes what it replaces; returns what could not be removed, as a sentence.
 
         Called on the thread of the disk. Raises OSError or ValueError where the manifest cannot be written.
         """
+        raise AssertionError(commit)
 
     def payload(self, send: Send) -> PayloadLike:
         """Returns the payload of a message that has one."""
-
-    def note(self, effect: Any) -> None:
-        """Carries out an effect that the supervisor does not know: shows the progress of the run."""
+        raise AssertionError(send)
 
 
 @dataclass(frozen=True)

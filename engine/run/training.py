@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from partita.engine.drivers.trainer import Resumed, Start, Trainer
+from typing_extensions import override
+
+from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
     Commit,
@@ -27,7 +27,6 @@ from partita.engine.protocol.coordinator_effects import (
     Starting,
     Timeouts,
 )
-from partita.engine.protocol.events import Send
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.run.caller import Caller
@@ -36,10 +35,9 @@ from partita.engine.run.metrics import Metrics, OnRecord
 from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
-from partita.engine.run.supervisor import Supervisor
+from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
-from partita.engine.transport.payload import PayloadLike
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ class CheckpointPolicy:
     first: int = 0
 
 
-class Training:
+class Training(Work):
     """One run of a trainer.
 
     Attributes:
@@ -125,18 +123,14 @@ class Training:
         if not journal.find(others=others):
             return None
         self._skip(journal.skipped, "the journal", known=bool(journal.header.network))
+        assert journal.start is not None, "a journal that was found has one"
+        self.trainer.initial = journal.start
         return Resumed(journal.checkpoint, journal.entries)
 
     def _skip(self, skipped: Sequence[str], what: str, *, known: bool) -> None:
         """Keeps the sentences about a file; one that is older than the texts of networks adds a warning."""
         older = f"{what} does not say more of its network than shapes; see that the layers are the same"
         self._skipped = (*skipped, *(() if known else (older,)))
-
-    @property
-    def _start(self) -> Path:
-        """File of the parameters that the run began with."""
-        begun = None if self._journal is None else self._journal.start
-        return self.trainer.job.initial if begun is None else begun
 
     @property
     def _resumed_checkpoint(self) -> int | None:
@@ -164,19 +158,23 @@ class Training:
         self, launcher: Launcher, display: Display, policy: CheckpointPolicy, start_timeout_s: float
     ) -> Run:
         self._policy, self._display = policy, display
-        self._settings = RunSettings(
-            run=self.trainer.run_id,
+        trainer = self.trainer
+        trainer.settings = RunSettings(
+            run=trainer.run_id,
             next_checkpoint=self.store.next_number(),
             versions=versions(),
-            least=self.trainer.least,
+            least=trainer.least,
             timeouts=Timeouts(
                 checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
             ),
         )
-        supervisor = Supervisor(launcher, self._coordinator(), self, warn=display.print_line)
+        coordinator = trainer.coordinator(self.resumed)
+        if self._journal is not None:
+            self._journal.begin(first_checkpoint=trainer.settings.next_checkpoint)
+        supervisor = Supervisor(launcher, coordinator, self, warn=display.print_line)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce()
-            self._metrics = self._metrics_of(self.trainer)
+            self._metrics = self._metrics_of(trainer)
             display.follow(self._metrics)
             try:
                 done = supervisor.run()
@@ -184,12 +182,6 @@ class Training:
                 return self._finished(done)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None
-
-    def _coordinator(self) -> Coordinator:
-        coordinator = self.trainer.coordinator(self._settings, self.resumed)
-        if self._journal is not None:
-            self._journal.begin(first_checkpoint=self._settings.next_checkpoint)
-        return coordinator
 
     def _metrics_of(self, trainer: Trainer) -> Metrics:
         plan = trainer.job.plan
@@ -213,27 +205,26 @@ class Training:
         for text in (*self._skipped, *trainer.beginning(self.resumed)):
             self._display.print_line(text)
 
-    # What the coordinator asks for: see the protocol `Work`.
+    # What the coordinator asks for.
 
+    @override
     def task_of(self, name: str, checkpoint: int | None) -> HostTask:
-        """Makes the task of a host; see the protocol `Work`."""
         checkpoint = self._resumed_checkpoint if checkpoint is None else checkpoint
-        start = Start(checkpoint, self._start, self._settings)
         part, shard = part_indices(name), shard_index(name)
         if part is not None:
-            return self.trainer.part(*part, start)
+            return self.trainer.part(*part, checkpoint)
         assert shard is not None, f"{name} is neither a part nor a shard"
-        return self.trainer.shard(shard, start)
+        return self.trainer.shard(shard, checkpoint)
 
+    @override
     def record(self, record: AppendJournal) -> None:
-        """Appends to the journal; see `Work`."""
         assert self._journal is not None, record
         job = self.trainer.job
         if job.keep:  # a run that cannot be resumed needs no journal
             self._journal.append(record.index, record.digest, record.scalars, start=job.initial)
 
+    @override
     def commit(self, commit: Commit) -> str | None:
-        """Writes a manifest; see `Work`."""
         trainer, job, journal = self.trainer, self.trainer.job, self._journal
         if journal is not None and job.keep:
             journal.sync(start=job.initial)
@@ -261,12 +252,8 @@ class Training:
             )
         return None
 
-    def payload(self, send: Send) -> PayloadLike:
-        """Raises AssertionError: a training's coordinator sends none; see `Work`."""
-        raise AssertionError(send)
-
+    @override
     def note(self, effect: Any) -> None:
-        """Shows progress; see `Work`."""
         if isinstance(effect, Starting):
             hosts = counted(effect.hosts, "process", "processes")
             far = starting(hosts, ready=effect.ready, compiled=effect.compiled, waits_for=effect.waits_for)
@@ -320,5 +307,5 @@ class Training:
         if number is None:
             number = self._resumed_checkpoint
         if number is None:
-            return load_parameters(self._start, shapes)
+            return load_parameters(self.trainer.initial, shapes)
         return self.store.open(number, shapes).parameters()
