@@ -16,7 +16,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.run.metrics import TrainingProgress
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
-from tests.faults.helpers import Witness, hosts_of, sigint
+from tests.faults.helpers import Command, Witness, hosts_of, sigint
 
 EPOCHS = 40
 LONG = 240  # one machine does many steps before the first checkpoint
@@ -155,6 +155,23 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_rest_has_the_bits_of_the_whole(
     assert STEPS // 4 <= done[0] == done[1] < STEPS
     assert_same(train_toy(tmp_path, machines=2, sharded=sharded, resume=True), machines=2)
     assert any("resumed from checkpoint" in text and f"at step {sum(done)}" in text for text in witness.texts)
+
+
+@pytest.mark.slow
+def test_a_run_whose_coordinator_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """The coordinator runs in the process of the command, and all hosts end with it."""
+    sizes = ("--machines", "1", "--batch", "8", "--replicas", "2", "--epochs", str(LONG))
+    driver = ("--driver", "all-reduce", "--optimizer", "adam", "--learning-rate", "0.01")
+    kept = ("--checkpoints", "kept", "--checkpoint-every", "0.2")
+    with Command("train", str(Path(toy.__file__)), *sizes, *driver, *kept, folder=tmp_path) as command:
+        while not any((tmp_path / "kept").rglob("manifest.json")):
+            assert command.is_running, command.said
+        hosts = command.hosts
+        command.kill()
+        command.end()
+    _, alive = psutil.wait_procs(hosts.values(), timeout=10)
+    assert not alive
+    assert_same(train_toy(tmp_path / "kept", epochs=LONG, resume=True), epochs=LONG)
 
 
 # Elastic runs
