@@ -122,8 +122,9 @@ class Drain:
 class SafePoint:
     """Everything of the steps so far is done: a checkpoint or another view may come here. Result: None.
 
-    After a change of the view the generator starts anew, at the last safe point. So parameters change only
-    after a step's last exchange, and not between that change and the safe point.
+    After a change of the view the generator starts anew, with the step after the last safe point. So a step
+    changes the parameters once, after its last exchange, and a safe point follows at once. A step may have
+    more than one safe point: what comes after the first one is left out where a view changes.
     """
 
 

@@ -78,8 +78,9 @@ class ApplyUpdate:
 class CopyVector:
     """Effect: copy the numbers of a range of one vector to the same range of another one.
 
-    "sum" is a vector for exchanges that leave out the last replicas: a replica computes its next gradient
-    while others may still ask for the last sum.
+    "sum" is a vector for all-reduces of the parameters, which stay as they are until the result is complete,
+    and for those that leave out the last replicas: the next gradient is computed while others may still ask
+    for the last sum.
     """
 
     source: Span

@@ -108,8 +108,9 @@ class Exchanges:
 
     @staticmethod
     def vector_of(action: ExchangeAction) -> str:
-        """Returns the vector that is exchanged."""
-        return "sum" if action.by.backup_workers else action.vector
+        """Returns the vector that is exchanged: parameters do not change while their sum is not complete."""
+        beside = isinstance(action, AllReduce) and (action.vector == "parameters" or action.by.backup_workers)
+        return "sum" if beside else action.vector
 
     def _spans(self, action: ExchangeAction, vector: str) -> list[Span]:
         return [Span(vector, one.start, one.stop) for one in self._seat.ranges(action.vector)]

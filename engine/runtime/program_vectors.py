@@ -128,6 +128,8 @@ class ProgramVectors:
     def copy(self, source: Span, target: str) -> None:
         """Copies the numbers of a range to the same range of another vector."""
         self.of(Span(target, source.start, source.stop))[:] = self.of(source)
+        if target == PARAMETERS:
+            self._vectors.changed(slice(source.start, source.stop))
 
     def add(self, span: Span, payload: Payload, *, divisor: float = 1) -> None:
         """Adds the numbers of a payload to a range, and releases the payload; sums may be infinite.

@@ -51,9 +51,10 @@ class LocalSGD(Driver):
         for step in me.steps():
             yield Compute(step, alone=True)
             yield Apply(self.optimizer)
+            yield SafePoint()
             if (step + 1) % self.local_steps == 0 or me.is_last:
                 yield Sum("parameters", by=Ring(), mean=True)
-            yield SafePoint()
+                yield SafePoint()
 
 
 def plan_of(machines: int) -> Cut:

@@ -306,3 +306,34 @@ def test_nothing_of_an_old_view_is_accepted() -> None:
 def test_a_program_that_computes_another_step_is_told_so(program: object, what: str) -> None:
     with pytest.raises(RuntimeError, match=what):
         Fleet(program).run()  # type: ignore[arg-type]
+
+
+def local_steps(me: Member) -> Program:
+    for step in me.steps():
+        yield Compute(step, alone=True)
+        yield Apply("optimizer")
+        yield SafePoint()
+        if step % 3 == 2 or me.is_last:
+            yield AllReduce("parameters", by=Ring(), mean=True)
+            yield SafePoint()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.sampled_from([(2, 1), (3, 1), (2, 2)]),
+    kills=st.integers(0, 3),
+    loss=st.sampled_from([0.0, 0.05]),
+    seed=SEEDS,
+)
+def test_local_steps_end_with_equal_replicas_and_leave_out_no_example(
+    shape: tuple[int, int], kills: int, loss: float, seed: int
+) -> None:
+    """Replicas differ between two means, and may be some steps apart when a view changes."""
+    replicas, machines = shape
+    fleet = Fleet(local_steps, replicas=replicas, machines=machines, seed=seed, loss=loss, timeouts=TIMEOUTS)
+    kill_some(fleet, kills, seed)
+    assert isinstance(fleet.end, EndRun) and fleet.end.complete, (fleet.end, fleet.warnings)
+    steps = fleet.steps()
+    assert [example for step in steps for example in step] == list(range(fleet.total))
+    if not kills:
+        assert len({tuple(values) for values in fleet.parameters().values()}) == 1
