@@ -144,7 +144,7 @@ class CoordinatorHost(Launcher):
             self.current[name] = incarnation
             wait_s = 0.3 * self.world.random.random()
             self.later(wait_s, self.on_launch, ((name, incarnation), order.checkpoint))
-            self.later(0.0, self.on_event, Launched(name, incarnation))
+            self.later(0.0, self.on_event, Launched(name, incarnation, machine=self.schedule.place(name)))
 
     def on_launch(self, order: tuple[ProcessId, int | None]) -> None:
         """Starts a process, unless it has been replaced meanwhile."""
@@ -207,6 +207,10 @@ class Schedule(ABC):
         build = self._part if shard_index(host.name) is None else self._shard
         assert build is not None
         return build(self, host)
+
+    def place(self, name: str) -> str:
+        """A label of the computer that a host runs on; "": unknown."""
+        return ""
 
     def files_of(self, order: Commit) -> Sequence[str]:
         """The hosts whose files a checkpoint must hold, in order."""

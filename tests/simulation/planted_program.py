@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from partita.engine.protocol import actions as a
+from partita.engine.drivers import AllReduce
 from partita.engine.protocol.events import Received, Send
-from partita.engine.protocol.exchange import AddChunk, CopyChunk, CopyTarget, Exchange, ExchangeDone, Ring
+from partita.engine.protocol.exchange import (
+    AddChunk,
+    CopyChunk,
+    CopyTarget,
+    Exchange,
+    ExchangeDone,
+    Hierarchical,
+    Server,
+    Tree,
+)
 from partita.engine.protocol.messages import Pause, View
 from partita.engine.protocol.program import ReplicaProgram, Stage
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
@@ -19,25 +28,9 @@ from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.view_change import Agreement, ViewChange
 from partita.engine.testing import Fault
 
-RING = Ring()
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllReduceSGD:
-    """Synchronous SGD, as the driver `AllReduce` has it."""
-
-    replicas: int | None = None  # as the seed draws
-    by: Any = RING
-
-    def coordinator(self, run: Any) -> Iterator[Any]:
-        yield a.Work(epochs=run.epochs)
-
-    def replica(self, me: Any) -> Iterator[Any]:
-        for step in me.steps():
-            yield a.Compute(step)
-            yield a.AllReduce("gradient", by=self.by)
-            yield a.Apply(None)
-            yield a.SafePoint()
+RING = AllReduce(replicas=3)
+SHARDED = AllReduce(replicas=3, shard_optimizer=True)
+BACKUP = AllReduce(replicas=4, by=Server(), backup_workers=1)
 
 
 class Planted(NamedTuple):
@@ -47,14 +40,14 @@ class Planted(NamedTuple):
         name: of what is wrong.
         reported: the numbers of the invariants whose breach may be reported.
         faults: that are planted.
-        at: a seed that finds it, tried first.
+        driver: that is played.
         seeds: how many seeds are tried.
     """
 
     name: str
     reported: str
     faults: tuple[Fault, ...]
-    at: int = 0
+    driver: AllReduce = RING
     seeds: int = 600
 
 
@@ -152,6 +145,18 @@ def alone(method: Any, exchanges: Any, names: Any, number: int) -> list[str]:
     return []
 
 
+def a_sum_is_left_out(method: Any, exchange: Any, use: Any, piece: int, effects: list[Any]) -> None:
+    before = len(effects)
+    method(exchange, use, piece, effects)
+    added = [effect for effect in effects[before:] if isinstance(effect, AddChunk)]
+    if len(added) == len(exchange._routes[piece].adds) > 0:
+        effects.remove(added[0])
+
+
+def unscaled(method: Any, exchange: Any, use: Any) -> float:
+    return 1
+
+
 FAULTS = [
     Planted(
         "an exchange of an old view is accepted",
@@ -173,10 +178,23 @@ FAULTS = [
     ),
     Planted("numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)),
     Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
-    Planted("a file is of the step after", "I5", (Fault(Saves, "at", one_step_late),)),
+    Planted("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
     Planted("a view is announced once", "I8", (Fault(ProgramCoordinator, "_watch_work", asked_once),)),
     Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
     Planted(
         "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)
     ),
+    *(
+        Planted(
+            f"a sum is left out by {name}", "R2", (Fault(Exchange, "_add_held", a_sum_is_left_out),), driver
+        )
+        for name, driver in (
+            ("ring", RING),
+            ("tree", AllReduce(replicas=4, by=Tree())),
+            ("hierarchical", AllReduce(replicas=4, by=Hierarchical())),
+            ("server", AllReduce(replicas=3, by=Server())),
+            ("reduce-scatter", SHARDED),
+        )
+    ),
+    Planted("a sum without the last is not scaled", "R2", (Fault(Exchange, "_divisor", unscaled),), BACKUP),
 ]

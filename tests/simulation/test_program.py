@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.drivers import AllReduce
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.testing import play
 from partita.engine.testing.program.drawn import play_all_reduce
 from tests.simulation.outcomes import all_hold
-from tests.simulation.planted_program import FAULTS, AllReduceSGD, Planted
+from tests.simulation.planted_program import FAULTS, Planted
 
 ALGORITHMS = (Ring(), Tree(), Hierarchical(), Server())
 
 
 @pytest.mark.parametrize("by", ALGORITHMS, ids=lambda by: type(by).__name__)
 def test_every_invariant_holds_in_every_schedule(by: object) -> None:
-    all_hold(lambda seed: play(AllReduceSGD(by=by), seed), range(80))
+    all_hold(lambda seed: play(AllReduce(replicas=1 + seed % 4, by=by), seed), range(80))
 
 
 @pytest.mark.parametrize("first", [0, 120])
@@ -32,9 +33,7 @@ def test_every_invariant_holds_in_very_many_schedules() -> None:
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.name.replace(" ", "-"))
 def test_it_bites(planted: Planted) -> None:
-    outcomes = (
-        play(AllReduceSGD(), seed, faults=planted.faults) for seed in (planted.at, *range(planted.seeds))
-    )
+    outcomes = (play(planted.driver, seed, faults=planted.faults) for seed in range(planted.seeds))
     caught = next((outcome for outcome in outcomes if outcome.violation), None)
     assert caught is not None, "not found within these seeds"
     assert caught.violation is not None

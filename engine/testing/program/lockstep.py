@@ -37,13 +37,21 @@ def step_of(
     spans: Sequence[Sequence[SharedSpan]],
     view: View,
     state: State,
+    *,
+    without: int | None = None,
 ) -> State:
-    """The state after one more step in a view of these members, from the state before it."""
+    """The state after one more step in a view of these members, from the state before it.
+
+    `without` leaves out a part's gradient, by its rank among all parts of the view; the others are scaled up.
+    """
     reference = _Step(function, batches, spans, view, state)
+    reference.without = without
     return reference.run(replica)
 
 
 class _Step:
+    without: int | None = None
+
     def __init__(
         self,
         function: Regression,
@@ -110,12 +118,14 @@ class _Step:
 
     def _sum_range(self, name: str, index: int, *, mean: bool) -> None:
         held = [
-            (self._vectors[rank, machine][name], span)
-            for rank, machine in self._keys
+            (self._vectors[rank, machine][name], span, n)
+            for n, (rank, machine) in enumerate(self._keys)
             for span in self._spans[machine]
             if span.index == index
         ]
-        columns = zip(*(vector[span.start : span.stop] for vector, span in held), strict=True)
-        total = [sum(column) / (len(held) if mean else 1) for column in columns]
-        for vector, span in held:
+        counted = [(vector, span) for vector, span, n in held if n != self.without]
+        columns = zip(*(vector[span.start : span.stop] for vector, span in counted), strict=True)
+        divisor = len(counted) if mean else len(counted) / len(held)
+        total = [sum(column) / divisor for column in columns]
+        for vector, span, _ in held:
             vector[span.start : span.stop] = total

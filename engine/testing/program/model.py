@@ -19,8 +19,8 @@ from partita.engine.testing.program.lockstep import State
 Known: TypeAlias = tuple[tuple[float | None, ...], ...]
 """The vectors of a part's state, as far as it has them."""
 
-NextState: TypeAlias = Callable[[View, State], State]
-"""The state after a step of a view, from the state before it."""
+NextStates: TypeAlias = Callable[[View, State], Sequence[State]]
+"""The states that a step of a view may lead to, from the state before it."""
 
 ROUNDING: Final = 1e-9
 """Largest difference to the reference: sums may be taken in another order there."""
@@ -39,7 +39,8 @@ class ProgramModel:
         places: Sequence[Sequence[int]],
         *,
         batches: JoinedBatches,
-        next_state: NextState | None,
+        next_states: NextStates,
+        backup_workers: int,
         writers: Writers,
     ) -> None:
         """A model of a run that begins.
@@ -48,7 +49,8 @@ class ProgramModel:
             start: its state.
             places: by machine, the place of each of its numbers among those of all machines.
             batches: of the run.
-            next_state: the reference; None: sums leave out whoever comes last, and only bits are compared.
+            next_states: the reference.
+            backup_workers: replicas that a sum leaves out, those that come last.
             writers: the processes that may act.
         """
         self.positions: dict[int, int] = {0: 0}
@@ -60,7 +62,8 @@ class ProgramModel:
                 for place, number in zip(machine, vector, strict=True):
                     whole[place] = number
         self._batches: Final = batches
-        self._next_state: Final = next_state
+        self._next_states: Final = next_states
+        self._backup_workers: Final = backup_workers
         self._writers: Final = writers
         self._views: dict[int, View] = {}
         self._members: dict[int, Mapping[str, int]] = {}  # by view: incarnations of its parts
@@ -152,31 +155,28 @@ class ProgramModel:
                     same = held is None or held == number
                     require(same, "R1", part, "has", number, "at", place, "after step", step, "not", held)
                     vector[place] = number
-        if not whole and self._next_state is not None and not any(None in vector for vector in known):
-            self._compare(step, self._next_state)
+        if not whole and not any(None in vector for vector in known):
+            self._compare(step)
 
     def _settle_step(self, step: int) -> None:
         """Adds the examples of a step whose sum is complete: each share must have been computed (W2)."""
         require(step - 1 in self._running, "W2", "step", step - 1, "ends, and was never computed")
         number, replicas = self._running[step - 1]
-        if self._next_state is not None:
-            missing = set(self._views[number].members) - self._done.get((number, step - 1), set())
-            require(not missing, "W2", "step", step - 1, "ends without the examples of replicas", missing)
+        missing = set(self._views[number].members) - self._done.get((number, step - 1), set())
+        enough = len(missing) <= self._backup_workers
+        require(enough, "W2", "step", step - 1, "ends without the examples of replicas", missing)
         self.positions[step] = self._batches.after(self.positions[step - 1], replicas)
         self._states[step] = [[None] * len(vector) for vector in self._states[step - 1]]
 
-    def _compare(self, step: int, next_state: NextState) -> None:
+    def _compare(self, step: int) -> None:
         number, _ = self._running[step - 1]
         view = self._views[number]
         before = View(number, view.members, 0, step - 1, self.positions[step - 1], view.until)
-        expected = next_state(before, self.state(step - 1))
-        for held, wanted in zip(self.state(step), expected, strict=True):
-            near = all(
-                abs(one - other) <= ROUNDING * (1 + abs(other))
-                for mine, theirs in zip(held, wanted, strict=True)
-                for one, other in zip(mine, theirs, strict=True)
-            )
-            require(near, "R2", "a machine has", held, "after step", step, "and should have", wanted)
+        expected = [_flat(state) for state in self._next_states(before, self.state(step - 1))]
+        for n, held in enumerate(_flat(self.state(step))):
+            wanted = [state[n] for state in expected]
+            near = any(abs(held - one) <= ROUNDING * (1 + abs(one)) for one in wanted)
+            require(near, "R2", "a part has", held, "after step", step, "and should have", wanted)
 
     def state(self, step: int) -> State:
         """The state after a step, by machine."""
@@ -203,3 +203,7 @@ class ProgramModel:
         """Requires that every example of every epoch was done (W1)."""
         done = self.positions[max(self.positions)]
         require(done == position, "W1", "the run ends at example", done, "of", position)
+
+
+def _flat(state: State) -> list[float]:
+    return [number for machine in state for vector in machine for number in vector]

@@ -37,6 +37,7 @@ class Scenario:
         environment: the draw that all drivers share.
         own, shared: how many numbers each machine has for itself, and how many all machines share.
         examples, batch, epochs: of the run.
+        computers: on which replicas run, in turns; 0: nothing is known of that.
         step_s: the longest step of a part; that of the first replica takes `straggler` times as long.
     """
 
@@ -46,6 +47,7 @@ class Scenario:
     examples: int
     batch: int
     epochs: int
+    computers: int
     step_s: float
     straggler: float
 
@@ -62,6 +64,7 @@ def draw(random: Random, replicas: int | None) -> Scenario:
         examples=random.randint(1, 8) * joined - random.randrange(joined),
         batch=batch,
         epochs=epochs,
+        computers=random.choice((0, 1, 2)),
         step_s=random.choice((0.2, 0.6, 1.2)),
         straggler=random.choice((1.0, 1.0, 1.0, 4.0)),
     )
@@ -125,7 +128,8 @@ class ProgramSchedule(Schedule):
             self._start,
             self.function.places,
             batches=self.batches,
-            next_state=None if getattr(driver, "backup_workers", 0) else self._next_state,
+            next_states=self._next_states,
+            backup_workers=getattr(driver, "backup_workers", 0),
             writers=self.coordinator.writers,
         )
         self.coordinator.machine = ProgramCoordinator(
@@ -156,8 +160,14 @@ class ProgramSchedule(Schedule):
     def _start(self) -> State:
         return tuple((vector, (0.0,) * len(vector)) for vector in self.function.start)
 
-    def _next_state(self, view: View, state: State) -> State:
-        return step_of(self.driver.replica, self.function, self.batches, self.spans, view, state)
+    def _next_states(self, view: View, state: State) -> list[State]:
+        """The states after a step: one, unless a sum leaves out the member that comes last."""
+        members = len(view.members) * len(state)
+        late = range(members) if getattr(self.driver, "backup_workers", 0) else ()
+        return [
+            step_of(self.driver.replica, self.function, self.batches, self.spans, view, state, without=n)
+            for n in (None, *late)
+        ]
 
     def slowness(self, replica: int) -> float:
         """By which factor a replica's steps take longer."""
@@ -195,6 +205,11 @@ class ProgramSchedule(Schedule):
             whole |= {places[_machine(entry)][i]: numbers for i, numbers in file.contents.items()}
             step = file.version
         return step, tuple(zip(*(whole[place] for place in places[machine]), strict=True)) or ((), ())
+
+    @override
+    def place(self, name: str) -> str:
+        replica, _ = part_indices(name) or (0, 0)
+        return f"computer {replica % self.scenario.computers}" if self.scenario.computers else ""
 
     @override
     def files_of(self, order: Commit) -> tuple[str, ...]:
