@@ -97,39 +97,44 @@ class ProgramVectors:
         self._vectors, self._optimizer, self._slots, self._pool = vectors, optimizer, tuple(slots), pool
         self.size: Final = len(vectors.parameters)
         self.dtype: Final = vectors.dtype
-        self._rows = BoxSet((Box(((0, self.size),)),))
+        self._rows = _rows(Span(GRADIENT, 0, self.size))
         self._window = vectors.device.window(0, vectors.gradient)
-        (self._gradient,) = self._window.arriving(self._rows)
+        (gradient,) = self._window.arriving(self._rows)
         fresh = optimizer.state(self.size, vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
         self._norms = np.zeros(0 if norms is None else norms.size, vectors.dtype)
         self._norms_layout = norms
-        self._sum: Vector | None = None  # allocated when it is used
+        self._on_host = {GRADIENT: gradient, NORMS: self._norms}  # and "sum", when it is used
         self.names: Final = (PARAMETERS, *(STATE + name for name in fresh))
+        lasting = {PARAMETERS: vectors.parameters} | {STATE + k: v for k, v in self._state.items()}
+        self._on_device = {name: vectors.device.window(0, vector) for name, vector in lasting.items()}
         self._updates: dict[tuple[int, int], list[tuple[str, Update]]] = {}
 
     # Exchanges.
 
     def of(self, span: Span) -> Vector:
-        """The host's array of a range, `[n]`."""
-        if span.vector == GRADIENT:
-            return self._gradient[span.start : span.stop]
-        if span.vector == PARAMETERS:
-            return self._vectors.arriving(slice(span.start, span.stop))
-        if span.vector == NORMS:
-            return self._norms[span.start : span.stop]
-        if span.vector == SUM:
-            if self._sum is None:
-                self._sum = np.zeros(self.size, self.dtype)
-            return self._sum[span.start : span.stop]
-        state = self._state[span.vector.removeprefix(STATE)]
-        return self._vectors.device.given(state)[span.start : span.stop]
+        """Returns the host's array of a range, `[n]`. What is written to it counts after `_wrote`."""
+        if span.vector in self._on_device:
+            return self._on_device[span.vector].download(_rows(span))[0]
+        if span.vector not in self._on_host:
+            assert span.vector == SUM, span
+            self._on_host[SUM] = np.zeros(self.size, self.dtype)
+        return self._on_host[span.vector][span.start : span.stop]
+
+    def _wrote(self, span: Span) -> None:
+        """Takes over numbers that were written to the host's array of a range."""
+        if span.vector not in self._on_device:
+            return
+        self._on_device[span.vector].upload(_rows(span))
+        vectors, part = self._vectors, slice(span.start, span.stop)
+        if span.vector == PARAMETERS and vectors.copy is not None:
+            vectors.device.copy(vectors.copy[part], vectors.parameters[part])
 
     def copy(self, source: Span, target: str) -> None:
         """Copies the numbers of a range to the same range of another vector."""
-        self.of(Span(target, source.start, source.stop))[:] = self.of(source)
-        if target == PARAMETERS:
-            self._vectors.changed(slice(source.start, source.stop))
+        there = Span(target, source.start, source.stop)
+        np.copyto(self.of(there), self.of(source))
+        self._wrote(there)
 
     def add(self, span: Span, payload: Payload, *, divisor: float = 1) -> None:
         """Adds the numbers of a payload to a range, and releases the payload; sums may be infinite.
@@ -142,14 +147,13 @@ class ProgramVectors:
             if divisor != 1:
                 np.divide(target, target.dtype.type(divisor), out=target)
         payload.release()
+        self._wrote(span)
 
     def replace(self, span: Span, payload: Payload) -> None:
         """Replaces a range by the numbers of a payload, and releases the payload."""
-        target = self.of(span)
-        payload.copy_into(target)
+        payload.copy_into(self.of(span))
         payload.release()
-        if span.vector == PARAMETERS:
-            self._vectors.changed(slice(span.start, span.stop))
+        self._wrote(span)
 
     def computed(self) -> None:
         """Brings the gradient of a finished step to where exchanges read and write it."""
@@ -247,9 +251,11 @@ class ProgramVectors:
 
     def restore(self, values: Vector, state: Mapping[str, Vector] | None) -> None:
         """Replaces all parameters and, unless None, the whole state."""
-        np.copyto(self._vectors.arriving(), values)
-        self._vectors.changed()
-        for name, vector in (state or {}).items():
-            self._vectors.device.copy(
-                self._state[name], self._vectors.device.taken(np.array(vector, self.dtype))
-            )
+        for name, vector in {PARAMETERS: values, **{STATE + k: v for k, v in (state or {}).items()}}.items():
+            whole = Span(name, 0, self.size)
+            np.copyto(self.of(whole), vector)
+            self._wrote(whole)
+
+
+def _rows(span: Span) -> BoxSet:
+    return BoxSet((Box(((span.start, span.stop),)),))

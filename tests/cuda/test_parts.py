@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from partita.engine import LARS, SGD, Adam, Downpour, Optimizer, RunFailed, Session, train
+from partita.engine import LARS, SGD, Adam, AllReduce, Downpour, Optimizer, RunFailed, Session, train
 from partita.engine.kernels.cuda.tensors import TensorKernel
 from partita.engine.launch import ThreadLauncher
 from partita.engine.parameters import initialise
@@ -174,6 +178,36 @@ def test_downpour_fetches_pushes_and_learns(where: str, on_threads: None) -> Non
     still = replace(plan, cluster=Cluster.local(machines=2))
     with Session(still, before) as first, Session(still, run.parameters) as last:
         assert last.step(data).loss < 0.8 * first.step(data).loss
+
+
+@pytest.fixture
+def one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hosts of this process may use the simulator, which runs one kernel at a time."""
+    if not SIMULATED:
+        return
+    simulator = import_module("numba.cuda.simulator.kernel")
+    push, lock = simulator._push_kernel_context, Lock()
+
+    @contextmanager
+    def locked(module: object) -> Iterator[None]:
+        with lock, push(module):
+            yield
+
+    monkeypatch.setattr(simulator, "_push_kernel_context", locked)
+
+
+@pytest.mark.usefixtures("one_kernel_at_a_time", "on_threads")
+@pytest.mark.parametrize("sharded", [False, True])
+def test_replicas_add_up_what_a_gpu_computes(where: str, sharded: bool) -> None:
+    """Two replicas of a CPU and a GPU are two of two CPUs, also with a state that is copied and written."""
+    data = toy.data(48)
+    found = []
+    for cluster in (MIXED, Cluster.local(machines=2)):
+        plan = partition(toy.network(), cluster, batch=6, strategy="balanced")
+        driver = AllReduce(replicas=2, optimizer=Adam(0.01, clip_norm=1.0), shard_optimizer=sharded)
+        found.append(train(plan, data, driver=driver, epochs=1, show="nothing").parameters)
+    for name, numbers in found[1].items():
+        np.testing.assert_allclose(found[0][name], numbers, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:

@@ -55,6 +55,8 @@ def test_sums_and_copies_land_where_they_lie(precision: str) -> None:
     np.testing.assert_array_equal(made.of(Span("gradient", 0, 5)), (own[:5] + other[:5]) / made.dtype.type(2))
     made.replace(whole(made, "parameters"), Payload([memoryview(other.tobytes())]))
     np.testing.assert_array_equal(vectors.parameters, other)
+    made.add(whole(made, "parameters"), Payload([memoryview(other.tobytes())]), divisor=2)
+    np.testing.assert_array_equal(vectors.parameters, other)
     if vectors.copy is not None:  # kernels read the rounded copy
         expected_bits = np.empty_like(vectors.copy)
         vectors.device.copy(expected_bits, other)
