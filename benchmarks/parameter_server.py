@@ -1,0 +1,75 @@
+"""Push, Adagrad and pull between one part and two shards of one machine, beside gloo on the same work.
+
+    python -m benchmarks.parameter_server [--rounds N] [--rows NAME[,NAME]] [--json FILE]
+
+A step sends each shard its half of a gradient, updates that half of the parameters there by Adagrad, and
+brings it back. "Shared memory" is how hosts of one machine exchange payloads, "TCP" how those of several do:
+encrypted, as always, here over loopback. gloo's step is `isend`, torch's fused Adagrad and `irecv`, over
+loopback and not encrypted. "Typical" is the median of a round's steps, "sustained" their mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from typing import Final
+
+from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
+from benchmarks._machine import describe
+from benchmarks._worker import Worker, threads_of
+
+SIZES: Final = {"1M": 1_000_000, "10M": 10_000_000, "42M": 42_000_000}
+STEPS: Final = {"1M": 40, "10M": 15, "42M": 6}
+"""In a round."""
+
+
+def main() -> None:
+    """Measures and reports."""
+    asked = options(__doc__ or "", rounds=5, rows=tuple(SIZES))
+    print(describe(), flush=True)
+    found = [one for name in asked.rows for one in compared(name, rounds=asked.rounds)]
+    report("push, Adagrad and pull", found, file=asked.json)
+
+
+def compared(name: str, *, rounds: int) -> list[Row]:
+    """The rows of one size."""
+    size, steps = SIZES[name], STEPS[name]
+    with contextlib.ExitStack() as stack:
+
+        def worker(module: str, *arguments: str) -> Worker:
+            return stack.enter_context(Worker(module, *arguments, environment=threads_of(1)))
+
+        workers = {
+            "shared memory": worker("_partita_shards", json.dumps([size, "here"])),
+            "TCP, encrypted": worker("_partita_shards", json.dumps([size, ""])),
+            "gloo": worker("_gloo_shards", str(size)),
+        }
+        firsts = [one.call("first") for one in workers.values()]
+        assert max(firsts) - min(firsts) < 1e-6, dict(zip(workers, firsts, strict=True))
+        typical: dict[str, list[float]] = {what: [] for what in workers}
+
+        def sustained(what: str) -> float:
+            seconds = workers[what].call("play", steps)
+            typical[what].append(statistics.median(seconds))
+            return statistics.mean(seconds)
+
+        measured = in_turn(
+            {what: lambda what=what: sustained(what) for what in workers},  # type: ignore[misc]
+            rounds=rounds,
+        )
+    lines = [(what, readable_seconds(typical[what]), readable_seconds(measured[what])) for what in measured]
+    print_table(f"{size:,} parameters, float32", ("what", "typical", "sustained"), lines)
+    return [
+        row(
+            f"{name}: {what}: gloo's time over Partita's",
+            ratios(measured["gloo"], measured[what]),
+            at_least=at_least,
+            note=readable_seconds(measured[what]),
+        )
+        for what, at_least in (("shared memory", 2.5), ("TCP, encrypted", 1.3))
+    ]
+
+
+if __name__ == "__main__":
+    main()
