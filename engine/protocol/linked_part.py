@@ -317,7 +317,9 @@ class LinkedPart(PartMachine):
     @property
     def _waits_for_shards(self) -> tuple[str, ...]:
         """The shards without which the part gets no further."""
-        if self._peers is None or self._inside or (self.step < 0 and self.links.informed):
+        if self._peers is None or self._inside or not self._player_ready:
+            return ()
+        if self.step < 0 and self.links.informed:
             return ()
         return self.links.waits_for if self._action is None or self._waits(self._action) else ()
 
