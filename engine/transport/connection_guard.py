@@ -45,7 +45,8 @@ class ConnectionGuard:
     """Accepted connections of one inbox, by descriptor. Used by the mailbox's thread only.
 
     `events` is from `SocketFactory.events`; `on_cut` is called for each connection that is closed. While
-    there are `suspects` (descriptors), `delivered` must be called for every message.
+    there are `suspects` (descriptors), `delivered` must be called for every message. `check` is to be called
+    from `next_check` on (seconds, `time.monotonic`).
     """
 
     events: zmq.Socket[bytes]
@@ -55,7 +56,7 @@ class ConnectionGuard:
     def __post_init__(self) -> None:
         self._open: dict[int, _Connection] = {}
         self.suspects: set[int] = set()
-        self._next_check = self._next_examination = float("-inf")
+        self.next_check = self._next_examination = float("-inf")
 
     def delivered(self, descriptor: int) -> None:
         """Records a message received on this descriptor."""
@@ -63,11 +64,9 @@ class ConnectionGuard:
         if connection is not None:
             connection.is_delivering = True
 
-    def check_when_due(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Updates the connections and closes those beyond a limit (`now` in seconds, `time.monotonic`)."""
-        if now < self._next_check:
-            return
-        self._next_check = now + CHECK_S
+        self.next_check = now + CHECK_S
         self._read_events(now)
         if now >= self._next_examination:
             self._next_examination = now + _EXAMINE_S * len(self._open)

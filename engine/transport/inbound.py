@@ -93,19 +93,24 @@ class InboundConnections:
             self.counters.refused_messages += 1
             return []
         peer, reassembly = sender
-        return self._count(peer, reassembly, lambda: reassembly.add(frames))
+        malformed = reassembly.malformed
+        return self._count(peer, reassembly, reassembly.add(frames), malformed)
 
     def poll_link(self, key: str) -> list[Received]:
         """Returns the messages on the shared-memory link of a sender, if it is authorised."""
         sender = self._by_key.get(key)
-        return [] if sender is None else self._count(*sender, sender[1].poll_link)
+        if sender is None:
+            return []
+        peer, reassembly = sender
+        malformed = reassembly.malformed
+        return self._count(peer, reassembly, reassembly.poll_link(), malformed)
 
     def _count(
-        self, peer: Peer, reassembly: Reassembly, reassemble: Callable[[], list[Delivered]]
+        self, peer: Peer, reassembly: Reassembly, delivered: list[Delivered], malformed: int
     ) -> list[Received]:
-        malformed = reassembly.malformed
+        """Counts what was delivered, and what was dropped since there were so many malformed ones."""
         received = []
-        for message, payload in reassemble():
+        for message, payload in delivered:
             n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
             self.counters.count_received(peer.name, message, n_bytes, is_shared=is_shared)
             received.append(Received(peer.name, peer.incarnation, message, payload))

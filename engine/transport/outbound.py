@@ -19,7 +19,7 @@ import zmq
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.mailbox import PeerStalled
 from partita.engine.transport.shared_link import SharedLinkSender
-from partita.engine.transport.wire import STREAM_BITS, Ack, SendWindow, encode_control, frames
+from partita.engine.transport.wire import INLINE_BYTES, STREAM_BITS, Ack, SendWindow, encode_control, frames
 
 ACK_TIMEOUT_S: Final = 1.0  # after this time without an acknowledgement, the peer is asked for one
 MAX_UNACKED_BYTES: Final = 64 << 20  # bound of retained messages: more than is in flight to a correct peer
@@ -85,7 +85,7 @@ class OutboundConnection:
                     self._number += 1
                 else:
                     self._send([*groups, (header, None)])
-                return n_bytes > 0
+                return n_bytes > INLINE_BYTES
         for envelope, chunk in frames(self._number, message, payload):
             groups.append((envelope, None if chunk is None else _copied(chunk)))
         self._send(groups)

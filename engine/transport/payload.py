@@ -19,6 +19,8 @@ PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | None
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
+_KNOWN: Final = "bBhHiIlLqQfd"  # types that a memoryview casts to bytes
+
 _BLOCK_BYTES: Final = 1 << 18
 
 
@@ -53,7 +55,7 @@ class Payload:
         self._pieces: tuple[memoryview, ...] | None = tuple(pieces)
         self._release = release
         self.is_shared = release is not None
-        self.n_bytes: int = sum(piece.nbytes for piece in pieces)
+        self.n_bytes: int = pieces[0].nbytes if len(pieces) == 1 else sum(piece.nbytes for piece in pieces)
 
     def copy_into(self, *destinations: npt.NDArray[Any]) -> None:
         """Copies the payload into writable C-contiguous arrays of any dtype and shape, one after another.
@@ -150,6 +152,8 @@ def views(payload: PayloadLike, *, max_payload: int) -> tuple[list[memoryview] |
     """
     if payload is None:
         return None, 0
+    if isinstance(payload, np.ndarray) and 0 < payload.nbytes <= max_payload:
+        return [_flat(payload)], payload.nbytes
     buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview | np.ndarray) else payload
     found = [view for view in map(_flat, buffers) if view.nbytes]
     n_bytes = sum(view.nbytes for view in found)
@@ -190,6 +194,8 @@ def _flat(buffer: Buffer) -> memoryview:
             "a payload must be C-contiguous, because it is sent as it lies; send a contiguous slice or a copy"
         )
     if isinstance(view, np.ndarray):
+        if view.dtype.char in _KNOWN and view.nbytes:
+            return view.data.cast("B")
         # Through uint8, because a memoryview refuses dtypes it does not know (bfloat16) and empty shapes.
         return view.reshape(-1).view(np.uint8).data
     return view.cast("B") if view.nbytes else memoryview(b"")

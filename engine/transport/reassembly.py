@@ -21,6 +21,7 @@ from partita.engine.transport.payload import Payload
 from partita.engine.transport.ring_buffer import InvalidMemory, RingReader
 from partita.engine.transport.shared_link import SharedLinkReceiver
 from partita.engine.transport.wire import (
+    INLINE_BYTES,
     STREAM_BITS,
     Ack,
     Continuation,
@@ -97,7 +98,8 @@ class Reassembly:
         """Returns the messages on the shared link that are next in order. Never raises, as `add`."""
         complete: list[Delivered] = []
         self._read_link()
-        self._take_early(complete)
+        if self._early:
+            self._take_early(complete)
         return complete
 
     def close(self) -> None:
@@ -225,7 +227,15 @@ class Reassembly:
         if n_bytes > self.max_payload:
             raise MalformedFrames(f"a payload of {n_bytes} bytes; {self.max_payload} are accepted at most")
         shared = None
-        if start.place is None:
+        if start.payload is not None:
+            if chunk is not None or start.place is not None or not 0 < n_bytes <= INLINE_BYTES:
+                raise MalformedFrames("a payload beside the envelope that it is in")
+            if len(start.payload) != n_bytes:
+                raise MalformedFrames(f"{len(start.payload)} bytes of a payload of {n_bytes}")
+            chunk = memoryview(start.payload)
+        elif start.place is None:
+            if 0 < n_bytes <= INLINE_BYTES:
+                raise MalformedFrames(f"a payload of {n_bytes} bytes, which belongs in the envelope")
             _check_chunk(chunk, n_bytes, 0)
         elif chunk is not None or ring is None:
             raise MalformedFrames("a payload in memory that is not shared, or with a chunk beside it")

@@ -18,7 +18,7 @@ from typing import Final
 from partita.engine.protocol.messages import Message
 from partita.engine.transport.rendezvous import TOKEN_BYTES, LocalConnection, connect
 from partita.engine.transport.ring_buffer import MAX_RING_BYTES, RingReader, RingWriter
-from partita.engine.transport.wire import LinkOffer, encode_shared
+from partita.engine.transport.wire import INLINE_BYTES, LinkOffer, encode_inline, encode_shared
 
 MAX_HEADER_BYTES: Final = 1 << 16  # larger headers take the encrypted socket
 _MIN_RING_BYTES: Final = 1 << 24
@@ -41,6 +41,8 @@ class SharedLinkSender:
         Returns the offer with the number of the following message, to be sent on the authenticated connection
         before any other message.
         """
+        if self._ring is not None and _PAYLOADS * n_bytes <= self._ring.n_bytes:
+            return None
         size = _ring_size(n_bytes)
         if not self._is_available or size is None or (self._ring is not None and self._ring.n_bytes >= size):
             return None
@@ -72,6 +74,8 @@ class SharedLinkSender:
             return None
         if not n_bytes:
             return encode_shared(number, message, None if payload is None else 0, None)
+        if n_bytes <= INLINE_BYTES:
+            return encode_inline(number, message, n_bytes, payload or ())
         place = ring.place(payload or (), n_bytes)
         return None if place is None else encode_shared(number, message, n_bytes, place)
 

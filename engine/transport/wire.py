@@ -12,6 +12,10 @@ then take another channel, so the numbers give the order:
 
     [LinkOffer(token, size, number)]   [MessageStart(number, n_bytes, message, place)]  ...
 
+A payload of up to `INLINE_BYTES` is in the envelope itself:
+
+    [MessageStart(number, n_bytes, message, None, payload)]
+
 A broken connection loses the frames in flight. The sender retains messages until an `Ack` arrives, one for
 many messages, and requests a missing one with `SendWindow`:
 
@@ -31,10 +35,13 @@ from partita.engine.protocol.messages import Message, encode
 from partita.engine.transport.payload import chunks
 
 CHUNK_BYTES = 1 << 20  # size of every chunk but the last of a payload
+INLINE_BYTES: Final = 4096
+"""Largest payload in an envelope: copying it is faster than sharing memory, or than a second frame."""
+
 MAX_MESSAGE_BYTES = CHUNK_BYTES
 """Largest encoded message. (A traceback or a directory of thousands of hosts fits.)"""
 
-MAX_FRAME_BYTES = CHUNK_BYTES + 4096
+MAX_FRAME_BYTES = CHUNK_BYTES + INLINE_BYTES + 4096
 """Largest frame: a chunk, or an envelope around the largest message, and the overhead of encryption."""
 
 STREAM_BITS: Final = 32
@@ -47,13 +54,15 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 class MessageStart(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_unknown_fields=True, gc=False):
     """First envelope of a message: its number, the size of its payload (None: no payload), its bytes.
 
-    `place` is the payload's position in shared memory (None: it is sent in chunks).
+    `place` is the payload's position in shared memory, and `payload` a small one itself (both None: it is
+    sent in chunks).
     """
 
     number: _Count
     n_bytes: _Count | None
     message: bytes
     place: _Count | None = None
+    payload: bytes | None = None
 
 
 class Continuation(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
@@ -112,11 +121,14 @@ def frames(
     Raises:
         ValueError: the encoded message is larger than `MAX_MESSAGE_BYTES`; raised before the first pair.
     """
-    encoded = _encoded(message)
-    if payload is None:
-        yield _encoder.encode(MessageStart(number, None, encoded)), None
+    n_bytes = None if payload is None else sum(view.nbytes for view in payload)
+    if payload is None or n_bytes is None or n_bytes == 0:
+        yield encode_shared(number, message, n_bytes, None), None
         return
-    n_bytes = sum(view.nbytes for view in payload)
+    if n_bytes <= INLINE_BYTES:
+        yield encode_inline(number, message, n_bytes, payload), None
+        return
+    encoded = _encoded(message)
     pieces = chunks(payload, chunk_bytes=CHUNK_BYTES)
     yield _encoder.encode(MessageStart(number, n_bytes, encoded)), next(pieces, None)
     for index, piece in enumerate(pieces, start=1):
@@ -126,6 +138,11 @@ def frames(
 def encode_shared(number: int, message: Message, n_bytes: int | None, place: int | None) -> bytes:
     """Encodes a message whose payload lies in shared memory, or is empty; errors as `frames`."""
     return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), place))
+
+
+def encode_inline(number: int, message: Message, n_bytes: int, payload: Sequence[memoryview]) -> bytes:
+    """Encodes a message with a payload of 1 to `INLINE_BYTES` bytes in it; errors as `frames`."""
+    return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), None, b"".join(payload)))
 
 
 def encode_control(envelope: LinkOffer | Ack | SendWindow) -> bytes:

@@ -191,19 +191,22 @@ class ZmqMailbox(Mailbox):
         """Waits until there is work, does all of it, and returns whether `wake` was called."""
         woken = False
         now = time.monotonic()
-        self._request_acks(now)
-        self._guard.check_when_due(now)
-        self._serve_backlogs()
+        if now >= self._acks_due_at:
+            self._request_acks(now)
+        if now >= self._guard.next_check:
+            self._guard.check(now)
+        if self._backlogs:
+            self._serve_backlogs()
         for source, _ in self._poller.poll(wait_ms):
-            if source is self._inbox:
+            if source in self._channels:
+                arrived += self._inbound.poll_link(self._channels[source])
+            elif source is self._inbox:
                 self._drain(arrived)
             elif source is self._zap:
                 self._authenticator.serve()
             elif source == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
                 woken = True
-            elif source in self._channels:
-                arrived += self._inbound.poll_link(self._channels[source])
         return woken
 
     def _drain(self, arrived: list[Received]) -> None:
@@ -242,8 +245,6 @@ class ZmqMailbox(Mailbox):
 
     def _request_acks(self, now: float) -> None:
         """Asks the peers whose acknowledgements are overdue."""
-        if now < self._acks_due_at:
-            return
         self._acks_due_at = now + ACK_TIMEOUT_S / 4
         with self._outbound_lock:
             for outbound in self._outbound.values():
@@ -256,8 +257,6 @@ class ZmqMailbox(Mailbox):
 
     def _serve_backlogs(self) -> None:
         """Flushes backlogs, and polls the sockets that do not take all of theirs."""
-        if not self._backlogs:
-            return
         with self._outbound_lock:
             for outbound in list(self._backlogs):
                 outbound.flush()

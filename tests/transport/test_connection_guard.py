@@ -172,6 +172,6 @@ def test_a_descriptor_that_libzmq_has_closed_is_forgotten(zmq_hosts: Hosts) -> N
     box._guard._open[gone] = _Connection(0.0)
     box._guard._cut(gone)
     box._guard._open[gone] = _Connection(0.0)
-    box._guard.check_when_due(float("inf"))
+    box._guard.check(float("inf"))
     assert gone not in box._guard._open
     assert box.counters.cut_connections == 0

@@ -20,6 +20,7 @@ from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.sockets import ZAP_DOMAIN
 from partita.engine.transport.wire import (
     CHUNK_BYTES,
+    INLINE_BYTES,
     STREAM_BITS,
     Ack,
     Continuation,
@@ -46,6 +47,7 @@ envelopes = st.one_of(
         st.sampled_from([encode(Fetch(1)), encode(Tensor(0, "h1", (((0, 3),),))), b"", b"\xc1"])
         | st.binary(max_size=20),
         st.none() | st.sampled_from([0, 64, 2**63 - 1]),
+        st.none() | st.sampled_from([b"", b"x", bytes(5), bytes(INLINE_BYTES + 1)]),
     ),
     st.builds(Continuation, small, small),
     st.builds(LinkOffer, st.binary(max_size=17), st.sampled_from([0, 4096, 2**63 - 1]), numbers),
@@ -91,6 +93,39 @@ def test_reassembly_never_raises_and_is_bounded(all_groups: list[list[bytes]]) -
         complete = reassembly.add([memoryview(envelope), memoryview(chunk)])
     assert [message for message, _ in complete] == [Fetch(3)]
     assert reassembly.malformed <= good + 1  # whatever broke off before
+
+
+@given(st.integers(0, 2 * INLINE_BYTES))
+def test_a_small_payload_is_in_its_envelope(n_bytes: int) -> None:
+    payload = bytes(n % 251 for n in range(n_bytes))
+    ((envelope, chunk),) = frames(0, Fetch(3), [memoryview(payload)])
+    assert (chunk is None) == (n_bytes <= INLINE_BYTES)
+    group = [memoryview(envelope), *([] if chunk is None else [memoryview(chunk)])]
+    ((message, found),) = Reassembly(max_payload=MAX_PAYLOAD).add(group)
+    assert message == Fetch(3)
+    assert found is not None and found.to_bytes() == payload
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "place", "payload", "chunk"),
+    [
+        (5, None, b"four", None),
+        (0, None, b"", None),
+        (5, 64, b"fives", None),
+        (5, None, b"fives", b"fives"),
+        (5, None, None, b"fives"),
+        (INLINE_BYTES + 1, None, bytes(INLINE_BYTES + 1), None),
+        (None, None, b"fives", None),
+    ],
+)
+def test_a_payload_in_an_envelope_is_checked(
+    n_bytes: int | None, place: int | None, payload: bytes | None, chunk: bytes | None
+) -> None:
+    reassembly = Reassembly(max_payload=MAX_PAYLOAD)
+    start = msgspec.msgpack.encode(MessageStart(0, n_bytes, encode(Fetch(3)), place, payload))
+    assert reassembly.add(views([start, *([] if chunk is None else [chunk])])) == []
+    assert reassembly.malformed == 1
+    assert reassembly.following == 1
 
 
 @given(st.none() | st.text(max_size=3), st.lists(groups, max_size=5))

@@ -14,6 +14,7 @@ import pytest
 from partita.engine.protocol.messages import Credit, Fetch, Peer, Tensor
 from partita.engine.transport import KeyPair, Mailbox, Payload, ZmqMailbox
 from partita.engine.transport.shared_link import MAX_HEADER_BYTES
+from partita.engine.transport.wire import INLINE_BYTES
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
 
 ROWS = (((0, 640),),)
@@ -34,7 +35,7 @@ def acquaint(left: Mailbox, right: Mailbox) -> None:
 def test_payloads_are_shared(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
-    sizes = [1, MIB, 0, 3 * MIB, 5, 4 * MIB]
+    sizes = [INLINE_BYTES + 1, MIB, 0, 3 * MIB, 1, INLINE_BYTES, 4 * MIB]
     numbers = [np.random.default_rng(n).integers(0, 256, n, np.uint8) for n in sizes]
     for step, payload in enumerate(numbers):
         left.send("right", Tensor(step, "h1", ROWS), payload)
@@ -44,10 +45,10 @@ def test_payloads_are_shared(near: Hosts) -> None:
     for step, one in enumerate(got):
         assert one.message == Tensor(step, "h1", ROWS)
         assert isinstance(one.payload, Payload)
-        assert one.payload.is_shared == (sizes[step] > 0)
+        assert one.payload.is_shared == (sizes[step] > INLINE_BYTES)
         assert one.payload.to_bytes() == numbers[step].tobytes()
     count = left.counters.sent_shared
-    assert (count.messages, count.payload_bytes) == (5, sum(sizes))
+    assert (count.messages, count.payload_bytes) == (4, sum(sizes) - 1 - INLINE_BYTES)
     assert right.counters.received_shared == count
     assert right.counters.malformed == 0
     near.close()
@@ -59,7 +60,7 @@ def test_a_large_header_falls_back_to_the_socket_in_order(near: Hosts) -> None:
     rows = tuple(((n, n + 1),) for n in range(0, MAX_HEADER_BYTES, 2))
     sent = [Tensor(step, "h1", rows if step % 3 == 1 else ROWS) for step in range(12)]
     for message in sent:
-        left.send("right", message, bytes(1000))
+        left.send("right", message, bytes(2 * INLINE_BYTES))
     assert [one.message for one in collect(right, 12, others=[left])] == sent
     assert right.counters.received_shared.messages == 12
     near.close()
