@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
-from partita.engine.drivers import AllReduce
+from partita.engine.drivers import AllReduce, Driver
+from partita.engine.protocol.actions import AllReduce as AllReduceOf
+from partita.engine.protocol.actions import Apply, Compute, Program, SafePoint
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
+from partita.engine.protocol.views import Member
 from partita.engine.testing import play
 from partita.engine.testing.program.drawn import play_all_reduce
 from tests.simulation.outcomes import all_hold
@@ -23,6 +28,26 @@ def test_every_invariant_holds_in_every_schedule(by: object) -> None:
 def test_every_invariant_holds_with_any_settings(first: int) -> None:
     """Sharded optimizers, backup workers and elastic runs are among them."""
     all_hold(play_all_reduce, range(first, first + 120))
+
+
+@dataclass(frozen=True)
+class LocalSGD(Driver):
+    """Replicas that compute some steps alone, as in `docs/drivers.md`."""
+
+    replicas: int = 3
+
+    def replica(self, me: Member) -> Program:
+        for step in me.steps():
+            yield Compute(step, alone=True)
+            yield Apply(None)
+            yield SafePoint()
+            if step % 3 == 2 or me.is_last:
+                yield AllReduceOf("parameters", by=Ring(), mean=True)
+                yield SafePoint()
+
+
+def test_replicas_that_compute_alone_keep_to_views_and_work() -> None:
+    all_hold(lambda seed: play(LocalSGD(), seed), range(120))
 
 
 @pytest.mark.slow

@@ -122,8 +122,9 @@ class PartBody(SimulatedBody):
         if parts:
             parts.sort(key=lambda part: part.machine_index)
             parameters = [part.vectors["parameters"] for part in parts]
-            examples = share(self.schedule.batches, step.position, step.rank, step.replicas)
-            gradients = self.schedule.function.gradient(parameters, *examples)
+            first, stop, joined = share(self.schedule.batches, step.position, step.rank, step.replicas)
+            n = stop - first if step.alone else joined
+            gradients = self.schedule.function.gradient(parameters, first, stop, n)
             longest_s = self.schedule.scenario.step_s * self.schedule.slowness(self.replica)
             wait_s = longest_s * (0.2 + 0.8 * self.host.world.random.random())
             for part in parts:
