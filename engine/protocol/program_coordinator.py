@@ -154,24 +154,35 @@ class ProgramCoordinator(Coordinator):
     # Views.
 
     def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        self._wants_view = True
+        self._wants_view |= self.phase is not Phase.STOPPING
         return []
 
     def _may_change(self) -> bool:
         """Returns whether the next view can be announced: nobody of the last one is awaited."""
-        if self.phase not in (Phase.RUNNING, Phase.FINISHING) or not self.seats.seated:
+        members = self._next_members
+        if not members:
             return False
-        if self._view is None:
-            return len(self.seats.seated) >= self._least
-        missing = (self._registry.replicas[r] for r in self._view.members if r not in self.seats.seated)
+        before = members if self._view is None else self._view.members
+        missing = [self._registry.replicas[r] for r in before if r not in members]
+        if self.phase is Phase.STOPPING:
+            return self._checkpoints.round is None and not (self._sharded and missing)
+        if self._view is None and len(members) < self._least:
+            return False
         return all(any(part.has_ended for part in replica.parts) for replica in missing)
+
+    @property
+    def _next_members(self) -> tuple[int, ...]:
+        """The replicas of a view that is announced now; after Ctrl-C nobody joins."""
+        joins = self.phase is not Phase.STOPPING or self._view is None
+        return tuple(
+            sorted(r for r in self.seats.seated if joins or (self._view and r in self._view.members))
+        )
 
     def _announce(self, now: float) -> list[CoordinatorEffect]:
         self._wants_view = False
         self._drop_round()
         self._numbers += 1
-        members = tuple(sorted(self.seats.seated))
-        self._change = ViewChange(self._numbers, members, self._machines, now)
+        self._change = ViewChange(self._numbers, self._next_members, self._machines, now)
         return self._ask(self._change)
 
     @staticmethod
@@ -199,7 +210,7 @@ class ProgramCoordinator(Coordinator):
             directory=self._directories.revision,
             step=agreed.step,
             position=position,
-            until=max(self._until, position),
+            until=position if self.phase is Phase.STOPPING else max(self._until, position),
             copies=agreed.copies,
             places=self._places(change.members),
         )
@@ -236,6 +247,8 @@ class ProgramCoordinator(Coordinator):
         return [Send(name, self._view) for name in self._unjoined]
 
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        if self.phase is Phase.STOPPING and self._checkpoints.round is None:
+            self._left()
         return self._finish_if_complete(now)
 
     # Work.
@@ -320,7 +333,9 @@ class ProgramCoordinator(Coordinator):
         return self._writers
 
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
-        return [] if self._checkpoints.round is not None else self._begin_round(now)
+        """Has all replicas that are alive end their work now, in a last view; its state is the checkpoint."""
+        self._wants_view = self._checkpoints.round is None and self._change is None
+        return []
 
     @override
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
@@ -354,8 +369,9 @@ class ProgramCoordinator(Coordinator):
     # Death.
 
     def _is_dispensable(self, host: HostRecord) -> bool:
-        ends = self.phase in (Phase.FINISHING, Phase.STOPPING)
-        return ends and host not in self._writers
+        if self.phase is Phase.STOPPING and self._checkpoints.round is None:
+            return True
+        return self.phase in (Phase.FINISHING, Phase.STOPPING) and host not in self._writers
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         if self._sharded:
@@ -390,6 +406,7 @@ class ProgramCoordinator(Coordinator):
         self._change = None
         self._finished.clear()
         self._drop_round()
+        self._wants_view |= self.phase is Phase.STOPPING
 
     # Time.
 

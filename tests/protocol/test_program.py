@@ -255,9 +255,42 @@ def test_checkpoints_are_of_the_step_that_they_say() -> None:
 def test_ctrl_c_ends_the_run_with_a_checkpoint() -> None:
     fleet = Fleet(all_reduce, replicas=2, epochs=50)
     fleet.run(until=lambda fleet: len(fleet.computed) > 5).stop()
+    before = len(fleet.computed)
     fleet.run()
     assert isinstance(fleet.end, EndRun) and not fleet.end.complete
-    assert fleet.end.checkpoint == 1 and fleet.end.steps >= fleet.commits[0].steps > (5, 5)
+    assert fleet.end.checkpoint == 1 and fleet.end.steps == fleet.commits[0].steps >= (4, 4)
+    assert len(fleet.computed) <= before + 1, "it ends at once"
+    version, values = fleet.files["part 0.0", 1]
+    assert values == reference([fleet.computed[step] for step in range(version)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=SEEDS,
+    kills=st.integers(0, 2),
+    shape=st.sampled_from([(1, 1), (2, 1), (3, 2)]),
+    loss=st.sampled_from([0.0, 0.05]),
+    stop=st.integers(0, 900),
+)
+def test_ctrl_c_at_any_time(seed: int, kills: int, shape: tuple[int, int], loss: float, stop: int) -> None:
+    """Also while replicas are dead: what one of them holds becomes the checkpoint, if there is one."""
+    replicas, machines = shape
+    fleet = Fleet(all_reduce, replicas=replicas, machines=machines, epochs=50, seed=seed, loss=loss)
+    draw = random.Random(seed)
+    for n in range(stop):
+        if n in (stop // 2, stop - 1)[:kills]:
+            fleet.kill(draw.choice(parts(replicas, machines)))
+        fleet.step()
+    fleet.stop()
+    fleet.run()
+    assert isinstance(fleet.end, EndRun) and not fleet.end.complete
+    for commit in fleet.commits:
+        for entry in commit.entries:
+            version, values = fleet.files[entry.shard, commit.checkpoint]
+            assert commit.steps == (version,) * replicas
+            assert values == reference([fleet.computed[step] for step in range(version)])
+    if not kills and not loss and len(fleet.computed) > 1:
+        assert fleet.commits, fleet.warnings
 
 
 def test_a_run_goes_on_after_a_checkpoint() -> None:
