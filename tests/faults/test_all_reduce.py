@@ -148,7 +148,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_rest_has_the_bits_of_the_whole(
     witness: Witness, sharded: bool, tmp_path: Path
 ) -> None:
     undisturbed(2)
-    witness.when(lambda progress: progress.step > STEPS // 4, lambda: signal.raise_signal(signal.SIGINT))
+    witness.when(lambda progress: progress.step > STEPS // 2, lambda: signal.raise_signal(signal.SIGINT))
     with sigint(signal.default_int_handler), pytest.raises(Interrupted) as interrupted:
         train_toy(tmp_path, machines=2, sharded=sharded)
     done = interrupted.value.run.steps
