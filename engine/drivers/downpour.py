@@ -17,6 +17,7 @@ from typing_extensions import override
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
+from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
@@ -36,7 +37,7 @@ class Downpour(Driver):
 
     Args:
         replicas: copies of the network, which compute side by side. Each is cut over all machines of the
-            plan and has its own share of the data.
+            plan. They share the steps of an epoch: each takes the next ones when it has done its last.
         shards: servers among which the parameters are divided.
         optimizer: what a shard does with a gradient. Between two fetches a replica steps by the same
             optimizer with a state of its own; with SGD that is the paper's w <- w - alpha * g.
@@ -115,9 +116,7 @@ class DownpourTrainer(Trainer):
             batch=job.plan.batch,
             minibatches=driver.overlap,
             seed=job.seed,
-            replica=0,
-            replicas=driver.replicas,
-        ).steps_per_epoch
+        ).units_per_epoch
         topology = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
         super().__init__(
             job,
@@ -130,6 +129,33 @@ class DownpourTrainer(Trainer):
         self.driver: Final = driver
         self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
         """Folder in which parts record the pushes that shards have acknowledged."""
+        self._units_done: tuple[tuple[int, int], ...] = ()
+
+    @property
+    @override
+    def total(self) -> int:
+        return self.steps  # the replicas share them
+
+    @override
+    def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
+        n, replicas = sum(stop - start for start, stop in self._units_in(manifest)), self.topology.replicas
+        return tuple((n + one) // replicas for one in reversed(range(replicas)))
+
+    def _units_in(self, manifest: Manifest) -> tuple[tuple[int, int], ...]:
+        """Returns the steps that a checkpoint holds, as ranges: epochs stay epochs."""
+        old, new = manifest.steps_per_epoch, self.steps_per_epoch
+        if not manifest.done:
+            return ((0, int(manifest.epochs * new)),)
+        return tuple((-(-start * new // old), stop * new // old) for start, stop in manifest.done)
+
+    @override
+    def resume(self, resumed: Resumed) -> None:
+        if resumed.manifest is None:
+            return
+        found = ((start, min(stop, self.steps)) for start, stop in self._units_in(resumed.manifest))
+        self._units_done = tuple((start, stop) for start, stop in found if start < stop)
+        n, replicas = sum(stop - start for start, stop in self._units_done), self.topology.replicas
+        self.done = tuple((n + one) // replicas for one in reversed(range(replicas)))
 
     @property
     @override
@@ -138,7 +164,8 @@ class DownpourTrainer(Trainer):
 
     @override
     def coordinator(self, resumed: Resumed | None) -> DownpourCoordinator:
-        return DownpourCoordinator(self.topology, steps=self.steps, done=self.done, settings=self.settings)
+        units, done = self.steps, self._units_done
+        return DownpourCoordinator(self.topology, units=units, done=done, settings=self.settings)
 
     @override
     def part(self, replica: int, machine: int, checkpoint: int | None) -> DownpourPartTask:

@@ -127,6 +127,11 @@ class Trainer(ABC):
     @property
     def limit(self) -> int | None:
         """The largest number of steps of all replicas, or of iterations; None where there is no limit."""
+        return self.total
+
+    @property
+    def total(self) -> int:
+        """Steps of all replicas in all; 0 where the number is not known."""
         return self.steps * self.topology.replicas
 
     def check(self) -> None:
@@ -139,10 +144,9 @@ class Trainer(ABC):
         With another number of replicas each has done their mean.
         """
         before, replicas = manifest.steps, self.topology.replicas
-        if len(before) == replicas:
+        if len(before) == replicas and not manifest.done:
             return tuple(step * self.steps_per_epoch // manifest.steps_per_epoch for step in before)
-        mean = sum(before) * self.steps_per_epoch // (manifest.steps_per_epoch * len(before))
-        return (mean,) * replicas
+        return (int(manifest.epochs * self.steps_per_epoch),) * replicas
 
     def resume(self, resumed: Resumed) -> None:
         """Begins after what was done before."""
@@ -153,9 +157,9 @@ class Trainer(ABC):
         """Yields lines that say where the run begins. Called after `coordinator`."""
         if resumed is not None and resumed.manifest is not None:
             yield f"resumed from checkpoint {resumed.manifest.checkpoint} at step {sum(self.done)}"
-            if min(self.done) == self.steps:
+            if sum(self.done) == self.total:
                 more = "; ask for more epochs" if self.alone else ""
-                yield f"the checkpoint has all {counted(self.steps * len(self.done), 'step')} already{more}"
+                yield f"the checkpoint has all {counted(self.total, 'step')} already{more}"
 
     def held(self, committed: tuple[int, ...] | None) -> int:
         """Returns the steps, or iterations, in what is kept on the disk.
@@ -167,5 +171,4 @@ class Trainer(ABC):
 
     def far(self, n: int) -> str:
         """Words a number of steps of all replicas, or of iterations: "3 of 40 steps"."""
-        total = self.steps * self.topology.replicas
-        return f"{n} of {counted(total, self.unit)}" if total else counted(n, self.unit)
+        return f"{n} of {counted(self.total, self.unit)}" if self.total else counted(n, self.unit)

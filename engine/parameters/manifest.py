@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from fractions import Fraction
+from itertools import pairwise
 from typing import Annotated, Final
 
 import msgspec
@@ -74,6 +76,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         network: a text for each layer, by name, for what shapes do not distinguish; empty in older files.
         position: for a batch method, the number of journal entries that the vectors contain; None for
             Downpour.
+        done: steps of the run that the files hold, where the replicas share its steps: ascending ranges
+            `[start, stop)`; `steps_per_epoch` then counts those of all replicas. Empty in older files.
         format: of checkpoints; others are refused.
     """
 
@@ -88,7 +92,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     lost: int = 0
     network: dict[str, str] = {}
     position: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    done: tuple[tuple[int, int], ...] = ()
     format: int = FORMAT
+
+    @property
+    def epochs(self) -> Fraction:
+        """The epochs that are done, on the average of the replicas."""
+        if self.done:
+            return Fraction(sum(stop - start for start, stop in self.done), self.steps_per_epoch)
+        return Fraction(sum(self.steps), self.steps_per_epoch * len(self.steps))
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +132,9 @@ def decode_manifest(data: bytes) -> Manifest:
         raise CheckpointError(f"it has format {manifest.format}, and this version reads {FORMAT}")
     if manifest.dtype not in ("float32", "float64"):
         raise CheckpointError(f"its numbers are {manifest.dtype!r}, neither float32 nor float64")
+    bounds = [-1, *(bound for some in manifest.done for bound in some)]
+    if any(a >= b for a, b in pairwise(bounds)):
+        raise CheckpointError(f"its steps {manifest.done} are no ascending ranges")
     for entry in manifest.entries:
         if not SHARD_FILE.fullmatch(entry.file):
             raise CheckpointError(f"its manifest names {entry.file!r}, which is no name of a shard's file")

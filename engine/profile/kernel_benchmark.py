@@ -83,7 +83,7 @@ class KernelBenchmark:
         )
         self._feed = DatasetFeed(
             self._data,
-            Sampler(examples=DATA_BATCHES * plan.batch, batch=plan.batch, seed=0, replica=0, replicas=1),
+            Sampler(examples=DATA_BATCHES * plan.batch, batch=plan.batch, seed=0),
         )
         self._updates = LocalOptimizer(SGD(1e-9), vectors)
         self._computations = Computations(buffers, self._feed, self._updates)

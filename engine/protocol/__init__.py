@@ -16,9 +16,10 @@
 - The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
   changes), `seats` (who takes part), `elastic` (replicas leave and join), `checkpointing` and `wait_graph`.
-  `program_coordinator` (with `view_change`), `downpour_coordinator` and `sandblaster_coordinator` derive from
-  it; the last one has a `journaled_method`, a `command_tracker`, a `work_scheduler` over a `work_queue`, and
-  `recovery`. `session_coordinator` supervises sessions, in which nothing is started again.
+  `program_coordinator` (with `view_change`), `downpour_coordinator` (which has `leases` of work) and
+  `sandblaster_coordinator` derive from it; the last one has a `journaled_method`, a `command_tracker`, a
+  `work_scheduler` over a `work_queue`, and `recovery`. `session_coordinator` supervises sessions, in which
+  nothing is started again.
 
 This folder imports none of its neighbours.
 """

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 
 from partita.engine.protocol.coordinator_effects import Commit, ShardFile, Timeouts
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import LostPushes, Save, Saved, SaveFailed, SaveProgress
+from partita.engine.protocol.messages import (
+    LostPushes,
+    Save,
+    Saved,
+    SaveFailed,
+    SaveProgress,
+    UnitRange,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +32,7 @@ class CheckpointRound:
         steps: the steps that each replica had done when it began: a resumed run skips them.
         position: how many entries of the journal its files hold (Sandblaster).
         step: the step after which parts write their state; 0 for shards.
+        done: the units of work that its files hold.
         progress_at: when it began, or last progressed (seconds).
         commit: the order to write its manifest, once every shard has answered.
     """
@@ -36,6 +44,7 @@ class CheckpointRound:
     progress_at: float
     _incarnations: dict[str, int]  # of the shards, in the order of their indices
     _asked_at: float
+    done: tuple[UnitRange, ...] = ()
     commit: Commit | None = None
     _saved: dict[str, Saved] = field(default_factory=dict)
 
@@ -112,9 +121,12 @@ class CheckpointTracker:
         now: float,
         position: int | None = None,
         step: int = 0,
+        done: tuple[UnitRange, ...] = (),
     ) -> CheckpointRound:
         """Begins a round over these shards (name -> incarnation); one that was under way is dropped."""
-        self.round = CheckpointRound(self._next, steps, position, step, now, dict(incarnations), now)
+        self.round = CheckpointRound(
+            self._next, steps, position, step, now, dict(incarnations), now, done=done
+        )
         self._next += 1
         return self.round
 
@@ -131,7 +143,7 @@ class CheckpointTracker:
         if not done.take(shard, saved):
             return None
         lost = sum((self._in_file | self._in_files_of(done)).values())
-        done.commit = Commit(done.checkpoint, done.files(), done.steps, lost, done.position)
+        done.commit = Commit(done.checkpoint, done.files(), done.steps, lost, done.position, done.done)
         return done.commit
 
     def _in_files_of(self, done: CheckpointRound) -> dict[str, int]:

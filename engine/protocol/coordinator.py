@@ -138,11 +138,14 @@ class Coordinator(ElasticLifecycle):
         is_last: bool,
         position: int | None = None,
         step: int = 0,
+        done: tuple[m.UnitRange, ...] = (),
     ) -> CheckpointRound:
         self._all_ready(now)
         self._round_is_last = is_last
         incarnations = {host.name: host.incarnation for host in self._files_of()}
-        return self._checkpoints.begin(incarnations, steps=steps, position=position, step=step, now=now)
+        return self._checkpoints.begin(
+            incarnations, steps=steps, position=position, step=step, done=done, now=now
+        )
 
     def _files_of(self) -> Sequence[HostRecord]:
         """The hosts that write the files of a checkpoint."""

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from partita.engine.protocol.commands import Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
+from partita.engine.protocol.messages import UnitRange
 
 ProcessId: TypeAlias = tuple[str, int]
 """A process: (name, incarnation)."""
@@ -146,7 +147,8 @@ class Commit:
     reports the end.
 
     `steps` are the steps done by each replica when the checkpoint was begun, `lost` the acknowledged pushes
-    that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster).
+    that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster),
+    and `done` are the units of work that they hold, as ranges (Downpour).
     From `Committed` on, restarts are from this checkpoint.
     """
 
@@ -155,6 +157,7 @@ class Commit:
     steps: tuple[int, ...]
     lost: int
     position: int | None = None
+    done: tuple[UnitRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

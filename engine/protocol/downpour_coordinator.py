@@ -1,13 +1,17 @@
-"""The coordinator of a Downpour run: begins the replicas, counts their steps, and ends when all are done.
+"""The coordinator of a Downpour run: leases work to the replicas, and ends when all of it is done.
 
-Lost messages are repeated: Finished by a part until Stop, Begin by the coordinator.
+Work is leased in ranges of units, see `leases`: about as many as a replica does in `AHEAD_S`, so that a fast
+one gets more. Lost messages are repeated: Finished by a part until Stop, Begin by the coordinator.
 
-Source: DistBelief, section 4.1.
+Source: DistBelief, section 4.1; its replicas have fixed shares of the data.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import override
@@ -23,8 +27,36 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
-from partita.engine.protocol.messages import Begin, Finished, LostPushes, Report, ResumeStep
+from partita.engine.protocol.leases import WorkLeases
+from partita.engine.protocol.messages import Begin, Finished, LostPushes, Report, ResumeStep, UnitRange
 from partita.engine.protocol.names import Topology
+
+AHEAD_S: Final = 3.0
+"""Seconds of work that a replica is leased: more than pass between two of its reports."""
+
+LEAST_AHEAD: Final = 3
+"""Steps that a replica is leased at least: the one it computes, the next one, and one to report meanwhile."""
+
+_MEASURED_S: Final = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class _Pace:
+    """The speed of a replica's present processes, and the steps that it is leased ahead of its reports."""
+
+    step: int
+    at: float
+    per_s: float = 0.0
+    ahead: int = LEAST_AHEAD
+    ended: bool = False  # it was told that no more units are expected
+
+    def note(self, step: int, now: float, *, is_dry: bool) -> None:
+        """Notes the steps done. One that has no more is leased twice as many from then on."""
+        if now - self.at >= _MEASURED_S:
+            self.per_s = (step - self.step) / (now - self.at)
+            self.step, self.at = step, now
+        usual = max(LEAST_AHEAD, math.ceil(self.per_s * AHEAD_S))
+        self.ahead = max(usual, 2 * self.ahead) if is_dry else max(usual, self.ahead // 2)
 
 
 class DownpourCoordinator(Coordinator):
@@ -34,37 +66,37 @@ class DownpourCoordinator(Coordinator):
         self,
         topology: Topology,
         *,
-        steps: int,
-        done: tuple[int, ...] | None = None,
+        units: int,
+        done: Iterable[UnitRange] = (),
+        least_ahead: int = LEAST_AHEAD,
         settings: RunSettings | None = None,
     ) -> None:
         """Creates a run that has not started; `Opened` starts it.
 
         Args:
             topology: how many hosts of each kind.
-            steps: steps that each replica has to do in all.
-            done: steps that each replica has done, from a checkpoint that is resumed; none by default.
+            units: steps of all replicas together, in all.
+            done: ranges of them that are done, from a checkpoint that is resumed.
+            least_ahead: steps that a replica is leased before its speed is known.
             settings: of the run.
-
-        Raises:
-            ValueError: `done` does not fit the replicas.
         """
-        done = (0,) * topology.replicas if done is None else done
-        if len(done) != topology.replicas or min(done) < 0:
-            raise ValueError(
-                f"the steps done are {done}, and the run has {topology.replicas} replicas; "
-                "give one number, 0 or more, for each"
-            )
-        super().__init__(topology, settings, done=done, steps=steps)
-        self._steps: Final = steps
-        self._working: Final = {r.index for r in self._registry.replicas if r.parts}
+        self._work: Final = WorkLeases(units, topology.replicas, done=done)
+        before = self._work.done.size
+        self._before: Final = tuple(
+            (before + n) // topology.replicas for n in reversed(range(topology.replicas))
+        )
+        some = int(self._work.free > 0)
+        super().__init__(topology, settings, done=(0,) * topology.replicas, steps=some)
+        self._least_ahead: Final = least_ahead
+        self._paces: Final[dict[int, _Pace]] = {}  # of the replicas that have begun
+        self._working: Final[set[int]] = set()  # replicas with work that is not done, or not confirmed
         self._checked_under = 0  # the directory under which the others are known to be complete
         self._looks: Final[deque[tuple[float, ReplicaRecord]]] = deque()  # when a replica is looked at
 
     @property
     def steps_done(self) -> tuple[int, ...]:
-        """Steps of each replica that all of its parts have reported."""
-        return tuple(replica.steps_done for replica in self._registry.replicas)
+        """Steps whose gradients the shards hold, by the replica that did them; earlier runs' evenly."""
+        return tuple(before + self._work.steps_done(r) for r, before in enumerate(self._before))
 
     def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         return self._begin(replica, now)
@@ -76,18 +108,54 @@ class DownpourCoordinator(Coordinator):
         if replica.begun or not replica.is_ready or any(not part.is_informed for part in replica.parts):
             return []
         # Every part repeats the steps that any shard lacks; each leaves out what its own shards have.
+        work, index = self._work, replica.index
         known = [part.continues for part in replica.parts if part.continues is not None]
-        replica.step = min(max(replica.first, min(known, default=replica.steps_done)), self._steps)
+        reached = min(min(known, default=replica.steps_done), work.next_step(index))
+        work.complete(index, reached)
+        replica.step = max(work.first_open(index), reached)
         for part in replica.parts:
-            part.step = replica.step
+            part.step = part.held = replica.step
         replica.begun = True
         replica.progress_at = now
+        self._paces[index] = _Pace(replica.step, now, ahead=self._least_ahead)
+        self._extend(replica)
+        self._check(replica)
         self._look_later(replica, now)
-        begin = [Send(part.name, Begin(replica.step, self._steps)) for part in replica.parts]
-        again = [Warn(f"replica {replica.index} begins again at step {replica.step}")]
-        return [*(again if replica.restarted else ()), *begin]
+        again = [Warn(f"replica {index} begins again at step {replica.step}")] if replica.restarted else []
+        return [*again, *self._order(replica, replica.parts)]
 
     # Work.
+
+    def _extend(self, replica: ReplicaRecord) -> bool:
+        """Leases a replica what it can do next. Returns whether its parts have to be told."""
+        work, index, pace = self._work, replica.index, self._paces[replica.index]
+        before = work.next_step(index), pace.ended
+        ahead, others = before[0] - replica.steps_done, len(self._paces) - 1
+        share = -(-(work.free + ahead) // (2 * others + 1))  # towards the end, all get less
+        wanted = min(pace.ahead, max(self._least_ahead, share)) - ahead
+        while wanted > 0 and work.free:
+            granted = work.next_step(index)
+            work.grant(index, wanted)
+            wanted -= work.next_step(index) - granted
+        pace.ended = not work.free
+        return (work.next_step(index), pace.ended) != before
+
+    def _order(self, replica: ReplicaRecord, parts: Iterable[HostRecord]) -> list[CoordinatorEffect]:
+        """Sends parts of a replica its leases."""
+        work, index = self._work, replica.index
+        leases, stop = work.open(index, replica.step), work.next_step(index)
+        begin = Begin(replica.step, stop, leases, self._paces[index].ended)
+        return [Send(part.name, begin) for part in parts]
+
+    def _extend_all(self) -> list[CoordinatorEffect]:
+        """Leases to every replica at work what has become free."""
+        effects: list[CoordinatorEffect] = []
+        for index in self._paces:
+            replica = self._registry.replicas[index]
+            if not any(part.has_ended for part in replica.parts) and self._extend(replica):
+                effects += self._order(replica, replica.parts)
+                self._check(replica)
+        return effects
 
     def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         replica = self._registry.replica_of(host)
@@ -96,13 +164,10 @@ class DownpourCoordinator(Coordinator):
                 host.continues, host.is_informed = step, True
                 begins = replica is not None and self.phase is not Phase.LAUNCHING
                 return self._begin(replica, now) if replica is not None and begins else []
-            case Report() if replica is not None:
+            case Report() if replica is not None and replica.begun:
                 return self._report(host, replica, message, now)
-            case Finished(step=step, directory=directory) if replica is not None:
-                host.acknowledged, host.step = True, max(host.step, min(step, self._steps))
-                host.finished = max(host.finished, min(directory, self._directories.revision))
-                self._check(replica)
-                return self._finish_if_complete(now)
+            case Finished() if replica is not None and replica.begun:
+                return self._finished(host, replica, message, now)
             case LostPushes(part=part, pushes=pushes) if self._checkpoints.found(host.name, message):
                 return [Warn(f"{host.name} came back without {pushes} acknowledged pushes of {part}")]
         return []
@@ -111,18 +176,39 @@ class DownpourCoordinator(Coordinator):
         self, host: HostRecord, replica: ReplicaRecord, report: Report, now: float
     ) -> list[CoordinatorEffect]:
         host.acknowledged = True
-        if not host.step < report.step <= self._steps:
+        index, stop = replica.index, self._work.next_step(replica.index)
+        if not host.step < report.step <= stop:
             return []  # a duplicate, or one that was overtaken
         before = replica.steps_done
-        host.step = report.step
+        host.step, host.held = report.step, max(host.held, min(report.held, report.step))
         if host.step > host.furthest:
             host.furthest, host.deaths, replica.left = host.step, 0, 0
+        sums = {"loss": report.loss, "correct": report.correct}
+        counters = {"staleness": report.staleness, "pushes": report.pushes}
+        shown = self._before[index] + report.step - replica.skipped
+        effects: list[CoordinatorEffect] = [Progress(host.name, shown, report.examples, sums, counters)]
         if replica.steps_done > before:
             self._shards_answer()
             replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
-        sums = {"loss": report.loss, "correct": report.correct}
-        counters = {"staleness": report.staleness, "pushes": report.pushes}
-        return [Progress(host.name, report.step, report.examples, sums, counters)]
+            self._work.complete(index, min(part.held for part in replica.parts))
+            pace = self._paces[index]
+            pace.note(replica.steps_done, now, is_dry=not pace.ended and replica.steps_done + 1 >= stop)
+            effects += self._order(replica, replica.parts) if self._extend(replica) else []
+        return effects
+
+    def _finished(
+        self, host: HostRecord, replica: ReplicaRecord, message: Finished, now: float
+    ) -> list[CoordinatorEffect]:
+        """Notes that the shards have all gradients of a part, as far as it had units."""
+        host.acknowledged, stop = True, self._work.next_step(replica.index)
+        reached = min(message.step, stop)
+        host.step, host.held = max(host.step, reached), max(host.held, reached)
+        self._work.complete(replica.index, min(part.held for part in replica.parts))
+        if reached == stop:
+            host.finished = max(host.finished, min(message.directory, self._directories.revision))
+        more = self._work.free > 0 and self._extend(replica)  # given back after it was told the end
+        self._check(replica)
+        return self._order(replica, replica.parts) if more else self._finish_if_complete(now)
 
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.RUNNING or not self._registry.shards_ready or not self._is_complete:
@@ -134,26 +220,30 @@ class DownpourCoordinator(Coordinator):
 
     @property
     def _is_complete(self) -> bool:
-        """Whether all replicas are complete. All are looked at again only where a shard is new."""
+        """Whether all work is done. All replicas are looked at again only where a shard is new."""
         if self._checked_under != self._shards_revision:
             self._checked_under = self._shards_revision
             for replica in self._registry.replicas:
                 self._check(replica)
-        return not self._working
+        return not self._working and not self._work.free
 
     def _check(self, replica: ReplicaRecord) -> None:
-        if replica.is_complete(self._shards_revision):
-            self._working.discard(replica.index)
-        else:
+        if self._is_working(replica):
             self._working.add(replica.index)
+        else:
+            self._working.discard(replica.index)
+
+    def _is_working(self, replica: ReplicaRecord) -> bool:
+        """Returns whether a replica has units that are not done, or has not confirmed them to all shards."""
+        if self._work.n_open(replica.index):
+            return True
+        return replica.begun and not replica.is_complete(self._shards_revision)
 
     # Checkpoints.
 
     def _begin_round(self, now: float) -> list[CoordinatorEffect]:
-        steps = self.steps_done
-        # After Ctrl-C a replica may be gone for good with steps left.
-        is_last = self._is_complete and all(done >= self._steps for done in steps)
-        return [*self._new_round(now, steps=steps, is_last=is_last).ask(now)]
+        done, is_last = tuple(self._work.done), self._is_complete
+        return [*self._new_round(now, steps=self.steps_done, done=done, is_last=is_last).ask(now)]
 
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
         return [] if self._checkpoints.round is not None else self._begin_round(now)
@@ -165,7 +255,10 @@ class DownpourCoordinator(Coordinator):
 
     def _is_dispensable(self, host: HostRecord) -> bool:
         replica = self._registry.replica_of(host)
-        return self.phase is Phase.STOPPING or (replica is not None and replica.is_complete(0))
+        return self.phase is Phase.STOPPING or (replica is not None and self._has_finished(replica))
+
+    def _has_finished(self, replica: ReplicaRecord) -> bool:
+        return replica.begun and replica.is_complete(0) and not self._work.n_open(replica.index)
 
     def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         start = self._shard_died(host)
@@ -175,15 +268,27 @@ class DownpourCoordinator(Coordinator):
         ]
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        replica.begun, replica.restarted = False, True
+        self._stop_work(replica)
         again = self._relaunch(replica.parts, reason, now)
         self._check(replica)
         return [Warn(f"{reason}; replica {replica.index} is started again"), again]
 
+    def _stop_work(self, replica: ReplicaRecord) -> None:
+        replica.begun, replica.restarted = False, True
+        self._paces.pop(replica.index, None)
+
     @override
     def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        replica.begun, replica.restarted = False, True
-        return []
+        """Leases what a replica has not done to the others."""
+        self._stop_work(replica)
+        replica.skipped += self._work.give_back(replica.index)
+        self._check(replica)
+        effects = self._extend_all()
+        begun = [self._registry.replicas[index] for index in self._paces]
+        ended = [other for other in begun if any(part.has_ended for part in other.parts)]
+        if self._work.free and ended and len(ended) == len(begun):  # they were not needed any more
+            effects += self._restart_replica(ended[0], f"replica {replica.index} has left work", now)
+        return effects
 
     @override
     def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
@@ -207,15 +312,20 @@ class DownpourCoordinator(Coordinator):
         return effects
 
     def _watch_replica(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        if not replica.begun or replica.is_complete(0):
+        if not replica.begun:
+            return []
+        self._look_later(replica, now)
+        if self._has_finished(replica):
             return []
         if self._waits_for_shard(replica):
             replica.excused_at = now
         if now - max(replica.progress_at, replica.excused_at) >= replica.stall_s:
             return self._restart_stalled(replica, "step reported", now)
-        self._look_later(replica, now)
-        begin = Begin(replica.step, self._steps)
-        return [Send(part.name, begin) for part in replica.parts if not part.acknowledged]
+        stop = self._work.next_step(replica.index)
+        lost = [part for part in replica.parts if not part.acknowledged or part.looked_at == part.step < stop]
+        for part in replica.parts:
+            part.looked_at = part.step
+        return self._order(replica, lost)
 
     def _look_later(self, replica: ReplicaRecord, now: float) -> None:
         replica.look_at = now + self._timeouts.retry_s
@@ -224,12 +334,14 @@ class DownpourCoordinator(Coordinator):
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         super().validate()
-        for host in self._registry.hosts.values():
-            assert 0 <= host.step <= self._steps, host
+        self._work.validate()
         for replica in self._registry.replicas:
+            stop = self._work.next_step(replica.index)
             for part in replica.parts:
-                assert part.step >= replica.step or not replica.begun, (replica.index, part)
+                assert not replica.begun or replica.step <= part.step <= stop, (replica.index, part)
+                assert not replica.begun or part.held <= part.step, (replica.index, part)
             assert not replica.begun or self.phase is not Phase.LAUNCHING, replica
+            assert replica.begun == (replica.index in self._paces), replica
             if self._checked_under == self._shards_revision:
-                assert (replica.index in self._working) != replica.is_complete(self._checked_under), replica
+                assert (replica.index in self._working) == self._is_working(replica), replica
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None

@@ -44,6 +44,8 @@ class HostRecord:
     runs: bool = False  # its process is known to run
     compiled: int = 0  # functions, while it sets up its task
     step: int = 0  # done, as last reported (parts)
+    held: int = 0  # the shards have acknowledged its steps below this one (parts)
+    looked_at: int = -1  # its step when it was last looked at (parts)
     furthest: int = 0  # the largest step that any of its processes has reported
     continues: int | None = None  # the shards have the gradients of its steps below this one
     is_informed: bool = False  # it has reported that
@@ -92,6 +94,7 @@ class ReplicaRecord:
     excused_at: float = float("-inf")  # when it last waited for a shard: it could not get on
     reachable: int = 0  # parts
     ready: int = 0  # parts
+    skipped: int = 0  # numbers of its steps whose units it has given back
     left: int = 0  # times in a row that it has left an elastic run
     returns_at: float = 0.0  # when it is started again after that
 

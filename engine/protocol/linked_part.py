@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from partita.engine.protocol.actions import Action, Compute, Drain, Install, Program, Pull, Push, Room
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Tick
 from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.leases import LeasedSteps
 from partita.engine.protocol.messages import (
     Begin,
     Credit,
@@ -43,25 +44,17 @@ class HasSteps(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSteps:
-    """The steps of a replica that waits for no other: from the first one up to (not including) `stop`."""
-
-    first: int
-    stop: int
-
-    def steps(self) -> range:
-        """The steps that are to be done."""
-        return range(self.first, self.stop)
-
-
-@dataclass(frozen=True, slots=True)
 class RunStep:
-    """Effect: compute this step; `StepPlayed`, `StepEmpty` or `Nonfinite` reports its end.
+    """Effect: compute this step; `StepPlayed` or `Nonfinite` reports its end.
 
-    `updates` counts the earlier updates of the parameters, for schedules.
+    Args:
+        step: its number among the replica's steps.
+        unit: its number among the steps of the run: what its examples are.
+        updates: earlier updates of the parameters, for schedules.
     """
 
     step: int
+    unit: int
     updates: int
 
 
@@ -79,14 +72,6 @@ class StepPlayed:
     loss: float = 0.0
     correct: int = 0
     may_begin: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class StepEmpty:
-    """Event: the step has no example of this replica, but of others. `loss`, `correct`: see `StepPlayed`."""
-
-    loss: float = 0.0
-    correct: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +108,7 @@ class LinkedPart(PartMachine):
     Attributes:
         links: to the shards.
         step: the next step, or the present one; -1 before `Begin`.
-        stop: the step after the last one.
+        leases: what its steps are.
     """
 
     def __init__(
@@ -146,7 +131,8 @@ class LinkedPart(PartMachine):
         """
         super().__init__(needed=others, watched=links.shards)
         self.links: Final = links
-        self.step, self.stop = -1, 0
+        self.step = -1
+        self.leases: Final = LeasedSteps()
         self._program: Final = program
         self._running: Program | None = None
         self._action: Action | None = None  # under way
@@ -175,10 +161,6 @@ class LinkedPart(PartMachine):
                 yield from self._end(event, now)
             case PlayerReady():
                 self._player_ready = True
-            case StepEmpty(loss=loss, correct=correct):
-                self._step_ends()
-                if self.step == self.stop:
-                    yield from self._report(loss, correct)
             case Tick():
                 yield from self._tick(now)
             case PeersChanged():
@@ -196,14 +178,28 @@ class LinkedPart(PartMachine):
                 yield from self._of_part(event)
             case Parameters() | PushAck():
                 yield from self.links.receive(event, now)
-            case Begin(step=step, stop=stop) if self.step < 0:
-                self.step, self.stop = step, stop
-                yield from map(GivePlayer, self._early)
-                self._early.clear()
-            case Begin() | Heartbeat():
+            case Begin() as begin:
+                yield from self._begin(begin)
+            case Heartbeat():
                 return
             case message:
                 yield Refuse(event.sender, f"a {type(message).__name__}, which is not for a part in training")
+
+    def _begin(self, begin: Begin) -> Iterator[GivePlayer]:
+        """Begins, or goes on, with more steps."""
+        self.leases.take(begin.leases, begin.stop, is_last=begin.is_last)
+        if self.step < 0:
+            self.step = begin.step
+            yield from map(GivePlayer, self._early)
+            self._early.clear()
+        elif self._running is not None and self._action is None and self.step < self.leases.stop:
+            self.links.go_on()
+            self._running = None
+
+    def steps(self) -> Iterator[int]:
+        """Yields the steps that are to be done, as a driver's `replica(me)` sees them."""
+        while self.step < self.leases.stop:
+            yield self.step
 
     def _of_part(self, event: Received) -> Iterator[GivePlayer | Refuse]:
         """Gives the player a message, or keeps it until the first step is known."""
@@ -228,7 +224,7 @@ class LinkedPart(PartMachine):
             yield from self._resume(now)
             return
         if self._running is None:
-            self._running = self._program(OwnSteps(self.step, self.stop))
+            self._running = self._program(self)
             self._action = next(self._running, None)
         while self._action is not None and not self._waits(self._action):
             yield from self._carry_out(self._action, now)
@@ -244,8 +240,13 @@ class LinkedPart(PartMachine):
             case Room(ahead=ahead):
                 return not (self._player_ready and self.links.has_room(ahead))
             case Compute():
-                return not self._player_ready
+                return self._is_dry or not self._player_ready
         return False
+
+    @property
+    def _is_dry(self) -> bool:
+        """Whether the next step has to wait until it is known whether another one follows."""
+        return self.step + 1 >= self.leases.stop and not self.leases.is_last
 
     def _carry_out(self, action: Action, now: float) -> Iterator[Any]:
         match action:
@@ -256,7 +257,7 @@ class LinkedPart(PartMachine):
             case Compute(step=step):
                 assert step == self.step, f"the program computes step {step} instead of {self.step}"
                 self._inside = True
-                yield RunStep(step, self.links.updates)
+                yield RunStep(step, self.leases.unit(step), self.links.updates)
             case Push():
                 yield from self.links.push(now)
             case Drain():
@@ -278,7 +279,8 @@ class LinkedPart(PartMachine):
         self._step_ends()
         self._reports.examples += over.examples
         passed_s = now - self._sent_at
-        if self.step == self.stop or self._reports.is_due(self.step, passed_s):
+        ends = self._is_dry or self.step == self.leases.stop
+        if ends or self._reports.is_due(self.step, passed_s):
             self._sent_at = now
             yield from self._report(over.loss, over.correct)
             self._reports.space(passed_s)
@@ -290,10 +292,14 @@ class LinkedPart(PartMachine):
 
     def _report(self, loss: float, correct: int) -> Iterator[Any]:
         examples, self._reports.examples = self._reports.examples, 0
-        pushes = self.links.pushes
-        staleness = self.links.staleness + pushes * self._delay
-        yield Send(COORDINATOR, Report(self.step, examples, loss, correct, staleness, pushes))
+        yield self._progress(examples, loss, correct)
         yield ClearMetrics()
+
+    def _progress(self, examples: int, loss: float, correct: int) -> Send:
+        links = self.links
+        staleness = links.staleness + links.pushes * self._delay
+        report = Report(self.step, examples, loss, correct, staleness, links.pushes, links.held)
+        return Send(COORDINATOR, report)
 
     def _finish(self, now: float) -> Iterator[Any]:
         """Reports the end when all is acknowledged, and again until the coordinator ends the host."""
@@ -308,6 +314,9 @@ class LinkedPart(PartMachine):
     def _tick(self, now: float) -> Iterator[Any]:
         yield from self._fail(now)
         yield from self.links.receive(Tick(), now)
+        if isinstance(self._action, Compute) and self._is_dry and now - self._sent_at >= RESEND_S:
+            self._sent_at = now
+            yield self._progress(0, 0.0, 0)  # the coordinator may not know that it needs more
         shards = self._waits_for_shards
         if shards or self.step < 0 or self.links.drained:
             yield from self._report_waits(self.step, [(shard, "an answer") for shard in shards], now)
@@ -320,6 +329,8 @@ class LinkedPart(PartMachine):
         if self._peers is None or self._inside or not self._player_ready:
             return ()
         if self.step < 0 and self.links.informed:
+            return ()
+        if isinstance(self._action, Compute) and self._is_dry:
             return ()
         return self.links.waits_for if self._action is None or self._waits(self._action) else ()
 

@@ -20,6 +20,9 @@ MOST: Final = 1 << 53
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 """Every number of a message counts something; the decoder refuses any other."""
 
+UnitRange: TypeAlias = tuple[Count, Count]
+"""Units of work `[start, stop)`: a unit is the examples of a step."""
+
 Rows: TypeAlias = tuple[tuple[tuple[Count, Count], ...], ...]
 """Disjoint boxes of a layer: `(start, stop)` of its rows, or of its rows and columns."""
 
@@ -190,11 +193,30 @@ class Ready(_Message, frozen=True, tag=True):
     version: Count = 0
 
 
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """The steps of a replica from `step` on are the units `[start, stop)` of the run, in order."""
+
+    step: Count
+    start: Count
+    stop: Count
+
+    @property
+    def end(self) -> int:
+        """The step after the last one of these."""
+        return self.step + self.stop - self.start
+
+
 class Begin(_Message, frozen=True, tag=True):
-    """Starts the training loop of a part, from this step up to (not including) `stop`."""
+    """Starts the training loop of a part at this step, or has it go on up to (not including) `stop`.
+
+    `leases` are the units of these steps, as far as they are not done; `is_last`: no more are expected. Parts
+    get the same leases in the same order. A larger `stop` may follow at any time, also after the last.
+    """
 
     step: Count
     stop: Count
+    leases: tuple[Lease, ...] = ()
+    is_last: bool = True
 
 
 class ResumeStep(_Message, frozen=True, tag=True):
@@ -207,7 +229,10 @@ class ResumeStep(_Message, frozen=True, tag=True):
 
 
 class Report(_Message, frozen=True, tag=True):
-    """Progress of a part: steps done, sums over the examples since the last report, and over all pushes."""
+    """Progress of a part: steps done, sums over the examples since the last report, and over all pushes.
+
+    The shards have acknowledged the gradients of its steps below `held`.
+    """
 
     step: Count
     examples: Count
@@ -215,6 +240,7 @@ class Report(_Message, frozen=True, tag=True):
     correct: Count
     staleness: float
     pushes: Count
+    held: Count = 0
 
 
 class Finished(_Message, frozen=True, tag=True):

@@ -62,6 +62,7 @@ class ParameterLink(Link[Fetch, Push]):
 
     earlier: tuple[PushRecord, ...] = ()  # of the part's earlier processes, ascending
     held: int = 0
+    settled: int = 0  # the steps below it are acknowledged
     informed: bool = False  # the shard has reported what it has of them
     incarnation: int = 0
     requests: int = 0
@@ -146,6 +147,13 @@ class ParameterLinks(Links[ParameterLink]):
         return min((link.held for link in self._links.values()), default=None)
 
     @property
+    def held(self) -> int:
+        """The step below which the shards have acknowledged every gradient of this part."""
+        done = self._done or 0
+        waits = (link for link in self._links.values() if link.push or link.accumulated_from)
+        return min((max(link.settled, link.held) for link in waits), default=done)
+
+    @property
     def updates(self) -> int:
         """Updates of the parameters when the shards have applied every push made so far, for schedules."""
         return max((link.updates for link in self._links.values()), default=0)
@@ -208,6 +216,10 @@ class ParameterLinks(Links[ParameterLink]):
             (link.staged or link.installed) and not link.is_due and (link.push is None or link.ahead < ahead)
             for link in self._links.values()
         )
+
+    def go_on(self) -> None:
+        """More steps follow after `drain`."""
+        self._draining = False
 
     def drain(self, now: float) -> Iterator[LinkEffect]:
         """Pushes what has accumulated; no step follows."""
@@ -322,7 +334,7 @@ class ParameterLinks(Links[ParameterLink]):
         assert link.pushed_from is not None, link
         stop, own = link.pushed.stop, message.sequence - link.pushed_from.pushes
         link.incarnation = message.shard_incarnation
-        link.push = None
+        link.push, link.settled = None, stop
         yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.acknowledged, stop))
         self.pushes += 1
         self.staleness += max(0, message.staleness - own)

@@ -240,6 +240,7 @@ class Training(Work):
             entries=commit.entries,
             lost=commit.lost,
             position=commit.position,
+            done=commit.done,
         )
         self.store.commit(manifest)
         self._committed = commit.steps

@@ -27,7 +27,6 @@ from partita.engine.protocol.linked_part import (
     Nonfinite,
     PlayerReady,
     RunStep,
-    StepEmpty,
     StepPlayed,
 )
 from partita.engine.protocol.messages import PushRecord
@@ -116,8 +115,6 @@ class DownpourBody(PartBody[GradientAccumulation]):
             batch=plan.batch,
             minibatches=task.overlap,
             seed=task.seed,
-            replica=task.replica,
-            replicas=task.replicas,
         )
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, self._sampler)
         updates = partial(
@@ -131,7 +128,7 @@ class DownpourBody(PartBody[GradientAccumulation]):
         self._push_log = PushLog(task.acknowledged, host.name, host.incarnation, shards=task.shards)
         self._replica = task.replica
         self._counted_of = partial(examples_counted, plan, machine)
-        self._step = self._played = 0  # steps: those without examples are not played
+        self._step = self._played = 0  # by the replica, and by this process
         self._reported_ready = True
 
     @override
@@ -139,8 +136,11 @@ class DownpourBody(PartBody[GradientAccumulation]):
         match effect:
             case GivePlayer(event=event):
                 self._player.receive(event)
-            case RunStep():
-                return self._begin(effect)
+            case RunStep(step=step, unit=unit, updates=updates):
+                self._step = step
+                self._updates.advance(updates)
+                self._feed.choose(unit)
+                self._player.begin(self._played)
             case Install(span=span, unheld=unheld, updates=updates):
                 super().carry_out(effect, now)
                 self._updates.install(slice(span.start, span.stop), unheld, updates)
@@ -156,16 +156,6 @@ class DownpourBody(PartBody[GradientAccumulation]):
                 raise NotFinite(reason)
             case _:
                 super().carry_out(effect, now)
-        return None
-
-    def _begin(self, effect: RunStep) -> StepEmpty | None:
-        self._step = effect.step
-        metrics = self._computations.metrics
-        if not self._sampler.count(effect.step):
-            return StepEmpty(metrics.loss, metrics.correct)
-        self._updates.advance(effect.updates)
-        self._feed.choose(effect.step)
-        self._player.begin(self._played)
         return None
 
     @override

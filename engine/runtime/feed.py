@@ -48,39 +48,30 @@ class Feed(ABC):
 
 
 class Sampler:
-    """The examples of each step of a replica: its own share of the data, in a new seeded order each epoch.
+    """The examples of each unit of work: all data in a new seeded order each epoch, a unit after the other.
 
-    Every example is in one share, and comes once in an epoch: the last step of one may have fewer than the
-    others, or none where the shares of other replicas are larger. The share and the orders follow from the
-    seed alone, so that every machine of a replica knows them, also one that was started again.
+    Every example comes once in an epoch; its last unit has the remainder. The orders follow from the seed
+    alone: every machine knows them, also one that was started again.
 
     Attributes:
-        per_step: examples in a full step.
-        steps_per_epoch: the same for every replica.
+        per_step: examples in a full unit.
+        units_per_epoch: units of an epoch, of all replicas together.
     """
 
-    def __init__(
-        self, *, examples: int, batch: int, seed: int, replica: int, replicas: int, minibatches: int = 1
-    ) -> None:
-        """Shares out the examples, for steps of so many minibatches."""
-        self._share = np.random.default_rng([seed, 0]).permutation(examples)[replica::replicas]
-        self._seed, self._replica = seed, replica
+    def __init__(self, *, examples: int, batch: int, seed: int, minibatches: int = 1) -> None:
+        """Orders the examples, for units of so many minibatches."""
+        self._examples, self._seed = np.random.default_rng([seed, 0]).permutation(examples), seed
         self.per_step = batch * minibatches
-        self.steps_per_epoch = -(-examples // (replicas * self.per_step))
+        self.units_per_epoch = -(-examples // self.per_step)
         self._epoch = -1
-        self._order = self._share
+        self._order = self._examples
 
-    def count(self, step: int) -> int:
-        """The number of examples in a step."""
-        first = step % self.steps_per_epoch * self.per_step
-        return min(max(len(self._share) - first, 0), self.per_step)
-
-    def indices(self, step: int) -> Array:
-        """The examples of a step, `[count]`."""
-        epoch, position = divmod(step, self.steps_per_epoch)
+    def indices(self, unit: int) -> Array:
+        """The examples of a unit, `[count]`, of which there is at least one."""
+        epoch, position = divmod(unit, self.units_per_epoch)
         if epoch != self._epoch:
-            random = np.random.default_rng([self._seed, 1, self._replica, epoch])
-            self._order, self._epoch = random.permutation(self._share), epoch
+            random = np.random.default_rng([self._seed, 1, 0, epoch])
+            self._order, self._epoch = random.permutation(self._examples), epoch
         return self._order[position * self.per_step : (position + 1) * self.per_step]
 
 
@@ -147,9 +138,9 @@ class DatasetFeed(Feed):
         self._examples, self._sampler = Examples(arrays), sampler
         self._chosen: Array = np.zeros(0, np.int64)
 
-    def choose(self, step: int) -> None:
-        """Chooses the next step, which has examples. Padding is its own examples, once more."""
-        self._chosen = self._sampler.indices(step)
+    def choose(self, unit: int) -> None:
+        """Chooses the examples of the next step. Padding is its own examples, once more."""
+        self._chosen = self._sampler.indices(unit)
         self.count = len(self._chosen)
         if self.count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from typing_extensions import override
@@ -87,13 +88,7 @@ class Part(Host):
         )
         self._digits, self._seconds = setting.digits, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
-        self._sampler = Sampler(
-            examples=EXAMPLES,
-            batch=setting.digits.batch,
-            seed=run.seed,
-            replica=replica,
-            replicas=fleet.replicas,
-        )
+        self._sampler, self._units = run.sampler, run.units
         self.vectors = {
             name: np.zeros_like(start) for name in ("staged", "gradient", "accumulated", "in_flight")
         }
@@ -128,7 +123,7 @@ class Part(Host):
 
     def on_computed(self, _: object) -> None:
         """Ends a step with the gradient at the parameters with which it began."""
-        examples = self._sampler.indices(self.steps)
+        examples = self._sampler.indices(next(self._units))
         found = self._digits.gradient(self.vectors["parameters"], examples)
         np.copyto(self.vectors["gradient"], found.gradient)
         self._update(UpdateContext(self.steps))
@@ -197,6 +192,8 @@ class Downpour(Run):
         stores = [VectorStore(self.start[first:stop]) for _, first, stop in spans]
         updaters = [Updater(self.optimizer, store) for store in stores]
         self.servers = [Server(self.clock, setting, n, fleet, one) for n, one in enumerate(updaters)]
+        batch = setting.digits.batch
+        self.sampler, self.units = Sampler(examples=EXAMPLES, batch=batch, seed=self.seed), count()
         self.parts = [Part(self, replica) for replica in range(fleet.replicas)]
 
     @property

@@ -99,7 +99,7 @@ def test_numbers_of_numpy_are_numbers(on_threads: list[WatchedThreads], plan: Pl
     assert (type(driver.replicas), type(driver.push_every)) == (int, int)
     epochs, seed = np.int64(1), np.uint8(3)
     run = train(plan, toy.data(), driver=driver, epochs=epochs, seed=seed, show="nothing")  # type: ignore[arg-type]
-    assert run.steps == (8, 8)
+    assert sum(run.steps) == 16
 
 
 def test_what_no_message_can_carry_is_refused_before_anything_starts(

@@ -41,7 +41,7 @@ def test_between_fetches_a_replica_does_plain_sgd(on_threads: list[WatchedThread
     assert (first.steps, last.steps) == ((16,), (80,))
 
     data = toy.data()
-    sampler = Sampler(examples=256, batch=16, seed=0, replica=0, replicas=1)
+    sampler = Sampler(examples=256, batch=16, seed=0)
     with Session(plan, first.parameters, train=True, optimizer=optimizer) as session:
         for step in range(16, 80):
             chosen = sampler.indices(step)
@@ -57,9 +57,9 @@ def test_between_fetches_a_replica_does_plain_sgd(on_threads: list[WatchedThread
     [
         (37, 1, 1, 5),  # four minibatches of eight, and one of five
         (5, 1, 1, 1),  # fewer than a minibatch
-        (33, 2, 1, 3),  # shares of 17 and 16: the last step of one replica is empty
-        (3, 4, 2, 1),  # one replica has nothing
-        (37, 2, 3, 1),
+        (33, 2, 1, 5),
+        (3, 4, 2, 1),  # three replicas have nothing
+        (37, 2, 3, 2),
     ],
 )
 def test_every_example_is_trained_on_in_every_epoch(
@@ -78,7 +78,7 @@ def test_every_example_is_trained_on_in_every_epoch(
     plan = plan_of_toy(machines=2, batch=8)
     driver = Downpour(replicas=replicas, overlap=overlap, optimizer=SGD(0.05))
     run = train_toy(plan, driver, epochs=3, examples=examples)
-    assert run.steps == (3 * steps,) * replicas
+    assert (len(run.steps), sum(run.steps)) == (replicas, 3 * steps)
     assert sum(counted) == 3 * examples
 
 
@@ -108,7 +108,7 @@ def test_overlapped_minibatches_are_steps_of_their_own(
     assert last.history[-1].examples == 12 * 64
 
     data = toy.data()
-    sampler = Sampler(examples=256, batch=16, minibatches=4, seed=0, replica=0, replicas=1)
+    sampler = Sampler(examples=256, batch=16, minibatches=4, seed=0)
     with Session(plan, first.parameters, train=True, optimizer=optimizer, overlap=4) as session:
         for step in range(4, 16):
             chosen = sampler.indices(step)
@@ -141,32 +141,24 @@ def test_what_overlap_delays_counts_as_staleness(
     }
 
 
-@pytest.mark.parametrize(
-    ("fetch_every", "push_every", "fetches", "pushes"),
-    [(NEVER, NEVER, (1, 1), (1, 1)), (8, 4, (2, 7), (2, 12)), (1, 1, (2, 49), (2, 48))],
-)
-def test_the_intervals_are_kept(
-    on_threads: list[WatchedThreads],
-    fetch_every: int,
-    push_every: int,
-    fetches: tuple[int, int],
-    pushes: tuple[int, int],
-) -> None:
+@pytest.mark.parametrize(("fetch_every", "push_every"), [(NEVER, NEVER), (8, 4), (1, 1)])
+def test_the_intervals_are_kept(on_threads: list[WatchedThreads], fetch_every: int, push_every: int) -> None:
     """One fetch before the first step. An answer that is late makes the next ones fewer, never more."""
     driver = Downpour(
         replicas=2, shards=1, optimizer=SGD(0.1), fetch_every=fetch_every, push_every=push_every
     )
-    train_toy(plan_of_toy(), driver, epochs=6)
+    run = train_toy(plan_of_toy(), driver, epochs=6)
     counters = on_threads[0].boxes["shard 0"].counters
-    for part in ("part 0.0", "part 0.1"):
-        assert fetches[0] <= counters.received[part, "Fetch"].messages <= fetches[1]
-        assert pushes[0] <= counters.received[part, "Push"].messages <= pushes[1]
+    for replica, steps in enumerate(run.steps):
+        part = f"part {replica}.0"
+        assert 1 <= counters.received[part, "Fetch"].messages <= 1 + -(-steps // fetch_every)
+        assert (steps > 0) <= counters.received[part, "Push"].messages <= -(-steps // push_every)
         assert counters.sent[part, "PushAck"].messages == counters.received[part, "Push"].messages
 
 
 def test_replicas_learn_together_and_say_how(on_threads: list[WatchedThreads]) -> None:
     run = train_toy(plan_of_toy(), Downpour(replicas=2, shards=3, optimizer=Adagrad(0.1)), epochs=20)
-    assert run.steps == (160, 160) and run.lost_pushes == 0 and run.checkpoint is None
+    assert sum(run.steps) == 320 and min(run.steps) > 0 and run.lost_pushes == 0 and run.checkpoint is None
     assert evaluate(run, toy.data()).accuracy > 0.9
     assert run.history[-1].examples == 2 * 160 * 16
     assert all(np.isfinite(dataclasses.astuple(moment)).all() for moment in run.history)
@@ -176,7 +168,7 @@ def test_a_complete_run_has_nothing_left_to_do(on_threads: list[WatchedThreads],
     driver = Downpour(replicas=2, optimizer=SGD(0.1))
     done = train_toy(plan_of_toy(), driver, epochs=2, checkpoints=tmp_path)
     again = train_toy(plan_of_toy(), driver, epochs=2, checkpoints=tmp_path, resume=True)
-    assert again.steps == done.steps == (16, 16)
+    assert sum(again.steps) == sum(done.steps) == 32
     assert all((again.parameters[name] == values).all() for name, values in done.parameters.items())
     assert not on_threads[1].boxes, "there was no work, and hosts were started"
 
@@ -254,7 +246,7 @@ def test_epochs_stay_epochs_when_the_batch_or_the_data_changes(
     run = train(other, data, driver=driver, epochs=3, checkpoints=tmp_path, resume=True, show="lines")
     said = capsys.readouterr().err
     assert f"resumed from checkpoint 1 at step {begins * replicas}" in said
-    assert run.steps == (ends,) * replicas
+    assert sum(run.steps) == ends * replicas
 
 
 def test_first_parameters_may_be_given(on_threads: list[WatchedThreads], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Received, Send, Tick
 from partita.engine.protocol.messages import (
+    Begin,
     DirectoryAck,
     Finished,
     Heartbeat,
@@ -39,7 +40,8 @@ class Run:
     """A coordinator of two replicas of two machines and two shards, and the events of its hosts."""
 
     def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
-        driver = {"steps": STEPS} | {key: options.pop(key) for key in ("steps", "done") if key in options}
+        driver = {"units": 2 * STEPS, "least_ahead": STEPS}  # so each replica is leased all of its steps
+        driver |= {key: options.pop(key) for key in ("units", "done", "least_ahead") if key in options}
         settings = RunSettings(**({"run": "r", "versions": {"python": "3.11"}} | options))  # type: ignore[arg-type]
         topology = topology or Topology(2, 2, 2)
         self.machine = DownpourCoordinator(topology, settings=settings, **driver)  # type: ignore[arg-type]
@@ -98,11 +100,12 @@ class Run:
         effects = [effect for name in names for effect in self.hello(name)]
         return effects + [effect for name in names for effect in self.ready(name, continues=continues)]
 
-    def report(self, name: str, step: int) -> list[CoordinatorEffect]:
-        return self.receive(name, Report(step, 32, 1.5, 20, 3, 2))
+    def report(self, name: str, step: int, *, held: int | None = None) -> list[CoordinatorEffect]:
+        """A part reports its steps, all of which the shards have acknowledged if not given otherwise."""
+        return self.receive(name, Report(step, 32, 1.5, 20, 3, 2, step if held is None else held))
 
-    def finish(self, *names: str, directory: int = 1000) -> list[CoordinatorEffect]:
-        return [e for name in names for e in self.receive(name, Finished(STEPS, directory))]
+    def finish(self, *names: str, directory: int = 1000, step: int = STEPS) -> list[CoordinatorEffect]:
+        return [e for name in names for e in self.receive(name, Finished(step, directory))]
 
     def saved(self, shard: str, checkpoint: int, *, lost: int = 0) -> list[CoordinatorEffect]:
         incarnation = self.incarnations[shard]
@@ -115,3 +118,8 @@ def of(kind: type[T], effects: Sequence[object]) -> list[T]:
 
 def messages(kind: type[T], effects: Sequence[object]) -> dict[str, T]:
     return {send.to: send.message for send in of(Send, effects) if isinstance(send.message, kind)}
+
+
+def begins(effects: Sequence[object]) -> dict[str, tuple[int, int]]:
+    """The first step, and the one at which its leases end, of each part that is told to begin."""
+    return {name: (begin.step, begin.stop) for name, begin in messages(Begin, effects).items()}

@@ -20,7 +20,6 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Died, Received, Send, Span, Tick
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.messages import (
-    Begin,
     Directory,
     DirectoryAck,
     Failed,
@@ -37,7 +36,7 @@ from partita.engine.protocol.messages import (
     Stop,
     Tensor,
 )
-from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
+from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, begins, messages, of
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
         assert run.ready(name) == []
     assert run.machine.waits_for == (("part 1.1", "Ready, after its task", 100.0),)
     begun = run.ready(HOSTS[-1])
-    assert messages(Begin, begun) == dict.fromkeys(PARTS, Begin(0, STEPS))
+    assert begins(begun) == dict.fromkeys(PARTS, (0, STEPS))
     assert run.machine.phase is Phase.RUNNING
 
 
@@ -84,7 +83,7 @@ def test_what_was_lost_on_the_way_is_repeated() -> None:
             run.report(name, 1)
     again = run.wait(1.0, hearing=())
     assert set(messages(Directory, again)) == {"part 1.1"}
-    assert messages(Begin, again) == {"part 1.1": Begin(0, STEPS)}
+    assert begins(again) == {"part 1.1": (0, STEPS)}
 
 
 def test_other_versions_are_refused_with_both_named() -> None:
@@ -157,8 +156,8 @@ def test_a_host_that_dies_while_the_run_starts_is_launched_again() -> None:
     assert of(Restart, effects) == [Restart((("shard 1", 1),), None, "killed")]
     for name in HOSTS:
         if name != "shard 1":
-            assert messages(Begin, run.ready(name)) == {}
-    assert set(messages(Begin, run.restarted("shard 1"))) == set(PARTS)
+            assert begins(run.ready(name)) == {}
+    assert set(begins(run.restarted("shard 1"))) == set(PARTS)
 
 
 def test_what_nobody_expects_changes_nothing(run: Run) -> None:
@@ -199,7 +198,7 @@ def test_a_replica_that_stands_still_is_restarted_and_given_more_time() -> None:
         Restart((("part 1.0", 1), ("part 1.1", 1)), None, reason),
     ]
     begun = run.restarted(*PARTS[:2], continues=4) + run.restarted(*PARTS[2:])
-    assert messages(Begin, begun) == {part: Begin(4 if part in PARTS[:2] else 0, STEPS) for part in PARTS}
+    assert begins(begun) == {part: (4 if part in PARTS[:2] else 0, STEPS) for part in PARTS}
     assert not of(Restart, run.wait(39.5))
     assert len(of(Restart, run.wait(0.5))) == 2
 
@@ -218,7 +217,7 @@ def test_a_round_saves_all_shards_and_commits_once(run: Run) -> None:
     assert messages(Save, run.wait(1.0)) == {"shard 0": Save(1)}, "only who has not answered is asked again"
     assert run.saved("shard 1", 1) == []
     entries = tuple(ShardFile(shard, 0, 7, f"{shard}.0", "00") for shard in SHARDS)
-    assert run.saved("shard 0", 1) == [Commit(1, entries, (3, 0), 0)], "steps are those of its beginning"
+    assert run.saved("shard 0", 1) == [Commit(1, entries, (3, 0), 0, done=((0, 3),))], "of its beginning"
     assert run.saved("shard 0", 1) == []
     assert messages(Save, run.wait(29.0)) == dict.fromkeys(SHARDS, Save(2))
 
@@ -253,20 +252,20 @@ def test_without_an_interval_there_is_only_the_last_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "begins"), [((None, None), 0), ((None, 3), 3), ((99, None), STEPS), ((-5, 2), 0)]
+    ("says", "first"), [((None, None), 0), ((None, 3), 3), ((99, None), STEPS), ((-5, 2), 0)]
 )
 def test_a_part_without_parameters_goes_on_from_any_step(
-    run: Run, says: tuple[int | None, int | None], begins: int
+    run: Run, says: tuple[int | None, int | None], first: int
 ) -> None:
     run.feed(Died("part 0.0", 0))
     run.restarted("part 0.0", continues=says[0])
     begun = run.restarted("part 0.1", continues=says[1])
-    assert messages(Begin, begun) == dict.fromkeys(PARTS[:2], Begin(begins, STEPS))
+    assert begins(begun) == dict.fromkeys(PARTS[:2], (first, STEPS))
 
 
 def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lacks(run: Run) -> None:
-    run.report("part 1.0", 8)
-    run.report("part 1.1", 7)
+    run.report("part 1.0", 8, held=6)
+    run.report("part 1.1", 7, held=5)
     effects = run.feed(Died("part 1.1", 0, "killed by signal 9"))
     assert of(Restart, effects) == [
         Restart((("part 1.0", 1), ("part 1.1", 1)), None, "part 1.1: killed by signal 9")
@@ -277,10 +276,10 @@ def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lack
     assert not messages(Directory, run.hello("part 1.0")), "it is of no use without the other part"
     assert set(messages(Directory, run.hello("part 1.1"))) == {*SHARDS, *PARTS[2:]}
     run.receive("part 1.0", ResumeStep(6))
-    assert messages(Begin, run.receive("part 1.0", Ready())) == {}
-    assert messages(Begin, run.receive("part 1.1", Ready())) == {}
+    assert begins(run.receive("part 1.0", Ready())) == {}
+    assert begins(run.receive("part 1.1", Ready())) == {}
     begun = run.receive("part 1.1", ResumeStep(5))
-    assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(5, STEPS))
+    assert begins(begun) == dict.fromkeys(PARTS[2:], (5, STEPS))
     assert of(Warn, begun)[0].text == "replica 1 begins again at step 5"
     assert run.receive("part 1.0", ResumeStep(6)) == [], "a repeat"
     assert run.machine.steps_done == (0, 5)
@@ -317,7 +316,7 @@ def test_a_shard_comes_back_from_the_committed_checkpoint_and_the_directory_is_s
     assert [(peer.name, peer.incarnation) for peer in to_part.peers] == [("shard 1", 1)], "only the change"
     assert (to_part.since, to_part.revision) == (1, 2)
     assert [peer.name for peer in directories["shard 1"].peers] == list(PARTS), "a new process gets all"
-    assert messages(Begin, run.receive("shard 1", Ready(7))) == {}, "parts go on by themselves"
+    assert begins(run.receive("shard 1", Ready(7))) == {}, "parts go on by themselves"
 
 
 def test_a_host_that_dies_again_and_again_ends_the_run(run: Run) -> None:

@@ -22,13 +22,14 @@ from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.messages import (
     Begin,
     Failed,
+    Lease,
     LostPushes,
     Save,
     SaveFailed,
     SaveProgress,
     Stop,
 )
-from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
+from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, begins, messages, of
 
 
 @pytest.fixture
@@ -246,29 +247,31 @@ def test_ctrl_c_and_a_dead_shard_end_at_once(run: Run) -> None:
 # Resuming.
 
 
-def test_a_resumed_run_launches_only_who_has_work_left() -> None:
-    run = Run(done=(STEPS, 4), next_checkpoint=8, incarnations={"shard 0": 3})
-    hosts = [*SHARDS, *PARTS[2:]]
+def test_a_resumed_run_does_just_the_ranges_that_are_left() -> None:
+    done = ((0, 6), (8, 10), (15, 17))
+    run = Run(done=done, next_checkpoint=8, incarnations={"shard 0": 3}, least_ahead=4)
     [restart] = of(Restart, run.feed(Opened()))
-    assert restart.hosts == (("shard 0", 3), ("shard 1", 0), ("part 1.0", 0), ("part 1.1", 0))
+    assert restart.hosts == (("shard 0", 3), *((name, 0) for name in HOSTS[1:]))
     assert restart.checkpoint is None, "the resumed parameters are the start of this run"
-    for name in hosts:
+    for name in HOSTS:
         run.hello(name)
-    begun = [effect for name in hosts for effect in run.ready(name)]
-    assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(4, STEPS))
-    assert run.machine.steps_done == (STEPS, 4)
-    assert messages(Save, run.finish(*PARTS[2:])) == dict.fromkeys(SHARDS, Save(8))
+    begun = messages(Begin, [effect for name in HOSTS for effect in run.ready(name)])
+    assert begun["part 0.0"].leases == (Lease(0, 6, 8), Lease(2, 10, 12)), "its own steps count from 0"
+    assert begun["part 1.1"].leases == (Lease(0, 12, 15), Lease(3, 17, 18))
+    assert run.machine.steps_done == (5, 5), "10 steps of earlier runs, by anybody"
+    for part in PARTS[:2]:
+        last = run.report(part, 3)
+    assert begins(last) == dict.fromkeys(PARTS[:2], (0, 6)), "the rest, and no more"
+    assert messages(Begin, last)["part 0.0"].is_last
+    run.finish(*PARTS[:2], step=6)
+    assert messages(Save, run.finish(*PARTS[2:], step=4)) == dict.fromkeys(SHARDS, Save(8))
+    run.saved("shard 0", 8)
+    assert of(Commit, run.saved("shard 1", 8))[0].done == ((0, 20),)
 
 
 def test_a_run_without_work_is_done() -> None:
-    run = Run(done=(STEPS, STEPS + 5))
+    run = Run(done=[(0, 25)])
     assert run.feed(Opened()) == [EndRun((STEPS, STEPS), None, 0, complete=True)]
-
-
-@pytest.mark.parametrize("done", [(0,), (0, 0, 0), (0, -1)])
-def test_steps_done_are_one_number_for_each_replica(done: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="give one number, 0 or more, for each"):
-        Run(done=done)
 
 
 @pytest.mark.parametrize("wrong", [{"stop_s": 0.0}, {"checkpoint_every_s": -1.0}, {"failures": 0}])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from partita.engine.protocol import Topology
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
+    Commit,
     CoordinatorEffect,
     EndHosts,
     Opened,
@@ -21,9 +22,9 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Tick
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.messages import Begin, Directory, Save
+from partita.engine.protocol.messages import Begin, Directory, Lease, Save
 from partita.engine.protocol.seats import Seats, replicas_text
-from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, Run, messages, of
+from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, Run, begins, messages, of
 
 TIMEOUTS = Timeouts(deaths=2, checkpoint_every_s=None, wave_s=10.0, longest_wave_s=25.0, start_s=50.0)
 FIRST, SECOND = PARTS[:2], PARTS[2:]
@@ -64,20 +65,20 @@ def kill(run: Run, part: str, *, times: int = TIMEOUTS.deaths) -> list[Coordinat
 def test_it_begins_with_the_least_and_says_who_joins_later() -> None:
     run = elastic()
     begun = bring(run, [*SHARDS, *SECOND])
-    assert messages(Begin, begun) == dict.fromkeys(SECOND, Begin(0, 10))
+    assert begins(begun) == dict.fromkeys(SECOND, (0, 10))
     assert run.machine.phase is Phase.RUNNING
     said = texts(run.wait(0.25))
     assert said == ["view 1: replica 1; replica 0 joins when it is ready"]
     joined = bring(run, FIRST)
     assert set(messages(Directory, joined)) == {*SHARDS, *FIRST}, "the other replica does not notice"
-    assert messages(Begin, joined) == dict.fromkeys(FIRST, Begin(0, 10))
+    assert begins(joined) == dict.fromkeys(FIRST, (0, 10))
     assert texts(run.wait(0.25)) == ["view 2: replicas 0, 1"]
 
 
 def test_a_run_that_is_not_elastic_needs_all_and_is_silent_about_views() -> None:
     run = Run(timeouts=TIMEOUTS)
     run.feed(Opened())
-    assert not messages(Begin, bring(run, [*SHARDS, *SECOND]))
+    assert not begins(bring(run, [*SHARDS, *SECOND]))
     [starting] = of(Starting, run.feed(Tick()))
     assert starting.waits_for == "part 0.0 (importing), part 0.1 (importing)"
     bring(run, FIRST)
@@ -88,11 +89,11 @@ def test_a_run_that_is_not_elastic_needs_all_and_is_silent_about_views() -> None
 
 def test_it_does_not_begin_without_the_least_nor_without_a_shard() -> None:
     run = elastic(2)
-    assert not messages(Begin, bring(run, [SHARDS[0], *PARTS]))
-    assert messages(Begin, bring(run, SHARDS[1:]))
+    assert not begins(bring(run, [SHARDS[0], *PARTS]))
+    assert begins(bring(run, SHARDS[1:]))
     run = elastic(2)
-    assert not messages(Begin, bring(run, [*SHARDS, *FIRST]))
-    assert messages(Begin, bring(run, SECOND))
+    assert not begins(bring(run, [*SHARDS, *FIRST]))
+    assert begins(bring(run, SECOND))
 
 
 def test_one_that_dies_too_often_leaves_and_the_others_go_on(run: Run) -> None:
@@ -125,9 +126,9 @@ def test_it_is_tried_again_later_and_later_until_it_gets_further(run: Run) -> No
         assert [name for name, _ in restart.hosts] == list(FIRST)
         assert of(EndHosts, run.feed(Died("part 0.0", run.incarnations["part 0.0"])))
     run.wait(25.5, hearing=alive)
-    assert messages(Begin, bring(run, FIRST)) == dict.fromkeys(FIRST, Begin(0, 10))
+    assert begins(bring(run, FIRST)) == dict.fromkeys(FIRST, (10, 20)), "its numbers are not used again"
     for part in FIRST:
-        run.report(part, 1)
+        run.report(part, 11)
     kill(run, "part 0.0")
     assert of(Restart, run.wait(10.25, hearing=alive)), "it got further: counted anew"
 
@@ -154,13 +155,33 @@ def test_one_that_cannot_start_at_first_is_left_behind() -> None:
     assert of(EndHosts, effects) == [EndHosts(FIRST)]
 
 
-def test_the_run_ends_when_the_one_that_was_away_has_done_its_share(run: Run) -> None:
-    kill(run, "part 0.1")
-    run.finish(*SECOND)
-    assert run.machine.phase is Phase.RUNNING
-    run.wait(10.25, hearing=[*SHARDS, *SECOND])
+def test_the_others_do_what_one_that_leaves_had_not_done(run: Run) -> None:
+    for part in FIRST:
+        run.report(part, 7, held=6)
+    for part in SECOND:
+        run.report(part, 8, held=8)
+    effects = kill(run, "part 0.1", times=1)
     bring(run, FIRST)
-    assert messages(Save, run.finish(*FIRST)) == dict.fromkeys(SHARDS, Save(1))
+    effects = kill(run, "part 0.0") if not of(EndHosts, effects) else effects
+    sent = messages(Begin, effects)
+    assert set(sent) == set(SECOND), "at once, since they have little left"
+    assert sent["part 1.0"].leases == (Lease(8, 18, 20), Lease(10, 6, 10)), "what the shards do not hold"
+    assert not messages(Save, run.finish(*SECOND)), "that was said before it had more"
+    assert messages(Save, run.finish(*SECOND, step=14)) == dict.fromkeys(SHARDS, Save(1))
+    run.saved("shard 0", 1)
+    [commit] = of(Commit, run.saved("shard 1", 1))
+    assert (commit.done, commit.steps) == (((0, 20),), (6, 14))
+
+
+def test_replicas_that_had_finished_go_on_with_what_is_given_back(run: Run) -> None:
+    run.finish(*SECOND)
+    run.feed(Died("part 1.0", 0))
+    run.feed(Died("part 1.1", 0))
+    assert not of(Restart, run.wait(1.0)), "they were not needed"
+    effects = kill(run, "part 0.1")
+    assert [restart.hosts for restart in of(Restart, effects)] == [(("part 1.0", 1), ("part 1.1", 1))]
+    assert begins(bring(run, SECOND)) == dict.fromkeys(SECOND, (10, 20))
+    assert messages(Save, run.finish(*SECOND, step=20)) == dict.fromkeys(SHARDS, Save(1))
 
 
 def test_nobody_is_seated_twice() -> None:

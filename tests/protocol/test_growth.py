@@ -17,7 +17,7 @@ from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.events import Persisted, Received, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.linked_part import StepPlayed
-from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Parameters, Push, PushAck, Save
+from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Parameters, Push, PushAck, Save
 from partita.engine.protocol.sandblaster_coordinator import MOST_REPEATED
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
@@ -37,7 +37,7 @@ def reachable(machine: object) -> int:
 
 
 def coordinator() -> Iterator[object]:
-    run = Run(steps=1 << 40).start()
+    run = Run(units=1 << 40).start()
     step = 0
     while True:
         for _ in range(500):
@@ -70,7 +70,10 @@ def shard() -> Iterator[object]:
 def part() -> Iterator[object]:
     links = ParameterLinks(incarnation=0, shards=(("shard 0", 0, 1),))
     machine = LinkedPart(links, Downpour().replica, others=())
-    for event in (PeersChanged(1, {}), Received("coordinator", 0, Begin(0, 1 << 40))):
+    for event in (
+        PeersChanged(1, {}),
+        Received("coordinator", 0, Begin(0, 1 << 40, (Lease(0, 0, 1 << 40),))),
+    ):
         machine.receive(event, 0.0)
     step = 0
     while True:

@@ -21,7 +21,6 @@ from partita.engine.protocol.linked_part import (
     Nonfinite,
     PlayerReady,
     RunStep,
-    StepEmpty,
     StepPlayed,
 )
 from partita.engine.protocol.messages import (
@@ -31,6 +30,7 @@ from partita.engine.protocol.messages import (
     Fetch,
     Finished,
     Heartbeat,
+    Lease,
     Parameters,
     Push,
     PushAck,
@@ -68,8 +68,13 @@ class Part:
     def begun(self, step: int = 0, stop: int = 4) -> Part:
         self.feed(PeersChanged(1, PEERS))
         self.parameters(0)
-        self.receive(COORDINATOR, Begin(step, stop))
+        self.receive(COORDINATOR, order(step, stop))
         return self
+
+
+def order(step: int, stop: int, *, is_last: bool = True) -> Begin:
+    """Orders steps of which the units have numbers that are larger by 10."""
+    return Begin(step, stop, (Lease(step, 10 + step, 10 + stop),), is_last)
 
 
 def sent(effects: list[Any], kind: type[Message]) -> list[Any]:
@@ -85,8 +90,8 @@ def test_it_asks_for_parameters_when_its_replica_is_there_and_reports_where_to_g
     assert sent(part.parameters(0), ResumeStep) == [ResumeStep(0)]
     assert sent(part.feed(Tick(), 0.5), ResumeStep) == []
     assert sent(part.feed(Tick(), 1.0), ResumeStep) == [ResumeStep(0)]
-    assert RunStep(3, 0) in part.receive(COORDINATOR, Begin(3, 9))
-    assert part.receive(COORDINATOR, Begin(5, 9)) == [], "a repeat"
+    assert RunStep(3, 13, 0) in part.receive(COORDINATOR, order(3, 9))
+    assert part.receive(COORDINATOR, order(5, 9)) == [], "a repeat"
     assert part.machine.step == 3
 
 
@@ -99,7 +104,7 @@ def test_messages_of_other_parts_wait_for_the_first_step_and_are_bounded() -> No
     assert isinstance(refused, Refuse) and "more than the messages of the first steps" in refused.reason
     part.feed(PeersChanged(1, PEERS))
     part.parameters(0)
-    effects = part.receive(COORDINATOR, Begin(0, 4))
+    effects = part.receive(COORDINATOR, order(0, 4))
     given = [effect.event.message for effect in effects if isinstance(effect, GivePlayer)]
     assert given == [tensor, Credit(0)]
     assert isinstance(effects[-1], RunStep)
@@ -112,7 +117,7 @@ def test_a_step_installs_fetches_computes_and_pushes() -> None:
     effects = part.feed(StepPlayed())
     assert sent(effects, Push) == [Push(0, 0, 0, 0, 1)]
     assert sent(effects, Fetch) == [Fetch(1)]
-    assert effects[-1] == RunStep(1, 1)
+    assert effects[-1] == RunStep(1, 11, 1)
     part.parameters(1, pushes=1)
     assert Install not in [type(effect) for effect in part.receive("shard 0", PushAck(0, 0, 0, 1, 0))]
     assert [effect for effect in part.feed(StepPlayed()) if isinstance(effect, Install)]
@@ -123,7 +128,7 @@ def test_the_next_step_waits_for_the_player() -> None:
     assert not [e for e in part.feed(StepPlayed(may_begin=False)) if isinstance(e, RunStep)]
     assert part.receive(OTHER, Credit(0)) == [GivePlayer(Received(OTHER, 0, Credit(0)))]
     assert part.feed(Tick(), 0.1) == [LookForWaits()]
-    assert RunStep(1, 1) in part.feed(PlayerReady())
+    assert RunStep(1, 11, 1) in part.feed(PlayerReady())
 
 
 def test_it_runs_ahead_of_a_push_so_far_and_no_further() -> None:
@@ -135,7 +140,7 @@ def test_it_runs_ahead_of_a_push_so_far_and_no_further() -> None:
         effects = part.feed(Tick(), now)
     assert [(wait.host, wait.what) for wait in sent(effects, WaitReport)] == [("shard 0", "an answer")]
     effects = part.receive("shard 0", PushAck(0, 0, 0, 1, 0), now=7.0)
-    assert [e for e in effects if isinstance(e, RunStep)] == [RunStep(3, 1)]
+    assert [e for e in effects if isinstance(e, RunStep)] == [RunStep(3, 13, 1)]
 
 
 def test_reports_are_sums_since_the_last_one_at_steps_that_all_parts_share() -> None:
@@ -153,13 +158,40 @@ def test_reports_are_sums_since_the_last_one_at_steps_that_all_parts_share() -> 
     assert all(report.staleness == 0.5 * report.pushes for report in reports)
 
 
-def test_empty_steps_are_passed_over_and_the_last_one_reports() -> None:
-    part = Part().begun(stop=3)
-    assert RunStep(1, 0) in part.feed(StepEmpty())
-    part.feed(StepPlayed(examples=2, loss=1.0, correct=1))
-    effects = part.feed(StepEmpty(0.5, 1))
-    (report,) = sent(effects, Report)
-    assert (report.step, report.examples, report.loss, report.correct) == (3, 0, 0.5, 1)
+def test_the_last_step_waits_until_it_is_known_whether_another_one_follows() -> None:
+    part = Part(Downpour(replicas=2, fetch_every=9)).begun()
+    assert part.machine.step == 0
+    part = Part(Downpour(replicas=2, fetch_every=9))
+    part.feed(PeersChanged(1, PEERS))
+    part.parameters(0)
+    part.receive(COORDINATOR, order(0, 2, is_last=False))
+    effects = part.feed(StepPlayed(), 0.1)
+    assert not [e for e in effects if isinstance(e, RunStep)]
+    assert [(report.step, report.held) for report in sent(effects, Report)] == [(1, 0)]
+    part.receive("shard 0", PushAck(0, 0, 0, 1, 0), now=0.2)
+    assert not sent(part.feed(Tick(), 1.0), Report)
+    again = sent(part.feed(Tick(), 1.1), Report)
+    assert [(report.step, report.examples, report.held) for report in again] == [(1, 0, 1)], "may be lost"
+    assert not sent(part.feed(Tick(), 20.0), WaitReport), "it waits for no shard"
+    assert RunStep(1, 11, 1) in part.receive(COORDINATOR, order(0, 3, is_last=False), now=20.1)
+    assert not part.receive(COORDINATOR, order(0, 2)), "an order that was overtaken"
+    part.feed(StepPlayed(), 20.2)
+    assert RunStep(2, 12, 2) in part.receive(COORDINATOR, order(0, 3), now=20.3)
+
+
+def test_it_goes_on_after_the_end_with_what_another_replica_has_given_back() -> None:
+    part = Part(Downpour(replicas=2, fetch_every=9)).begun(stop=1)
+    part.feed(StepPlayed())
+    assert sent(part.receive("shard 0", PushAck(0, 0, 0, 1, 0)), Finished) == [Finished(1, 1)]
+    more = Begin(0, 3, (Lease(1, 4, 6),))
+    effects = part.receive(COORDINATOR, more)
+    assert sent(effects, Fetch) and RunStep(1, 4, 1) in effects
+    assert RunStep(2, 5, 2) in part.feed(StepPlayed())
+    assert sent(part.feed(Tick(), 9.0), Finished) == []
+    part.parameters(1, pushes=1)
+    part.feed(StepPlayed())
+    part.receive("shard 0", PushAck(0, 0, 1, 2, 0))
+    assert sent(part.receive("shard 0", PushAck(0, 0, 2, 3, 0)), Finished) == [Finished(3, 1)]
 
 
 def test_the_end_is_reported_when_all_is_acknowledged_and_again_until_it_is_stopped() -> None:

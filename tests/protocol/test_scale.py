@@ -63,7 +63,7 @@ class Run:
     def __init__(self, replicas: int) -> None:
         topology = Topology(replicas, MACHINES, SHARDS)
         settings = RunSettings(timeouts=Timeouts(checkpoint_every_s=None))
-        self.machine = DownpourCoordinator(topology, steps=1 << 40, settings=settings)
+        self.machine = DownpourCoordinator(topology, units=1 << 40, settings=settings)
         self.now = 0.0
         parts = [part for replica in range(replicas) for part in topology.parts(replica)]
         self.incarnations = dict.fromkeys([*topology.shard_names, *parts], 0)

@@ -53,7 +53,7 @@ def same(left: COURSE, right: COURSE) -> bool:
 def plain(setting: Setting, start: Vector, rate: float, steps: int, seed: int) -> Vector:
     """SGD as anybody would write it."""
     point, digits = start.copy(), setting.digits
-    sampler = Sampler(examples=EXAMPLES, batch=digits.batch, seed=seed, replica=0, replicas=1)
+    sampler = Sampler(examples=EXAMPLES, batch=digits.batch, seed=seed)
     for step in range(steps):
         point -= np.float32(rate) * digits.gradient(point, sampler.indices(step)).gradient
     return point

@@ -236,15 +236,15 @@ class ReferenceModel:
         }
         return {(shard, push) for shard, push in pushes if push not in files[shard].applied}
 
-    def complete(
-        self, files: Mapping[str, Lineage], *, first: Mapping[tuple[str, str], int], steps: int, lost: int
-    ) -> None:
-        """Requires at the end that each step is in the files, or in a push that was counted as lost."""
+    def complete(self, files: Mapping[str, Lineage], *, lost: int) -> None:
+        """Requires at the end that just the pushes that are missing were counted as lost."""
         least, most = self.lost(files)
         require(least <= lost <= most, "I2", "the run says", lost, "pushes lost, and", least, "are")
+
+    def holds(self, files: Mapping[str, Lineage], steps: Iterable[tuple[str, str, int]]) -> None:
+        """Requires that steps (part, shard, step) are in the files, or in a push that is counted as lost."""
         lacking = self._lacking(files, self._acknowledged) | self._lacking(files, self._late)
         gone = {(push[0], shard, step) for shard, push in lacking for step in self._steps[shard, push]}
-        for (name, shard), began in first.items():
-            for step in range(began, steps):
-                there = (name, step) in files[shard].steps or (name, shard, step) in gone
-                require(there, "I2", "step", step, "of", name, "is neither in the file of", shard, "nor lost")
+        for name, shard, step in steps:
+            there = (name, step) in files[shard].steps or (name, shard, step) in gone
+            require(there, "I2", "step", step, "of", name, "is neither in the file of", shard, "nor lost")

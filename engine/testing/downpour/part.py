@@ -56,9 +56,10 @@ class PartBody(bodies.PartBody):
 
     def carry_out(self, effect: Any, event: Any) -> None:
         """Carries out an effect of the machine."""
-        model = self.schedule.model
+        schedule, model = self.schedule, self.schedule.model
         match effect:
-            case RunStep(step=step):
+            case RunStep(step=step, unit=unit):
+                schedule.work.computes(self.replica, step, unit)
                 self._run(step)
             case ClearGradient(span=Span(start=start, stop=stop)):
                 self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
@@ -88,7 +89,7 @@ class PartBody(bodies.PartBody):
         require(not self.inside, "I8", self.id, "begins", step, "inside", self.step)
         if not self.began:
             self.began = True
-            schedule.model.begins(self.id, step, resumed=scenario.done[self.replica])
+            schedule.model.begins(self.id, step, resumed=0)
         self.step, self.inside = step, True
         schedule.model.computes(self.id, step, self.vectors["parameters"])
         slowest = scenario.straggler if (self.replica, self.machine) == (0, 0) else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -10,11 +11,12 @@ from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
 from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.linked_part import LinkedPart
-from partita.engine.protocol.messages import PushRecord
+from partita.engine.protocol.messages import PushRecord, UnitRange
 from partita.engine.protocol.names import Topology, part_name
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.shard import Shard
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
+from partita.engine.testing.downpour.work import WorkModel
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
@@ -42,7 +44,7 @@ class Scenario:
 
     Attributes:
         environment: the draw that all drivers share.
-        steps: of each replica; `done` of them by replica are from a resumed run.
+        steps: for each replica, which share them all; of those, ranges of `done` are from a resumed run.
         fetch_every: steps between two fetches of a part.
         push_every: steps between two pushes of a part.
         step_s: the longest step of a part; the slowest part takes `straggler` times as long.
@@ -131,25 +133,40 @@ class DownpourSchedule(Schedule):
         topology = self.environment.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
         self.push_log = PushLog()
+        steps = self.scenario.steps
+        self.units = steps * topology.replicas
+        done = [(n * steps, n * steps + before) for n, before in enumerate(self.scenario.done) if before]
+        self.work = WorkModel(self.units, done)
         self.coordinator = CoordinatorHost(self)
         self.coordinator.machine = machines.coordinator(
             topology,
-            steps=self.scenario.steps,
-            done=self.scenario.done,
+            units=self.units,
+            done=done,
             settings=RunSettings(timeouts=self.timeouts()),
         )
         self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)
 
     def check_commit(self, order: Commit) -> None:
-        """Requires that no more pushes are reported as lost than can be."""
-        _, most = self.model.lost(self._lineages(order))
+        """Requires that the files hold the work that counts as done, and that no more pushes are reported as
+        lost than can be.
+        """
+        lineages = self._lineages(order)
+        _, most = self.model.lost(lineages)
         require(order.lost <= most, "I2", order, "says lost", order.lost, "and no more can be than", most)
+        self.model.holds(lineages, self._steps_of(order.done))
 
     def _lineages(self, order: Commit) -> dict[str, Lineage]:
         return {entry.shard: self.disk.files[entry.file].contents.lineage for entry in order.entries}
 
+    def _steps_of(self, units: Iterable[UnitRange]) -> Iterator[tuple[str, str, int]]:
+        """Yields (part, shard, step) of everything that these units are."""
+        for replica, step in self.work.steps_of(units):
+            for machine in range(self.environment.topology.machines):
+                for shard, _, _ in self.layout.of_machine[machine]:
+                    yield part_name(replica, machine), shard, step
+
     def check_end(self, ending: EndRun) -> None:
-        """Requires that every step was done, and that only pushes counted as lost are missing."""
+        """Requires that all work was done, and that only pushes counted as lost are missing."""
         if not ending.complete:
             require(self.stopped, "I8", "the run ended early", ending)
             return
@@ -157,15 +174,6 @@ class DownpourSchedule(Schedule):
             return
         require(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
         assert ending.checkpoint is not None
-        lineages = self._lineages(self.disk.manifests[ending.checkpoint])
-        self.model.complete(lineages, first=self._first(), steps=self.scenario.steps, lost=ending.lost)
-
-    def _first(self) -> dict[tuple[str, str], int]:
-        """For each part with steps left and each of its shards, the step at which the run began."""
-        return {
-            (part_name(replica, machine), shard): done
-            for replica, done in enumerate(self.scenario.done)
-            for machine in range(self.environment.topology.machines)
-            for shard, _, _ in self.layout.of_machine[machine]
-            if done < self.scenario.steps
-        }
+        last = self.disk.manifests[ending.checkpoint]
+        require(last.done == ((0, self.units),), "I15", "the run ended with", last.done, "of", self.units)
+        self.model.complete(self._lineages(last), lost=ending.lost)

@@ -1,0 +1,45 @@
+"""The reference of leased work: each unit of a run is one step of one replica, and is done (I15).
+
+It sees which unit a part computes in which step, in every process of it. A replica that has left may have
+done a unit that another one does again: that is as far as pushes allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from partita.engine.protocol.messages import UnitRange
+from partita.engine.testing.invariants import require
+
+
+class WorkModel:
+    """The units of one schedule."""
+
+    def __init__(self, units: int, done: Iterable[UnitRange]) -> None:
+        """A run of so many units, of which some were done before."""
+        before = {unit for start, stop in done for unit in range(start, stop)}
+        self._wanted = set(range(units)) - before
+        self._unit: dict[tuple[int, int], int] = {}  # of each replica and step
+        self._owner: dict[int, tuple[int, int]] = {}  # the replica and step that has a unit
+        self._given_back: set[tuple[int, int]] = set()
+
+    def computes(self, replica: int, step: int, unit: int) -> None:
+        """Requires that a step has the same unit in each part and process, and no other step has it."""
+        own = replica, step
+        known = self._unit.setdefault(own, unit)
+        require(known == unit, "I15", "step", own, "is unit", unit, "and was unit", known)
+        require(unit in self._wanted, "I15", "unit", unit, "of step", own, "was done before, or is none")
+        owner = self._owner.get(unit, own)
+        require(owner == own or owner in self._given_back, "I15", "unit", unit, "is step", own, "and", owner)
+        self._owner[unit] = own
+
+    def leaves(self, replica: int) -> None:
+        """Notes that a replica leaves: what it had not done may be done by others."""
+        self._given_back |= {own for own in self._unit if own[0] == replica}
+
+    def steps_of(self, units: Iterable[UnitRange]) -> list[tuple[int, int]]:
+        """Returns (replica, step) of each of these units that were not done before; all must have one."""
+        found = [unit for start, stop in units for unit in range(start, stop) if unit in self._wanted]
+        never = [unit for unit in found if unit not in self._owner]
+        require(not never, "I15", "units", never, "count as done, and nobody has computed them")
+        return [self._owner[unit] for unit in found]
