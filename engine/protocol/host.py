@@ -138,6 +138,9 @@ class HostPhase(Enum):
     ENDED = "nothing"
 
 
+_OWN: Final = frozenset({m.SetUp, m.Directory, m.Stop})
+"""Messages that are the host's own business, whatever its role."""
+
 _HAS_ROLE: Final = (HostPhase.READY, HostPhase.AT_WORK)
 
 
@@ -192,7 +195,7 @@ class HostMachine:
         """Returns whether a message may leave at `now`; the interpreter asks before each `Send`."""
         return self.role is None or self.role.may_send(message, now)
 
-    def receive(self, event: Any, now: float) -> list[Any]:
+    def receive(self, event: Any, now: float) -> Sequence[Any]:
         """Returns the effects of an event at `now` (seconds, monotonic), to be carried out in order.
 
         Args:
@@ -220,13 +223,15 @@ class HostMachine:
 
     # Messages.
 
-    def _received(self, event: Received, now: float) -> list[Any]:
+    def _received(self, event: Received, now: float) -> Sequence[Any]:
         message = event.message
         reason = rejection_reason(
             message, sender=event.sender, receiver=self.name, incarnation=event.incarnation
         )
         if reason is not None:
             return self._refuse(Refuse(event.sender, reason))
+        if self.phase is HostPhase.AT_WORK and type(message) not in _OWN:
+            return self._give(event, now)
         if isinstance(message, m.Stop):
             self.phase = HostPhase.ENDED
             return [EndHost()]
@@ -274,20 +279,24 @@ class HostMachine:
         if self.phase is not HostPhase.BUILDING:
             return []
         self.role, self.phase, self._sent_at = machine, HostPhase.READY, now
-        known = self._give(PeersChanged(self.revision, self.peers), now) if self.revision else []
+        known = self._give(PeersChanged(self.revision, self.peers), now) if self.revision else ()
         return [*known, Send(COORDINATOR, m.Ready(machine.version))]
 
-    def _give(self, event: Any, now: float) -> list[Any]:
+    def _give(self, event: Any, now: float) -> Sequence[Any]:
         """Gives the role an event; its refusals are reported like the host's own."""
         if self.role is None or self.phase not in _HAS_ROLE:
             return []
-        effects: list[Any] = []
-        for effect in self.role.receive(event, now):
+        effects = self.role.receive(event, now)
+        for effect in effects:
             if isinstance(effect, Refuse):
-                effects += self._refuse(effect)
-            else:
-                effects.append(effect)
+                return self._with_refusals(effects)
         return effects
+
+    def _with_refusals(self, effects: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for effect in effects:
+            found += self._refuse(effect) if isinstance(effect, Refuse) else (effect,)
+        return found
 
     # Time, and the end.
 

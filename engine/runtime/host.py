@@ -38,6 +38,7 @@ from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
+_OF_HOSTS: Final = (BuildRole, Reach, Refuse, EndHost)
 
 
 def versions() -> dict[str, str]:
@@ -129,32 +130,44 @@ class Host:
         if now - self._ticked_at >= TICK_S:
             self._ticked_at = now
             self._give(Tick())
+            self._look()
+
+    def _look(self) -> None:
+        """Lets the body look for what takes too long."""
+        if self._body is not None and not self._machine.failed:
+            try:
+                self._body.tick(time.monotonic())
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._interpret(Raised(_report(error)))
 
     def _give(self, event: Any) -> None:
         """Gives the machine an event. Whatever is raised, also a user's `SystemExit`, is reported; the host
         then waits for its end.
         """
         try:
-            if isinstance(event, Tick) and self._body is not None and not self._machine.failed:
-                self._body.tick(time.monotonic())
             self._interpret(event)
         except BaseException as error:  # noqa: BLE001 - as above
             self._interpret(Raised(_report(error)))
 
     def _interpret(self, event: Any) -> None:
         """Carries out the effects of an event, and of the results that are there at once."""
-        events = [event]
-        for event in events:  # grows
-            for effect in self._machine.receive(event, time.monotonic()):
-                result = self._carry_out(effect)
-                if result is not None:
-                    events.append(result)
+        results: list[Any] = []
+        for effect in self._machine.receive(event, time.monotonic()):
+            result = self._carry_out(effect)
+            if result is not None:
+                results.append(result)
+        for result in results:
+            self._interpret(result)
 
     def _carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Send):
+            if self._machine.may_send(effect.message, time.monotonic()):
+                payload = None if effect.payload is None else self._payload(effect)
+                self._send(effect.to, effect.message, payload)
+            return None
+        if self._body is not None and not isinstance(effect, _OF_HOSTS):
+            return self._body.carry_out(effect, time.monotonic())
         match effect:
-            case Send(to=to, message=message, payload=span):
-                if self._machine.may_send(message, time.monotonic()):
-                    self._send(to, message, None if span is None else self._payload(effect))
             case BuildRole(task=task):
                 return self._build(task)
             case Reach(peers=peers, new=new):
@@ -166,8 +179,7 @@ class Host:
             case EndHost():
                 self._stopped = True
             case _:
-                assert self._body is not None, effect
-                return self._body.carry_out(effect, time.monotonic())
+                raise AssertionError(effect)
         return None
 
     def _payload(self, send: Send) -> PayloadLike:

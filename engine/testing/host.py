@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
@@ -144,7 +145,7 @@ class SimulatedHost(Process):
         self._paused = self._tick_is_due = False
         self._inbox: deque[Any] = deque()  # what came while the thread was busy
         self._results: deque[Any] = deque()  # that were there at once
-        self._rest: tuple[Any, list[Any], int] = (None, [], 0)  # event, its effects, those carried out
+        self._rest: tuple[Any, Sequence[Any], int] = (None, [], 0)  # event, its effects, those carried out
         self._left: int | None = None  # messages until it crashes
         self.later(0.0, self.on_tick)
 
@@ -227,7 +228,7 @@ class SimulatedHost(Process):
         if effects:
             self._perform(event, effects, 0)
 
-    def _perform(self, event: Any, effects: list[Any], first: int) -> None:
+    def _perform(self, event: Any, effects: Sequence[Any], first: int) -> None:
         for n in range(first, len(effects)):
             effect = effects[n]
             if isinstance(effect, Send):
