@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from partita.engine.protocol.messages import Malformed, Message
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message from an authenticated host, and the payload that came with it (opaque; None without one)."""
 
     sender: str
@@ -22,8 +23,7 @@ class Received:
     payload: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """The passing of time. Hosts make one about ten times a second."""
 
 
@@ -44,8 +44,7 @@ class Replaced:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """A contiguous range `[start, stop)` of a named flat vector."""
 
     vector: str
@@ -53,8 +52,7 @@ class Span:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Effect: send a message, with the numbers of a span (or an opaque payload) beside it."""
 
     to: str

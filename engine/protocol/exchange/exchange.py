@@ -24,6 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick, payload_bytes
 from partita.engine.protocol.exchange.algorithm import Algorithm, Route
 from partita.engine.protocol.exchange.group import Group, Numbers
@@ -40,8 +42,7 @@ Phase: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather"]
 """Sum and copy; or only the sums, each piece at its root; or only the copies from there."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddChunk:
+class AddChunk(msgspec.Struct, frozen=True):
     """Effect: add the payload to the numbers of the span, then divide these by `divisor` unless it is 1."""
 
     span: Span
@@ -49,8 +50,7 @@ class AddChunk:
     divisor: float = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CopyChunk:
+class CopyChunk(msgspec.Struct, frozen=True):
     """Effect: copy the payload into the span."""
 
     span: Span
