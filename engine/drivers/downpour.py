@@ -40,7 +40,10 @@ class Downpour(Driver):
             plan. They share the steps of an epoch: each takes the next ones when it has done its last.
         shards: servers among which the parameters are divided.
         optimizer: what a shard does with a gradient. Between two fetches a replica steps by the same
-            optimizer with a state of its own; with SGD that is the paper's w <- w - alpha * g.
+            optimizer with a state of its own; with SGD that is the paper's w <- w - alpha * g. Over what it
+            fetches it applies, in the same way, its push in flight and the gradients since, where the values
+            lack them: exact for SGD, an estimate where the optimizer has a state. One replica alone is
+            sequential gradient descent, to the bit.
         fetch_every: steps from one fetch of parameters to the next. The paper's experiments used 1.
         push_every: steps from one push of gradients to the next. The paper's experiments used 1.
         run_ahead: steps that a replica may compute while a shard has not acknowledged its last push. Then it
