@@ -495,7 +495,8 @@ class View(_Message, frozen=True, tag=True):
         position: of that step: examples before it.
         until: the position at which the work ends.
         copies: the copies of state that come first.
-        places: for each member, for each of its parts, a label of where it runs, see `Peer.machine`.
+        places: for each member, a number for where its part of the receiver's machine runs, by `Peer.machine`;
+            empty where each runs on its own.
     """
 
     number: Count
@@ -505,7 +506,7 @@ class View(_Message, frozen=True, tag=True):
     position: Count
     until: Count
     copies: tuple[StateCopy, ...] = ()
-    places: tuple[tuple[str, ...], ...] = ()
+    places: tuple[Count, ...] = ()
 
 
 class Joined(_Message, frozen=True, tag=True):

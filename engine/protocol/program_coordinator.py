@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
@@ -29,7 +30,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
-from partita.engine.protocol.names import Topology
+from partita.engine.protocol.names import Topology, machine_of
 from partita.engine.protocol.program_reports import LATEST_REPORT_S
 from partita.engine.protocol.view_change import ViewChange
 from partita.engine.protocol.views import JoinedBatches, Outline
@@ -212,7 +213,6 @@ class ProgramCoordinator(Coordinator):
             position=position,
             until=position if self.phase is Phase.STOPPING else max(self._until, position),
             copies=agreed.copies,
-            places=self._places(change.members),
         )
         self._last_step = agreed.step + self._batches.steps(position, self._view.until, len(change.members))
         self._finished.clear()
@@ -237,14 +237,25 @@ class ProgramCoordinator(Coordinator):
         self._known = {known: self._known[known] for known in before} | {step: (position, replicas)}
         return position
 
-    def _places(self, members: tuple[int, ...]) -> tuple[tuple[str, ...], ...]:
-        places = tuple(tuple(p.machine for p in self._registry.replicas[r].parts) for r in members)
-        return places if any(any(labels) for labels in places) else ()
+    def _places(self, members: tuple[int, ...], machine: int) -> tuple[int, ...]:
+        """Returns a number for each member's part of a machine, equal where these share memory."""
+        labels = [self._registry.replicas[replica].parts[machine].machine for replica in members]
+        numbers: dict[str, int] = {}
+        for n, label in enumerate(labels):
+            numbers.setdefault(label or str(n), len(numbers))
+        if len(numbers) == len(labels):
+            return ()
+        return tuple(numbers[label or str(n)] for n, label in enumerate(labels))
 
     def _send_view(self, now: float) -> list[CoordinatorEffect]:
         self._asked_at = now
-        assert self._view is not None
-        return [Send(name, self._view) for name in self._unjoined]
+        view = self._view
+        assert view is not None
+        views = [
+            msgspec.structs.replace(view, places=self._places(view.members, machine))
+            for machine in range(self._machines)
+        ]
+        return [Send(name, views[machine_of(name)]) for name in self._unjoined]
 
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is Phase.STOPPING and self._checkpoints.round is None:

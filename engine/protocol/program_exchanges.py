@@ -135,8 +135,7 @@ class Exchanges:
 
     def _machine(self, action: ExchangeAction, number: int, one: SharedSpan) -> Exchange | None:
         if number not in self._machines:
-            pairs = ((replica, machine) for replica in self._view.members for machine in one.machines)
-            members = tuple(self._partner(replica, machine) for replica, machine in pairs)
+            members = self._partners(one)
             if len(members) == 1:
                 return None
             group = Group(members, self._seat.name, self._view.number, number)
@@ -250,9 +249,17 @@ class Exchanges:
     def _behind(self, names: Iterable[str], number: int) -> list[str]:
         return [name for name in names if self._reduced.get(name, 0) < number]
 
-    def _partner(self, replica: int, machine: int) -> Partner:
-        name, places = part_name(replica, machine), self._view.places
-        place = places[self._view.members.index(replica)][machine] if places else ""
+    def _partners(self, one: SharedSpan) -> tuple[Partner, ...]:
+        """The members of an exchange of a range. All have the same labels of places, where they have any."""
+        places = self._view.places if one.machines == (self._seat.machine,) else ()
+        return tuple(
+            self._partner(replica, machine, str(places[rank]) if places else "")
+            for rank, replica in enumerate(self._view.members)
+            for machine in one.machines
+        )
+
+    def _partner(self, replica: int, machine: int, place: str = "") -> Partner:
+        name = part_name(replica, machine)
         mine = name == self._seat.name
         return Partner(name, self._seat.incarnation if mine else self._peers.get(name, 0), place)
 

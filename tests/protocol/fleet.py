@@ -169,6 +169,7 @@ class Fleet:
         self.processes: dict[str, Process] = {}
         self.pending: list[Callable[[], None]] = []
         self.slow: dict[str, list[tuple[Process, StepDone]]] = {}  # parts, and steps that do not end yet
+        self.places: dict[str, str] = {}  # labels of computers, by host
         self.broken: set[str] = set()  # hosts that cannot be started again
         self.computed: dict[int, range] = {}  # the examples of each step, when it was computed last
         self.files: dict[tuple[str, int], tuple[int, list[int]]] = dict(resumed.files) if resumed else {}
@@ -286,7 +287,9 @@ class Fleet:
             return
         host = HostMachine(name, incarnation, endpoint=f"tcp://{name}", versions={})
         self.processes[name] = Process(host, {name: [0] * SIZE for name in ("parameters", "gradient", "sum")})
-        self.pending.append(lambda: self._tell(Launched(name, incarnation, "key", "here")))
+        self.pending.append(
+            lambda: self._tell(Launched(name, incarnation, "key", self.places.get(name, "here")))
+        )
 
     # What a test does.
 

@@ -95,6 +95,21 @@ def test_replicas_do_what_one_process_does_on_joined_batches(by: object) -> None
     check(Fleet(program, replicas=3, machines=2).run(), 3, 2)
 
 
+def test_a_part_knows_which_others_of_its_machine_share_memory() -> None:
+    fleet = Fleet(all_reduce, replicas=3, machines=2)
+    places = {
+        "part 0.0": "a",
+        "part 1.0": "b",
+        "part 2.0": "a",
+        "part 0.1": "",
+        "part 1.1": "",
+        "part 2.1": "c",
+    }
+    fleet.places = places
+    fleet.run(until=lambda fleet: len(fleet.views) == 6)
+    assert {view.places for view in fleet.views} == {(0, 1, 0), ()}
+
+
 def test_a_sharded_update_is_the_same_and_the_sums_are_halved() -> None:
     check(Fleet(sharded, replicas=3, sharded=True).run(), 3, 1)
 
