@@ -495,7 +495,7 @@ class View(_Message, frozen=True, tag=True):
         position: of that step: examples before it.
         until: the position at which the work ends.
         copies: the copies of state that come first.
-        places: for each member, a number for where its part of the receiver's machine runs, by `Peer.machine`;
+        places: for each member, a number for where its part of the receiver's machine runs (`Peer.machine`);
             empty where each runs on its own.
     """
 
