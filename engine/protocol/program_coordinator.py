@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
@@ -97,6 +97,7 @@ class ProgramCoordinator(Coordinator):
         self._until = 0  # the position at which the work that was yielded ends
         self._position = self._start_position
         self._view: m.View | None = None
+        self._views: tuple[m.View, ...] = ()  # the same, with the places of each machine
         self._last_step = 0  # after which the work of the view is done
         self._unjoined: dict[str, HostRecord] = {}
         self._finished: set[str] = set()
@@ -214,6 +215,10 @@ class ProgramCoordinator(Coordinator):
             until=position if self.phase is Phase.STOPPING else max(self._until, position),
             copies=agreed.copies,
         )
+        self._views = tuple(
+            replace(self._view, places=self._places(change.members, machine))
+            for machine in range(self._machines)
+        )
         self._last_step = agreed.step + self._batches.steps(position, self._view.until, len(change.members))
         self._finished.clear()
         self._pace = Pace(agreed.step, now)
@@ -249,13 +254,7 @@ class ProgramCoordinator(Coordinator):
 
     def _send_view(self, now: float) -> list[CoordinatorEffect]:
         self._asked_at = now
-        view = self._view
-        assert view is not None
-        views = [
-            msgspec.structs.replace(view, places=self._places(view.members, machine))
-            for machine in range(self._machines)
-        ]
-        return [Send(name, views[machine_of(name)]) for name in self._unjoined]
+        return [Send(name, self._views[machine_of(name)]) for name in self._unjoined]
 
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is Phase.STOPPING and self._checkpoints.round is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from partita.engine.protocol.messages import View
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.program_effects import STEPS_OF_A_VIEW, RunStep
@@ -68,6 +70,7 @@ class ProgramModel:
         self._backup_workers: Final = backup_workers
         self._writers: Final = writers
         self._views: dict[int, View] = {}
+        self._places_of: dict[tuple[int, int], tuple[int, ...]] = {}  # by view and machine
         self._members: dict[int, Mapping[str, int]] = {}  # by view: incarnations of its parts
         self._entered: dict[ProcessId, int] = {}  # the view that a part is in
         self._at: dict[ProcessId, int | None] = {}  # steps in the state of a part
@@ -76,9 +79,14 @@ class ProgramModel:
 
     # The coordinator.
 
-    def publishes(self, view: View, current: Mapping[str, int]) -> None:
-        """Requires that a number stands for one view, of whole replicas that are each seated once."""
-        known = self._views.get(view.number)
+    def publishes(self, view: View, current: Mapping[str, int], *, machine: int) -> None:
+        """Requires that a number stands for one view, of whole replicas that are each seated once.
+
+        The parts of each machine get the places of their own.
+        """
+        places = self._places_of.setdefault((view.number, machine), view.places)
+        require(places == view.places, "V1", view, "has other places before:", places)
+        view, known = replace(view, places=()), self._views.get(view.number)
         if known is not None:
             require(known == view, "V1", view, "has the number of", known)
             return

@@ -11,7 +11,7 @@ from typing_extensions import override
 from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.messages import Message, View
-from partita.engine.protocol.names import Topology, part_indices
+from partita.engine.protocol.names import Topology, machine_of, part_indices
 from partita.engine.protocol.program import ReplicaProgram
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_effects import PartSeat, SharedSpan
@@ -90,7 +90,7 @@ class ProgramCoordinatorHost(CoordinatorHost):
     def send(self, to: str, message: Message, payload: object = None) -> None:
         """Sends a message; a view is checked before."""
         if isinstance(message, View):
-            self.schedule.model.publishes(message, self.current)
+            self.schedule.model.publishes(message, self.current, machine=machine_of(to))
         super().send(to, message, payload)
 
 
