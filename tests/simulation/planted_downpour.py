@@ -169,7 +169,8 @@ class ReportsOneStepTooMany(ApplyOnArrival):
             return effect
         earlier = effect.message.earlier
         moved = msgspec.structs.replace(earlier, stop=max(0, earlier.stop + self.by * (earlier.stop > 0)))
-        return replace(effect, message=msgspec.structs.replace(effect.message, earlier=moved))
+        message = msgspec.structs.replace(effect.message, earlier=moved)
+        return msgspec.structs.replace(effect, message=message)
 
 
 class ReportsOneStepTooFew(ReportsOneStepTooMany):
@@ -206,7 +207,7 @@ class ARetryHasAFreshSequenceNumber(ParameterLinks):
                 assert link.push is not None
                 link.push.message = msgspec.structs.replace(effect.message, sequence=link.sequences)
                 link.sequences += 1
-                effect = replace(effect, message=link.push.message)
+                effect = msgspec.structs.replace(effect, message=link.push.message)
             yield effect
 
 

@@ -58,13 +58,13 @@ def of_any_view(method: Any, part: Any, view: int, event: Received) -> bool:
 def taken_as_of_this_view(method: Any, exchange: Any, event: Any, now: float) -> Any:
     if isinstance(event, Received) and hasattr(event.message, "view"):
         message = msgspec.structs.replace(event.message, view=exchange.group.view)
-        event = replace(event, message=message)
+        event = msgspec.structs.replace(event, message=message)
     return method(exchange, event, now)
 
 
 def changed(effects: Any, kind: type, change: Any) -> list[Any]:
     return [
-        replace(effect, message=change(effect.message))
+        msgspec.structs.replace(effect, message=change(effect.message))
         if isinstance(effect, Send) and isinstance(effect.message, kind)
         else effect
         for effect in effects
