@@ -20,7 +20,9 @@ from partita.engine.protocol.exchange import (
     Server,
     Tree,
 )
-from partita.engine.protocol.messages import Pause, View
+from partita.engine.protocol.host import HostMachine, HostPhase
+from partita.engine.protocol.messages import Directory, DirectoryAck, Heartbeat, Hello, Pause, Ready, View
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.program import ReplicaProgram, Stage
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_exchanges import Exchanges
@@ -41,6 +43,7 @@ class Planted(NamedTuple):
         reported: the numbers of the invariants whose breach may be reported.
         faults: that are planted.
         driver: that is played.
+        at: a seed that finds the fault, tried first.
         seeds: how many seeds are tried.
     """
 
@@ -48,7 +51,8 @@ class Planted(NamedTuple):
     reported: str
     faults: tuple[Fault, ...]
     driver: AllReduce = RING
-    seeds: int = 600
+    at: int = 0
+    seeds: int = 1000
 
 
 def of_any_view(method: Any, part: Any, view: int, event: Received) -> bool:
@@ -157,6 +161,56 @@ def unscaled(method: Any, exchange: Any, use: Any) -> float:
     return 1
 
 
+def not_again(kind: type) -> Any:
+    """A host that sends a message of this kind once."""
+
+    def once(method: Any, host: Any, now: float) -> Any:
+        effects = method(host, now)
+        said = host.__dict__.setdefault("said", [])
+        kept = [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, kind) or not said]
+        said += [e for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
+        return kept
+
+    return once
+
+
+def ready_is_not_repeated(method: Any, host: Any, now: float) -> Any:
+    return [e for e in method(host, now) if not isinstance(e, Send) or not isinstance(e.message, Ready)]
+
+
+def set_up_again(method: Any, host: Any, event: Any) -> Any:
+    host.phase, host.role = HostPhase.GREETING, None
+    return method(host, event)
+
+
+def acknowledged_whether_it_applies_or_not(method: Any, host: Any, directory: Any, now: float) -> Any:
+    effects = method(host, directory, now)
+    return [*effects[:-1], Send(COORDINATOR, DirectoryAck(directory.revision))]
+
+
+def older_ones_apply(method: Any, directory: Any, revision: int) -> bool:
+    return bool(directory.since <= revision)
+
+
+HOST_FAULTS = [
+    Planted("Hello is sent once", "I8", (Fault(HostMachine, "_tick", not_again(Hello)),)),
+    Planted("Ready is sent once", "I8", (Fault(HostMachine, "_tick", ready_is_not_repeated),)),
+    Planted("one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=576),
+    Planted("a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),)),
+    Planted(
+        "a gap in the directory is acknowledged",
+        "I8",
+        (Fault(HostMachine, "_update_peers", acknowledged_whether_it_applies_or_not),),
+        at=54,
+    ),
+    Planted(
+        "an older directory replaces a newer one",
+        "I8 V4",
+        (Fault(Directory, "applies_to", older_ones_apply),),
+    ),
+]
+"""Faults of the machine that every host has."""
+
 FAULTS = [
     Planted(
         "an exchange of an old view is accepted",
@@ -169,7 +223,7 @@ FAULTS = [
     Planted("a replica is seated twice", "V2", (Fault(ProgramCoordinator, "receive", seated_twice),)),
     Planted("examples are done twice", "W1", (Fault(ProgramCoordinator, "_position_of", from_the_start),)),
     Planted("examples are never done", "W1", (Fault(ProgramCoordinator, "_position_of", one_step_ahead),)),
-    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),)),
+    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
     Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
     Planted(
         "the copy has the wrong direction",

@@ -14,7 +14,7 @@ from partita.engine.protocol.views import Member
 from partita.engine.testing import play
 from partita.engine.testing.program.drawn import play_all_reduce
 from tests.simulation.outcomes import all_hold
-from tests.simulation.planted_program import FAULTS, Planted
+from tests.simulation.planted_program import FAULTS, HOST_FAULTS, Planted
 
 ALGORITHMS = (Ring(), Tree(), Hierarchical(), Server())
 
@@ -56,9 +56,13 @@ def test_every_invariant_holds_in_very_many_schedules() -> None:
     all_hold(play_all_reduce, range(240, 10_000))
 
 
-@pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "planted", [*FAULTS, *HOST_FAULTS], ids=lambda planted: planted.name.replace(" ", "-")
+)
 def test_it_bites(planted: Planted) -> None:
-    outcomes = (play(planted.driver, seed, faults=planted.faults) for seed in range(planted.seeds))
+    outcomes = (
+        play(planted.driver, seed, faults=planted.faults) for seed in (planted.at, *range(planted.seeds))
+    )
     caught = next((outcome for outcome in outcomes if outcome.violation), None)
     assert caught is not None, "not found within these seeds"
     assert caught.violation is not None
