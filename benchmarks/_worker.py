@@ -33,6 +33,11 @@ class Worker:
             env={**os.environ, **(environment or {})},
         )
 
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
     def call(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the served object in the process, and returns its result.
 

@@ -5,7 +5,8 @@
 A step sends each shard its half of a gradient, updates that half of the parameters there by Adagrad, and
 brings it back. "Shared memory" is how hosts of one machine exchange payloads, "TCP" how those of several do:
 encrypted, as always, here over loopback. gloo's step is `isend`, torch's fused Adagrad and `irecv`, over
-loopback and not encrypted. "Typical" is the median of a round's steps, "sustained" their mean.
+loopback and not encrypted. "Typical" is the median of a round's steps, "sustained" their mean; "on cores" is
+for how long all threads of the three processes were on a core in a step, which other load hardly changes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import json
 import statistics
 from typing import Final
 
+import psutil
+
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
+from benchmarks._slowed import on_core_s
 from benchmarks._worker import Worker, threads_of
 
 SIZES: Final = {"1M": 1_000_000, "10M": 10_000_000, "42M": 42_000_000}
@@ -48,9 +52,12 @@ def compared(name: str, *, rounds: int) -> list[Row]:
         firsts = [one.call("first") for one in workers.values()]
         assert max(firsts) - min(firsts) < 1e-6, dict(zip(workers, firsts, strict=True))
         typical: dict[str, list[float]] = {what: [] for what in workers}
+        on_cores: dict[str, list[float]] = {what: [] for what in workers}
 
         def sustained(what: str) -> float:
+            before = busy_s(workers[what])
             seconds = workers[what].call("play", steps)
+            on_cores[what].append((busy_s(workers[what]) - before) / steps)
             typical[what].append(statistics.median(seconds))
             return statistics.mean(seconds)
 
@@ -58,8 +65,11 @@ def compared(name: str, *, rounds: int) -> list[Row]:
             {what: lambda what=what: sustained(what) for what in workers},  # type: ignore[misc]
             rounds=rounds,
         )
-    lines = [(what, readable_seconds(typical[what]), readable_seconds(measured[what])) for what in measured]
-    print_table(f"{size:,} parameters, float32", ("what", "typical", "sustained"), lines)
+    lines = [
+        (what, *(readable_seconds(figures[what]) for figures in (typical, measured, on_cores)))
+        for what in measured
+    ]
+    print_table(f"{size:,} parameters, float32", ("what", "typical", "sustained", "on cores"), lines)
     return [
         row(
             f"{name}: {what}: gloo's time over Partita's",
@@ -69,6 +79,12 @@ def compared(name: str, *, rounds: int) -> list[Row]:
         )
         for what, at_least in (("shared memory", 2.5), ("TCP, encrypted", 1.3))
     ]
+
+
+def busy_s(worker: Worker) -> float:
+    """Seconds for which a contender's processes have been on a core."""
+    processes = psutil.Process(worker.pid).children(recursive=True)
+    return on_core_s(worker.pid) + sum(on_core_s(one.pid) for one in processes)
 
 
 if __name__ == "__main__":
