@@ -23,7 +23,7 @@ class Run:
     Args:
         plan: the plan that was trained.
         parameters: parameters by name, in their whole shapes.
-        steps: steps of each replica, of Downpour.
+        steps: steps of each replica; none under a batch method.
         seconds: of training, with the start of the hosts.
         lost_pushes: acknowledged updates that failures have cost.
         history: loss, accuracy, speed and staleness in the course of the run; for a batch method its

@@ -122,8 +122,8 @@ class RunJournal:
             )
         if not others:
             raise CheckpointError(
-                f"checkpoint {newest.path} was written by Downpour with {manifest.optimizer}, and a batch "
-                "method goes on from a journal; give warm_start to go on with Downpour, or another folder"
+                f"checkpoint {newest.path} was written with {manifest.optimizer}, and a batch method goes on "
+                "from a journal; give warm_start to go on with Downpour, or another folder"
             )
 
     def _check_start(self) -> None:

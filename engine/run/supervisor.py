@@ -250,10 +250,7 @@ class Supervisor:
             self._work.record(record)
         else:
             self._has_journal = True
-            self._disk.start(partial(self._recorded, record))
-
-    def _recorded(self, record: AppendJournal) -> None:
-        self._work.record(record)
+            self._disk.start(partial(self._work.record, record))
 
     def _committed(self, commit: Commit) -> tuple[CoordinatorEvent, str | None]:
         try:

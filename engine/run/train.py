@@ -15,7 +15,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
-from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
+from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S, Timeouts
 from partita.engine.run.arrays import Array
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import Data, check_data, check_plan
@@ -24,7 +24,7 @@ from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
 from partita.engine.run.temporary import temporary_folder
-from partita.engine.run.training import CheckpointPolicy, Training
+from partita.engine.run.training import Training
 from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_choice, check_fields, check_seconds, check_whole
 from partita.partitioner.plan import Plan
@@ -37,7 +37,7 @@ class TrainArguments(Arguments):
     Args:
         plan: the plan of one replica.
         data: an array for each input and target, `[example, *shape]`; it is divided among the replicas.
-        driver: `Downpour(...)` or `Sandblaster(...)`.
+        driver: `Downpour(...)`, `AllReduce(...)`, `Sandblaster(...)`, or one of your own.
         epochs: passes of each replica over its share of the data, for Downpour. Each example comes once in an
             epoch; the last minibatch of an epoch has the remainder. A batch method decides itself when it is
             done.
@@ -158,24 +158,28 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             stack.enter_context(lock_folder(checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
         begun = _begun(trainings) if given.resume else 0
         first = 0 if given.resume else _first_checkpoint(job, caller, overwrite=given.overwrite)
-        policy = CheckpointPolicy(given.checkpoint_every_s, given.checkpoint_timeout_s, first)
         job.write(given.initial)
-        return _run(trainings[begun:], given, policy)
+        return _run(trainings[begun:], given, first_checkpoint=first)
 
 
-def _run(trainings: Sequence[Training], given: TrainArguments, policy: CheckpointPolicy) -> Run:
+def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoint: int) -> Run:
     """Runs one training after another; each begins with the parameters of the one before."""
     # Only a run that is shown imports the display: every host imports this package too.
     from partita.engine.run.display import Display
 
     run: Run | None = None
+    timeouts = Timeouts(
+        checkpoint_every_s=given.checkpoint_every_s,
+        save_s=given.checkpoint_timeout_s,
+        start_s=given.start_timeout_s,
+    )
     with Display(given.show) as display:
         for training in trainings:
             if run is not None:
                 training.trainer.job.begin_with(run.parameters)
             hosts = training.trainer.topology.n_hosts
             with ProcessLauncher(hosts=hosts, listen=given.listen, places=given.places) as launcher:
-                after = training.run(launcher, display, policy, start_timeout_s=given.start_timeout_s)
+                after = training.run(launcher, display, timeouts, first_checkpoint=first_checkpoint)
             run = after if run is None else after.following(run)
     assert run is not None
     return run

@@ -6,7 +6,7 @@ A trainer (`drivers/trainer.py`) brings what is a driver's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -42,22 +42,6 @@ from partita.layers.text import counted
 
 if TYPE_CHECKING:
     from partita.engine.run.display import Display
-
-
-@dataclass(frozen=True)
-class CheckpointPolicy:
-    """When checkpoints are written, and which are kept.
-
-    Args:
-        every_s: seconds from one checkpoint to the next.
-        timeout_s: seconds without progress after which one is given up.
-        first: number of the first checkpoint of a run that replaces an earlier one; 0 where nothing is
-            replaced.
-    """
-
-    every_s: float = 30.0
-    timeout_s: float = 120.0
-    first: int = 0
 
 
 class Training(Work):
@@ -141,32 +125,35 @@ class Training(Work):
     # The run.
 
     def run(
-        self, launcher: Launcher, display: Display, policy: CheckpointPolicy, *, start_timeout_s: float
+        self, launcher: Launcher, display: Display, timeouts: Timeouts, *, first_checkpoint: int = 0
     ) -> Run:
         """Runs to the end.
+
+        Args:
+            launcher: starts the hosts.
+            display: shows the progress.
+            timeouts: of the run.
+            first_checkpoint: number of the first checkpoint of a run that replaces an earlier one; 0 where
+                nothing is replaced.
 
         Raises:
             RunFailed, Interrupted, ValueError, OSError: see `train`.
         """
         try:
-            return self._run(launcher, display, policy, start_timeout_s)
+            self._display, self._first = display, first_checkpoint
+            return self._run(launcher, timeouts)
         finally:
             if self._journal is not None:
                 self._journal.close()
 
-    def _run(
-        self, launcher: Launcher, display: Display, policy: CheckpointPolicy, start_timeout_s: float
-    ) -> Run:
-        self._policy, self._display = policy, display
-        trainer = self.trainer
+    def _run(self, launcher: Launcher, timeouts: Timeouts) -> Run:
+        trainer, display = self.trainer, self._display
         trainer.settings = RunSettings(
             run=trainer.run_id,
             next_checkpoint=self.store.next_number(),
             versions=versions(),
             least=trainer.least,
-            timeouts=Timeouts(
-                checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
-            ),
+            timeouts=timeouts,
         )
         coordinator = trainer.coordinator(self.resumed)
         if self._journal is not None:
@@ -245,7 +232,7 @@ class Training(Work):
         self.store.commit(manifest)
         self._committed = commit.steps
         try:
-            self.store.prune(first=self._policy.first)
+            self.store.prune(first=self._first)
         except OSError as error:
             return (
                 f"checkpoint {commit.checkpoint} is kept, and an older one could not be removed ({error}); "

@@ -155,7 +155,7 @@ def with_checkpoints_of_downpour(folder: Path) -> None:
         ),
         (
             with_checkpoints_of_downpour,
-            r"was written by Downpour with SGD\(.*, and a batch method goes on from a j",
+            r"was written with SGD\(.*, and a batch method goes on from a journal; give warm_start",
         ),
     ],
 )
