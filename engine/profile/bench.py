@@ -177,9 +177,9 @@ def _typical_times(played: Sequence[Sequence[PartStep]]) -> StepTimes:
         return tuple(map(float, np.quantile(figures, QUANTILE, axis=0)))
 
     return StepTimes(
-        float(np.quantile([max(part.step_s for part in parts) for parts in played], QUANTILE)),
-        typical(lambda part: part.busy_s),
-        typical(lambda part: max(float(_seconds(part)[0]) - part.busy_s, 0.0)),
+        float(np.quantile([max(part.played.step_s for part in parts) for parts in played], QUANTILE)),
+        typical(lambda part: part.played.busy_s),
+        typical(lambda part: max(float(_seconds(part)[0]) - part.played.busy_s, 0.0)),
     )
 
 

@@ -9,8 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -20,31 +20,20 @@ from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.failure import report_of
+from partita.engine.protocol.messages import Played
 from partita.engine.protocol.names import part_name
 from partita.engine.run.phases import OnPhase, compiling, silent
-from partita.engine.run.step import HostError, Sent
+from partita.engine.run.step import HostError
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.session import SessionPart, SessionTask
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload
 
 
-@dataclass(frozen=True)
-class PartStep:
-    """Results of a part's step.
+class PartStep(NamedTuple):
+    """Results of a part's step. `collected`: requested arrays and the table of a trace, as one payload."""
 
-    Args:
-        loss, correct: sums over the real examples, of the losses that the part computes.
-        step_s, busy_s: seconds from begin to end, and of these in kernels.
-        sent: messages to other parts.
-        collected: the requested arrays, then the trace's table if one is recorded, as one payload.
-    """
-
-    loss: float
-    correct: int
-    step_s: float
-    busy_s: float
-    sent: Sent
+    played: Played
     collected: Payload | None
 
 
@@ -147,7 +136,8 @@ class InlineBackend(Backend):
             raise self._failure(error) from error
         took = time.perf_counter() - began
         collected = self._collected(collect, trace=trace) if collect or trace else None
-        return [PartStep(self._metrics.loss, self._metrics.correct, took, took, Sent(0, 0), collected)]
+        played = Played(step, self._metrics.loss, self._metrics.correct, took, took, 0, 0)
+        return [PartStep(played, collected)]
 
     def _trace(self, step: int, began: float) -> None:
         """Plays a step and records the seconds of each instruction."""

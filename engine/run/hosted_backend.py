@@ -32,7 +32,7 @@ from partita.engine.protocol.session_coordinator import (
 )
 from partita.engine.run.backends import Backend, PartStep
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
-from partita.engine.run.step import HostError, Sent
+from partita.engine.run.step import HostError
 from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
@@ -113,18 +113,8 @@ class HostedBackend(Backend, Work):
     ) -> list[PartStep]:
         orders = dict.fromkeys(self._names, m.Play(step, real, collect, trace))
         given = None if inputs is None else dict(zip(self._names, map(list, inputs), strict=True))
-        answers = self._ask(orders, m.Played, "playing a step", None if given is None else given.__getitem__)
-        return [
-            PartStep(
-                played.loss,
-                played.correct,
-                played.step_s,
-                played.busy_s,
-                Sent(played.sent_messages, played.sent_bytes),
-                payload,
-            )
-            for played, payload in answers
-        ]
+        payload_of = None if given is None else given.__getitem__
+        return [PartStep(*answer) for answer in self._ask(orders, m.Played, "playing a step", payload_of)]
 
     @override
     def clocks(self) -> list[Offset]:  # one part after another, so that none waits for another's answer

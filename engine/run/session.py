@@ -30,7 +30,7 @@ from partita.engine.run.collector import Collector
 from partita.engine.run.data import check_data, check_plan
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase, Phases, Show
-from partita.engine.run.step import Step
+from partita.engine.run.step import Sent, Step
 from partita.engine.run.tracing import Tracer
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
@@ -217,17 +217,18 @@ class Session(Arguments):
         inputs = None if batch is None else [[place.of(batch) for place in part] for part in self._feeds]
         if trace:
             self._tracer.compare()
-        played = self._backend.play(self._step, inputs, real, collect, trace=trace)
+        parts = self._backend.play(self._step, inputs, real, collect, trace=trace)
         self._step += 1
         has_loss = bool(self.plan.graph.losses)
         tables = self._tracer.tables() if trace else []
-        arrays, vectors = self._collector.join(collect, [part.collected for part in played], tables)
+        arrays, vectors = self._collector.join(collect, [part.collected for part in parts], tables)
+        played = [part.played for part in parts]
         return Step(
             sum(part.loss for part in played) / real if has_loss else float("nan"),
             sum(part.correct for part in played),
             max(part.step_s for part in played),
             tuple(part.busy_s for part in played),
-            tuple(part.sent for part in played),
+            tuple(Sent(part.sent_messages, part.sent_bytes) for part in played),
             arrays,
             vectors,
             self._tracer.trace(tables) if trace else None,
