@@ -189,7 +189,7 @@ class ReportsSavedBeforeItIs(Shard):
 class ForgetsWhatItLostInItsFile(Shard):
     def _persisted(self, event: Any, now: float) -> Any:
         return [
-            replace(e, message=msgspec.structs.replace(e.message, lost=0))
+            msgspec.structs.replace(e, message=msgspec.structs.replace(e.message, lost=0))
             if isinstance(e, Send) and isinstance(e.message, Saved)
             else e
             for e in super()._persisted(event, now)
@@ -375,7 +375,7 @@ class BeginsWithoutAskingTheShards(DownpourCoordinator):
 class BeginsOneStepTooFar(DownpourCoordinator):
     def receive(self, event: Any, now: float) -> Any:
         return [
-            replace(
+            msgspec.structs.replace(
                 e, message=msgspec.structs.replace(e.message, step=min(e.message.step + 1, e.message.stop))
             )
             if isinstance(e, Send) and isinstance(e.message, Begin) and e.message.step > 0
@@ -479,7 +479,7 @@ class _AsIfAllWereThere(Directories):
 class SendsAChangeAsIfItWereAll(DownpourCoordinator):
     def receive(self, event: Any, now: float) -> Any:
         return [
-            replace(e, message=Directory(e.message.peers, e.message.revision))
+            msgspec.structs.replace(e, message=Directory(e.message.peers, e.message.revision))
             if isinstance(e, Send) and isinstance(e.message, Directory)
             else e
             for e in super().receive(event, now)
