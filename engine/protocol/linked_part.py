@@ -27,10 +27,10 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.part import GivePlayer, LookForWaits, PartMachine, PlayerWaits
+from partita.engine.protocol.part import LookForWaits, PartMachine, PlayerWaits
+from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.program_reports import ReportSpacing
 
-REPORT_EVERY_S: Final = 0.2
-LATEST_REPORT_S: Final = 2.0
 RESEND_S: Final = 1.0
 OTHERS_FIRST_S: Final = 2.0
 """The time for a machine that sent a nonfinite array to report where that began."""
@@ -142,7 +142,8 @@ class LinkedPart(PartMachine):
         self._inside = False  # a step
         self._finished = False  # Finished was sent, and no shard replaced since
         self._player_ready = True
-        self._reports: Final = _Reports()
+        self._spacing: Final = ReportSpacing()
+        self._examples = 0  # since the last report
         self._fails: tuple[str, float] | None = None
         self._sent_at = float("-inf")
 
@@ -185,12 +186,12 @@ class LinkedPart(PartMachine):
             case message:
                 yield Refuse(event.sender, f"a {type(message).__name__}, which is not for a part in training")
 
-    def _begin(self, begin: Begin) -> Iterator[GivePlayer]:
+    def _begin(self, begin: Begin) -> Iterator[Deliver]:
         """Begins, or goes on, with more steps."""
         self.leases.take(begin.leases, begin.stop, is_last=begin.is_last)
         if self.step < 0:
             self.step = begin.step
-            yield from map(GivePlayer, self._early)
+            yield from map(Deliver, self._early)
             self._early.clear()
         elif self._running is not None and self._action is None and self.step < self.leases.stop:
             self.links.go_on()
@@ -201,10 +202,10 @@ class LinkedPart(PartMachine):
         while self.step < self.leases.stop:
             yield self.step
 
-    def _of_part(self, event: Received) -> Iterator[GivePlayer | Refuse]:
+    def _of_part(self, event: Received) -> Iterator[Deliver | Refuse]:
         """Gives the player a message, or keeps it until the first step is known."""
         if self.step >= 0:
-            yield GivePlayer(event)
+            yield Deliver(event)
         elif len(self._early) < self._most_early:
             self._early.append(event)
         else:
@@ -277,13 +278,13 @@ class LinkedPart(PartMachine):
         self._player_ready = over.may_begin
         yield from self.links.computed(self.step, now)
         self._step_ends()
-        self._reports.examples += over.examples
+        self._examples += over.examples
         passed_s = now - self._sent_at
         ends = self._is_dry or self.step == self.leases.stop
-        if ends or self._reports.is_due(self.step, passed_s):
+        if ends or self._spacing.is_due(self.step, passed_s):
             self._sent_at = now
             yield from self._report(over.loss, over.correct)
-            self._reports.space(passed_s)
+            self._spacing.space(passed_s)
 
     def _step_ends(self) -> None:
         assert self._inside and self._running is not None, f"no step {self.step} is under way"
@@ -291,7 +292,7 @@ class LinkedPart(PartMachine):
         self._action = next(self._running, None)
 
     def _report(self, loss: float, correct: int) -> Iterator[Any]:
-        examples, self._reports.examples = self._reports.examples, 0
+        examples, self._examples = self._examples, 0
         yield self._progress(examples, loss, correct)
         yield ClearMetrics()
 
@@ -344,23 +345,3 @@ class LinkedPart(PartMachine):
         assert self.step < 0 or not self._early, self._early
         assert len(self._early) <= self._most_early, len(self._early)
         assert not self._inside or isinstance(self._action, Compute), self._action
-
-
-class _Reports:
-    """When a part reports: about every `REPORT_EVERY_S`, at steps that are multiples of a power of two.
-
-    So all parts of a replica report at steps at which the others report, and their sums can be put together.
-    """
-
-    def __init__(self) -> None:
-        self.examples = 0  # since the last report
-        self._every = 1  # steps
-
-    def is_due(self, step: int, passed_s: float) -> bool:
-        return step % self._every == 0 or passed_s >= LATEST_REPORT_S
-
-    def space(self, passed_s: float) -> None:
-        if passed_s < REPORT_EVERY_S / 2:
-            self._every *= 2
-        elif passed_s > 2 * REPORT_EVERY_S and self._every > 1:
-            self._every //= 2

@@ -7,17 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from partita.engine.protocol.events import Received, Replaced, Send
+from partita.engine.protocol.events import Replaced, Send
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.stall_detector import StallDetector
-
-
-@dataclass(frozen=True, slots=True)
-class GivePlayer:
-    """Effect: give the player a message of another part of the replica."""
-
-    event: Received
 
 
 @dataclass(frozen=True, slots=True)

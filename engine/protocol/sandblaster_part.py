@@ -9,7 +9,8 @@ from partita.engine.protocol.events import Received, Refuse, Replaced, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.link import Started
 from partita.engine.protocol.messages import Assignment, ContributionAck, Credit, Heartbeat, Point, Tensor
-from partita.engine.protocol.part import GivePlayer, LookForWaits, PartMachine, PlayerWaits
+from partita.engine.protocol.part import LookForWaits, PartMachine, PlayerWaits
+from partita.engine.protocol.program_effects import Deliver
 from partita.engine.protocol.sandblaster_client import AssignmentDone, SandblasterClient
 
 
@@ -54,7 +55,7 @@ class SandblasterPart(PartMachine):
     def _received(self, event: Received, now: float) -> Iterator[Any]:
         match event.message:
             case Tensor() | Credit():
-                yield GivePlayer(event)
+                yield Deliver(event)
             case Assignment() | Point() | ContributionAck() as message if self._peers is None:
                 self._early[event.sender, type(message), getattr(message, "sequence", 0)] = event
             case Assignment() | Point() | ContributionAck():

@@ -31,7 +31,8 @@ from partita.engine.protocol.linked_part import (
 )
 from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.parameter_links import ClearGradient, ParameterLinks, SavePushRecord
-from partita.engine.protocol.part import GivePlayer, LookForWaits, PlayerWaits
+from partita.engine.protocol.part import LookForWaits, PlayerWaits
+from partita.engine.protocol.program_effects import Deliver
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.part_body import PartBody, PartTask
@@ -134,7 +135,7 @@ class DownpourBody(PartBody[GradientAccumulation]):
     @override
     def carry_out(self, effect: Any, now: float) -> Any:
         match effect:
-            case GivePlayer(event=event):
+            case Deliver(event=event):
                 self._player.receive(event)
             case RunStep(step=step, unit=unit, updates=updates):
                 self._step = step
@@ -172,7 +173,7 @@ class DownpourBody(PartBody[GradientAccumulation]):
         computations = self._computations
         finite = self._vectors.device.updates_were_finite()  # asked whatever else is wrong: it starts anew
         if not finite or not math.isfinite(computations.metrics.loss) or computations.not_finite:
-            return self._nonfinite()
+            return Nonfinite(*computations.watch.describe(step=self._step, replica=self._replica))
         self._played += 1
         self._reported_ready = self._player.may_begin()
         return StepPlayed(
@@ -181,11 +182,6 @@ class DownpourBody(PartBody[GradientAccumulation]):
             computations.metrics.correct,
             self._reported_ready,
         )
-
-    def _nonfinite(self) -> Nonfinite:
-        """Describes the array of this step that is not finite, before anything of it is pushed."""
-        reason, received = self._computations.watch.describe(step=self._step, replica=self._replica)
-        return Nonfinite(reason, received)
 
     @override
     def close(self) -> None:

@@ -20,7 +20,8 @@ from typing_extensions import override
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Refuse, Send
 from partita.engine.protocol.host import RoleMachine
-from partita.engine.protocol.part import GivePlayer, LookForWaits, PlayerWaits
+from partita.engine.protocol.part import LookForWaits, PlayerWaits
+from partita.engine.protocol.program_effects import Deliver
 from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterClient
 from partita.engine.protocol.sandblaster_part import SandblasterPart
 from partita.engine.runtime.assignments import AssignmentRunner, MultiPartRunner, SinglePartRunner
@@ -114,7 +115,7 @@ class SandblasterBody(PartBody[GradientSum]):
         match effect:
             case RunAssignment():
                 self._runner.begin(effect)
-            case GivePlayer(event=event):
+            case Deliver(event=event):
                 self._runner.receive(event)
             case _:
                 super().carry_out(effect, now)

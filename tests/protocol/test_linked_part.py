@@ -40,7 +40,8 @@ from partita.engine.protocol.messages import (
     WaitReport,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.part import GivePlayer, LookForWaits, PlayerWaits
+from partita.engine.protocol.part import LookForWaits, PlayerWaits
+from partita.engine.protocol.program_effects import Deliver
 from tests.protocol.machines import feed, receive
 
 OTHER = "part 0.1"
@@ -105,10 +106,10 @@ def test_messages_of_other_parts_wait_for_the_first_step_and_are_bounded() -> No
     part.feed(PeersChanged(1, PEERS))
     part.parameters(0)
     effects = part.receive(COORDINATOR, order(0, 4))
-    given = [effect.event.message for effect in effects if isinstance(effect, GivePlayer)]
+    given = [effect.event.message for effect in effects if isinstance(effect, Deliver)]
     assert given == [tensor, Credit(0)]
     assert isinstance(effects[-1], RunStep)
-    assert part.receive(OTHER, tensor) == [GivePlayer(Received(OTHER, 0, tensor))]
+    assert part.receive(OTHER, tensor) == [Deliver(Received(OTHER, 0, tensor))]
 
 
 def test_a_step_installs_fetches_computes_and_pushes() -> None:
@@ -126,7 +127,7 @@ def test_a_step_installs_fetches_computes_and_pushes() -> None:
 def test_the_next_step_waits_for_the_player() -> None:
     part = Part().begun()
     assert not [e for e in part.feed(StepPlayed(may_begin=False)) if isinstance(e, RunStep)]
-    assert part.receive(OTHER, Credit(0)) == [GivePlayer(Received(OTHER, 0, Credit(0)))]
+    assert part.receive(OTHER, Credit(0)) == [Deliver(Received(OTHER, 0, Credit(0)))]
     assert part.feed(Tick(), 0.1) == [LookForWaits()]
     assert RunStep(1, 11, 1) in part.feed(PlayerReady())
 
