@@ -20,6 +20,7 @@ from partita.engine.run.arrays import Array
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import Data, check_data, check_plan
 from partita.engine.run.interrupt import ends_on_sigterm
+from partita.engine.run.metrics import OnRecord
 from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
@@ -140,8 +141,11 @@ def train(arguments: TrainArguments) -> Run:
     return train_as(CALL, arguments)
 
 
-def train_as(caller: Caller, arguments: TrainArguments) -> Run:
-    """Trains as `train` does, with messages that say what to write next in the caller's words."""
+def train_as(caller: Caller, arguments: TrainArguments, *, on_record: OnRecord | None = None) -> Run:
+    """Trains as `train` does, with messages that say what to write next in the caller's words.
+
+    `on_record` receives each record of the run's metrics, in this thread.
+    """
     given, plan = arguments, arguments.plan
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
@@ -150,7 +154,10 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         folder = stack.enter_context(temporary_folder(caller.what))
         checkpoints, keep = Path(given.checkpoints or folder / "checkpoints"), given.checkpoints is not None
         job = Job(plan, given.seed, arrays, folder, checkpoints, keep, given.instruction_timeout_s)
-        trainings = [Training(one, caller) for one in given.driver.trainers(job, given.epochs or 0)]
+        trainings = [
+            Training(one, caller, on_record=on_record)
+            for one in given.driver.trainers(job, given.epochs or 0)
+        ]
         for training in trainings:
             training.trainer.check()
         job.check_writable()

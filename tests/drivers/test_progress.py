@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import random
 from collections.abc import Iterator
 
@@ -11,10 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine import LBFGS, AllReduce, Downpour, Sandblaster
+from partita.engine.drivers import Driver
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.run.caller import CALL
 from partita.engine.run.display import Display
 from partita.engine.run.metrics import Metrics, Record
+from partita.engine.run.train import TrainArguments, train_as
+from partita.partitioner import Cluster, partition
+from tests.drivers.conftest import WatchedThreads
+from tests.faults import toy
 
 
 def report(
@@ -120,6 +128,29 @@ def test_records_are_one_stream_of_all_replicas_and_of_a_method() -> None:
     last = records[-1]
     assert (last.replica, last.step, last.examples, last.note) == (None, 3, 0, "steep")
     assert last.metrics["gradient_norm"] == 2e-3 and len(records) == 3
+
+
+@pytest.mark.parametrize(
+    "driver", [Downpour(replicas=2), AllReduce(replicas=2), Sandblaster(LBFGS(max_iterations=3), replicas=2)]
+)
+def test_a_run_under_any_driver_has_the_records_of_all_its_examples(
+    on_threads: list[WatchedThreads], driver: Driver
+) -> None:
+    records: list[Record] = []
+    plan = partition(toy.network(), Cluster.local(2), batch=8)
+    epochs = None if driver.ends else 2
+    arguments = TrainArguments(plan, toy.data(100), driver=driver, epochs=epochs, show="nothing")
+    run = train_as(CALL, arguments, on_record=records.append)
+    assert [one.seconds for one in records] == sorted(one.seconds for one in records)
+    assert all(math.isfinite(one.metrics["loss"]) for one in records)
+    if driver.ends:
+        assert [(one.replica, one.step) for one in records] == [(None, 1), (None, 2), (None, 3)]
+        losses = [one.loss for one in run.history]
+        assert [one.metrics["loss"] for one in records] == losses
+    else:
+        assert sum(one.examples for one in records) == 200
+        last = {one.replica: one.step for one in records}
+        assert last == dict(enumerate(run.steps))
 
 
 def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
