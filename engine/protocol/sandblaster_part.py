@@ -32,39 +32,35 @@ class SandblasterPart(PartMachine):
 
     def receive(self, event: Any, now: float) -> list[Any]:
         """Returns the effects of an event, in order."""
-        return list(self._receive(event, now))
-
-    def _receive(self, event: Any, now: float) -> Iterator[Any]:
         match event:
             case AssignmentDone():
-                yield from self.client.receive(event, now)
+                return list(self.client.receive(event, now))
             case Received():
-                yield from self._received(event, now)
+                return self._received(event, now)
             case PeersChanged():
-                yield from self._peers_changed(event, now)
-            case Tick() if self._peers is not None:
-                yield from self.client.receive(event, now)
-                shards = self.client.waits_for
-                if shards:
-                    yield from self._report_waits(None, [(shard, "an answer") for shard in shards], now)
-                else:
-                    yield LookForWaits()
+                return list(self._peers_changed(event, now))
             case PlayerWaits(step=step, missing=missing):
-                yield from self._report_waits(step, missing, now)
+                return list(self._report_waits(step, missing, now))
+            case Tick() if self._peers is not None:
+                effects: list[Any] = list(self.client.receive(event, now))
+                shards = [(shard, "an answer") for shard in self.client.waits_for]
+                return [*effects, *(self._report_waits(None, shards, now) if shards else [LookForWaits()])]
+        return []
 
-    def _received(self, event: Received, now: float) -> Iterator[Any]:
+    def _received(self, event: Received, now: float) -> list[Any]:
         match event.message:
             case Tensor() | Credit():
-                yield Deliver(event)
+                return [Deliver(event)]
             case Assignment() | Point() | ContributionAck() as message if self._peers is None:
                 self._early[event.sender, type(message), getattr(message, "sequence", 0)] = event
             case Assignment() | Point() | ContributionAck():
-                yield from self.client.receive(event, now)
+                return list(self.client.receive(event, now))
             case Heartbeat():
-                return
+                pass
             case message:
                 kind = type(message).__name__
-                yield Refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")
+                return [Refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")]
+        return []
 
     def _start(self, now: float) -> Iterator[Any]:
         yield from self.client.receive(Started(), now)
