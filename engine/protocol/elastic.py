@@ -91,15 +91,17 @@ class ElasticLifecycle(HostLifecycle):
             del self._away[replica.index]
         for part in parts:
             part.deaths = self._timeouts.deaths - 1
-        text = f"{replicas_text(r.index for r in replicas)} is started again, to join the run"
+        verb = "is" if len(replicas) == 1 else "are"
+        text = f"{replicas_text(r.index for r in replicas)} {verb} started again, to join the run"
         return [Warn(text), self._relaunch(parts, "the next wave", now)]
 
     def _starting_text(self) -> str:
         """Returns whom the run does not wait for, of the replicas that are starting."""
-        starting = {host.replica for host in self._registry.starting.values()} - {None}
+        starting = {h.replica for h in self._registry.starting.values() if h.replica is not None}
         if not starting:
             return ""
-        return f"; {replicas_text(sorted(r for r in starting if r is not None))} joins when it is ready"
+        joins = "joins when it is ready" if len(starting) == 1 else "join when they are ready"
+        return f"; {replicas_text(sorted(starting))} {joins}"
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""

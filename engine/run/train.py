@@ -39,9 +39,8 @@ class TrainArguments(Arguments):
         plan: the plan of one replica.
         data: an array for each input and target, `[example, *shape]`; it is divided among the replicas.
         driver: `Downpour(...)`, `AllReduce(...)`, `Sandblaster(...)`, or one of your own.
-        epochs: passes of each replica over its share of the data, for Downpour. Each example comes once in an
-            epoch; the last minibatch of an epoch has the remainder. A batch method decides itself when it is
-            done.
+        epochs: passes over the data, which the replicas share. Each example comes once in an epoch; the last
+            minibatch of an epoch has the remainder. A batch method decides itself when it is done.
         seed: seed of the initial parameters and of the order of the examples.
         checkpoints: folder for checkpoints. If not given, checkpoints are kept while the run lasts, for its
             own restarts.
