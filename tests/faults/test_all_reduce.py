@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
 
-from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, evaluate, train
+from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, Tree, evaluate, train
 from partita.engine.parameters.vector import Vector
 from partita.engine.run.metrics import TrainingProgress
 from partita.partitioner import Cluster, partition
@@ -89,6 +92,46 @@ def test_any_part_may_be_killed_again_and_again(witness: Witness, name: str) -> 
         )
     assert_same(train_toy(machines=2), machines=2)
     assert sum("is started again" in text for text in witness.texts) == 3
+
+
+@contextmanager
+def storm(seed: int) -> Iterator[list[str]]:
+    """Kills and stops hosts of this process at random; what it has done."""
+    draw, over, done = random.Random(seed), threading.Event(), list[str]()
+
+    def act() -> None:
+        while not over.wait(draw.uniform(0.3, 1.5)):
+            hosts = hosts_of(os.getpid())
+            for name in draw.sample(sorted(hosts), min(len(hosts), draw.choice([1, 1, 1, 2, 3]))):
+                how, seconds = draw.choice(["kill", "kill", "suspend"]), draw.uniform(0.1, 1.5)
+                with suppress(psutil.Error):
+                    getattr(hosts[name], how)()
+                    done.append(f"{how} {name}")
+                if how == "suspend":
+                    over.wait(seconds)
+                    with suppress(psutil.Error):
+                        hosts[name].resume()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_kills_and_stops_cost_time_and_no_bit(witness: Witness, seed: int) -> None:
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")
+    driver = AllReduce(replicas=3, by=Tree(), optimizer=Adam(0.01))
+    expected = train(plan, toy.data(), driver=driver, epochs=EPOCHS)
+    with storm(seed) as done:
+        run = train(plan, toy.data(), driver=driver, epochs=EPOCHS)
+    assert len(done) > 3, "nothing happened"
+    for name, numbers in expected.parameters.items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), (name, done)
 
 
 @pytest.mark.slow
