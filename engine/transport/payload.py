@@ -114,7 +114,7 @@ class Payload:
             if found.is_aligned:
                 yield np.asarray(found)
                 continue
-            block = block if block.size else np.empty(_BLOCK_BYTES // kind.itemsize, kind)
+            block = block if block.size else np.empty(min(_BLOCK_BYTES, self.n_bytes) // kind.itemsize, kind)
             for start in range(0, piece.nbytes, _BLOCK_BYTES):
                 source = np.frombuffer(piece[start : start + _BLOCK_BYTES], np.uint8)
                 copied = block[: source.size // kind.itemsize]
