@@ -33,7 +33,7 @@ from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
 from partita.engine.protocol.names import Topology, machine_of
 from partita.engine.protocol.program_reports import LATEST_REPORT_S
 from partita.engine.protocol.view_change import ViewChange
-from partita.engine.protocol.views import JoinedBatches, Outline
+from partita.engine.protocol.views import JoinedBatches, Outline, Positions
 
 Schedule: TypeAlias = Callable[[Outline], Plan]
 """The type of a driver's method `coordinator`."""
@@ -89,13 +89,11 @@ class ProgramCoordinator(Coordinator):
         steps = self._batches.steps(0, until, topology.replicas)
         super().__init__(topology, settings, done=(min(done, steps),) * topology.replicas, steps=steps)
         self._machines: Final = topology.machines
-        # By step: the position before it, and the replicas from there on; the first one is that of the start.
-        self._known: dict[int, tuple[int, int]] = {}
-        self._start_position = self._batches.position(0, min(done, steps), topology.replicas)
+        self._position = self._batches.position(0, min(done, steps), topology.replicas)
+        self._positions: Final = Positions(self._batches, self._position)
         self._plan: Plan = schedule(outline)
         self._action: CoordinatorAction | None = None
         self._until = 0  # the position at which the work that was yielded ends
-        self._position = self._start_position
         self._view: m.View | None = None
         self._views: tuple[m.View, ...] = ()  # the same, with the places of each machine
         self._last_step = 0  # after which the work of the view is done
@@ -120,11 +118,8 @@ class ProgramCoordinator(Coordinator):
 
     def _steps_after(self, step: int) -> tuple[int, ...]:
         """Returns the steps of each replica after one of the view, as if all had always taken part."""
-        assert self._view is not None
-        position, n = self._known[self._view.step]
-        position = self._batches.position(position, step - self._view.step, n)
         replicas = len(self._registry.replicas)
-        return (self._batches.steps(0, position, replicas),) * replicas
+        return (self._batches.steps(0, self._positions.of(step), replicas),) * replicas
 
     @override
     def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
@@ -204,8 +199,7 @@ class ProgramCoordinator(Coordinator):
         agreed = change.agree()
         if agreed is None:
             return self._restart_all("no replica has a whole state any more", now)
-        position = self._position_of(agreed.step, len(change.members))
-        self._position = position
+        self._position = position = self._positions.settle(agreed.step, len(change.members))
         self._view = m.View(
             number=change.number,
             members=change.members,
@@ -229,18 +223,6 @@ class ProgramCoordinator(Coordinator):
             self._registry.replicas[replica].progress_at = now
         self._unjoined = {part.name: part for part in parts}
         return self._send_view(now)
-
-    def _position_of(self, step: int, replicas: int) -> int:
-        """Returns the position of a step that a view goes on from, and notes its replicas from there on."""
-        before = [known for known in self._known if known <= step]
-        if not before:  # the first view, or one that goes on from the checkpoint of the start
-            self._known = {step: (self._start_position, replicas)}
-            return self._start_position
-        last = max(before)
-        position, n = self._known[last]
-        position = self._batches.position(position, step - last, n)
-        self._known = {known: self._known[known] for known in before} | {step: (position, replicas)}
-        return position
 
     def _places(self, members: tuple[int, ...], machine: int) -> tuple[int, ...]:
         """Returns a number for each member's part of a machine, equal where these share memory."""
@@ -458,6 +440,5 @@ class ProgramCoordinator(Coordinator):
         """Checks the invariants. Raises AssertionError."""
         super().validate()
         if self._view is not None:
-            assert self._known[self._view.step][1] == len(self._view.members), self._view
             assert self._view.number <= self._numbers
         assert self._change is None or self._change.number == self._numbers

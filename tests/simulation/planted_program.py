@@ -28,6 +28,7 @@ from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_exchanges import Exchanges
 from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.view_change import Agreement, ViewChange
+from partita.engine.protocol.views import Positions
 from partita.engine.testing import Fault
 
 RING = AllReduce(replicas=3)
@@ -87,14 +88,14 @@ def two_views_of_a_number(method: Any, coordinator: Any, change: Any, now: float
     return method(coordinator, replace(change, number=1, _answers=change._answers), now)
 
 
-def from_the_start(method: Any, coordinator: Any, step: int, replicas: int) -> int:
-    method(coordinator, step, replicas)
+def from_the_start(method: Any, positions: Any, step: int, replicas: int) -> int:
+    method(positions, step, replicas)
     return 0
 
 
-def one_step_ahead(method: Any, coordinator: Any, step: int, replicas: int) -> int:
-    position = int(method(coordinator, step, replicas))
-    return coordinator._batches.after(position, replicas) if step else position
+def one_step_ahead(method: Any, positions: Any, step: int, replicas: int) -> int:
+    position = int(method(positions, step, replicas))
+    return positions._batches.after(position, replicas) if step else position
 
 
 def added_again(
@@ -221,8 +222,8 @@ FAULTS = [
         ),
     ),
     Planted("a replica is seated twice", "V2", (Fault(ProgramCoordinator, "receive", seated_twice),)),
-    Planted("examples are done twice", "W1", (Fault(ProgramCoordinator, "_position_of", from_the_start),)),
-    Planted("examples are never done", "W1", (Fault(ProgramCoordinator, "_position_of", one_step_ahead),)),
+    Planted("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
+    Planted("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
     Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
     Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
     Planted(
