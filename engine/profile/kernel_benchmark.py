@@ -20,12 +20,13 @@ from partita.engine.numerics import master, stored
 from partita.engine.parameters.initialise import initial_vector
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.host import PassOn, RoleMachine
 from partita.engine.protocol.messages import Heartbeat, Play, Played
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
-from partita.engine.runtime.task import HostContext, Role
+from partita.engine.runtime.task import Body, HostContext
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Graph
@@ -157,25 +158,25 @@ class KernelBenchmarkTask:
     title: ClassVar = "a kernel benchmark"
     rank: ClassVar = (0, 1)  # parts that are timed side by side need no cores of their own: none communicates
 
-    def role(self, link: HostContext) -> Role:
+    def role(self, link: HostContext) -> tuple[RoleMachine, Body]:
         """See the protocol `HostTask`."""
-        return _KernelBenchmarkRole(self, link)
+        return PassOn(), _KernelBenchmarkBody(self, link)
 
 
-class _KernelBenchmarkRole(Role):
+class _KernelBenchmarkBody(Body):
     def __init__(self, task: KernelBenchmarkTask, link: HostContext) -> None:
         self._task, self._link = task, link
         self._benchmark: KernelBenchmark | None = None
 
-    def receive(self, event: Received, now: float) -> None:
+    def carry_out(self, effect: Received, now: float) -> None:
         """Prepares or plays a part."""
-        match event.message:
-            case Play(step=step) if event.sender == COORDINATOR:
+        match effect.message:
+            case Play(step=step) if effect.sender == COORDINATOR:
                 self._play(step)
             case Heartbeat():
                 return
             case other:
-                raise ValueError(f"'{event.sender}' sent a {type(other).__name__} to a kernel benchmark")
+                raise ValueError(f"'{effect.sender}' sent a {type(other).__name__} to a kernel benchmark")
 
     def _play(self, step: int) -> None:
         part, plays = divmod(step, 2)

@@ -7,17 +7,19 @@ the cost of messages: the communication thread, and the threads of the sockets, 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from typing_extensions import override
 
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.host import PassOn, RoleMachine
 from partita.engine.protocol.messages import Heartbeat, Load, Loaded, Message, Played
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.session import SessionRole, SessionTask
-from partita.engine.runtime.task import HostContext, Role
+from partita.engine.runtime.session import SessionBody, SessionTask
+from partita.engine.runtime.task import Body, HostContext
 from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
 
@@ -50,17 +52,17 @@ class StepTimingTask:
         """Returns the session's task for a plan."""
         return SessionTask(self.plans[number], self.machine, train=False)
 
-    def role(self, link: HostContext) -> Role:
+    def role(self, link: HostContext) -> tuple[RoleMachine, Body]:
         """See the protocol `HostTask`."""
-        return _StepTimingRole(self, link)
+        return PassOn(), _StepTimingBody(self, link)
 
 
-class _StepTimingRole(Role):
+class _StepTimingBody(Body):
     """Adds to each answer the processor time of the process since the answer before."""
 
     def __init__(self, task: StepTimingTask, link: HostContext) -> None:
         self._task, self._link = task, link
-        self._role: SessionRole | None = None
+        self._body: SessionBody | None = None
         self._number = -1
         self._spent_s = 0.0
         self._swept = np.zeros(_SWEPT_BYTES // 4 if task.cold else 0, np.float32)
@@ -68,13 +70,14 @@ class _StepTimingRole(Role):
     def _sweep(self) -> None:
         np.negative(self._swept, out=self._swept)
 
-    def receive(self, event: Received, now: float) -> None:
-        """Begins the next plan, or passes the event to the part."""
-        match event.message:
-            case Load() if event.sender == COORDINATOR:
+    @override
+    def carry_out(self, effect: Received, now: float) -> None:
+        """Begins the next plan, or passes the message to the part."""
+        match effect.message:
+            case Load() if effect.sender == COORDINATOR:
                 self.close()
                 self._number += 1
-                self._role = SessionRole(
+                self._body = SessionBody(
                     self._task.session(self._number),
                     replace(self._link, send=self._send),
                     after_each=self._sweep if self._task.cold else None,
@@ -82,13 +85,12 @@ class _StepTimingRole(Role):
                 self._link.send(COORDINATOR, Loaded(), None)
             case Heartbeat():
                 return
-            case _ if self._role is not None:
-                self._role.receive(event, now)
+            case _ if self._body is not None:
+                self._body.carry_out(effect, now)
 
     @override
-    def poll(self, now: float) -> None:
-        if self._role is not None:
-            self._role.poll(now)
+    def poll(self, now: float) -> Iterable[Any]:
+        return () if self._body is None else self._body.poll(now)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         if isinstance(message, Played):
@@ -99,6 +101,6 @@ class _StepTimingRole(Role):
 
     def close(self) -> None:
         """Ends the part that is being played."""
-        if self._role is not None:
-            self._role.close()
-            self._role = None
+        if self._body is not None:
+            self._body.close()
+            self._body = None

@@ -65,6 +65,14 @@ class RoleMachine(ABC):
         """Checks the invariants. Raises AssertionError."""
 
 
+class PassOn(RoleMachine):
+    """A role with nothing to decide: each message is an order, and an effect for its body."""
+
+    def receive(self, event: Any, now: float) -> Sequence[Received]:
+        """Returns a message as its own effect, and nothing for any other event."""
+        return (event,) if isinstance(event, Received) else ()
+
+
 # Events and effects of a host.
 
 

@@ -33,7 +33,7 @@ from partita.engine.protocol.host import (
 )
 from partita.engine.protocol.messages import Failed, Message, Peer
 from partita.engine.runtime.compile_events import reports_compiling
-from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, split, unpack_task
+from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
@@ -191,7 +191,7 @@ class Host:
         if self._prepare is not None:
             self._prepare(task)
         try:
-            machine, self._body = split(task.role(self._context))
+            machine, self._body = task.role(self._context)
         except NodeCompileError as error:
             raise CannotGoOn(str(error)) from error
         return RoleBuilt(machine)

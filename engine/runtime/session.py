@@ -6,25 +6,27 @@ For predictions, evaluations, tests and measurements. There are no shards; param
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import storage
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.host import PassOn, RoleMachine
 from partita.engine.protocol.messages import Credit, Heartbeat, Load, Loaded, Ping, Play, Played, Pong, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
 from partita.engine.runtime.player import PlayedStep, Player
-from partita.engine.runtime.task import HostContext, Role
+from partita.engine.runtime.task import Body, HostContext
 from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.counters import Count
@@ -52,9 +54,9 @@ class SessionTask:
     optimizer: Optimizer | None = None
     overlap: int = 1
 
-    def role(self, host: HostContext) -> SessionRole:
+    def role(self, host: HostContext) -> tuple[RoleMachine, Body]:
         """See the protocol `HostTask`."""
-        return SessionRole(self, host)
+        return PassOn(), SessionBody(self, host)
 
     @property
     def threads(self) -> int:
@@ -159,7 +161,7 @@ class SessionPart:
         return np.zeros((*sizes.shape(buffer, rows.hull)[:-1], sizes.batch), storage(sizes.row(buffer)[1]))
 
 
-class SessionRole(Role):
+class SessionBody(Body):
     """Plays one step for each `Play`."""
 
     def __init__(
@@ -190,34 +192,37 @@ class SessionRole(Role):
         self._began = 0.0
         self._sent = Count()
 
-    def receive(self, event: Received, now: float) -> None:
+    @override
+    def carry_out(self, effect: Received, now: float) -> None:
         """Gives tensors and credit to the player, and queues orders."""
-        match event.message:
+        match effect.message:
             case Tensor() | Credit():
-                self._player.receive(event)
-            case Play() as play if event.sender == COORDINATOR:
-                assert event.payload is None or isinstance(event.payload, Payload)
-                self._orders.append((play, event.payload))
-            case Load() if event.sender == COORDINATOR and isinstance(event.payload, Payload):
-                event.payload.copy_into(self._part.parameters)
-                event.payload.release()
+                self._player.receive(effect)
+            case Play() as play if effect.sender == COORDINATOR:
+                assert effect.payload is None or isinstance(effect.payload, Payload)
+                self._orders.append((play, effect.payload))
+            case Load() if effect.sender == COORDINATOR and isinstance(effect.payload, Payload):
+                effect.payload.copy_into(self._part.parameters)
+                effect.payload.release()
                 self._part.changed()
                 self._host.send(COORDINATOR, Loaded(), None)
-            case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
+            case Ping(sent_s=sent_s) if effect.sender == COORDINATOR:
                 received_s = time.perf_counter()
                 self._host.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
             case Heartbeat():
                 return
             case _:
-                kind = type(event.message).__name__
-                self._host.refuse(event.sender, f"a {kind}, which is not for a part in a session")
+                kind = type(effect.message).__name__
+                self._host.refuse(effect.sender, f"a {kind}, which is not for a part in a session")
 
-    def poll(self, now: float) -> None:
+    @override
+    def poll(self, now: float) -> Iterable[Any]:
         """Answers a step that is over, and begins the next one."""
         for over in self._player.poll():
             self._answer(over)
         if self._playing is None and self._orders and self._player.may_begin():
             self._begin(*self._orders.pop(0))
+        return ()
 
     def _begin(self, play: Play, payload: Payload | None) -> None:
         if payload is not None:  # without one, the last batch is played again

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Protocol
@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import cloudpickle
 
 from partita.engine.kernels.nodes.source import carry_source
-from partita.engine.protocol.events import Received, Send, Tick
-from partita.engine.protocol.host import PeersChanged, RoleMachine
+from partita.engine.protocol.events import Received, Send
+from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.transport.counters import Counters
@@ -91,70 +91,6 @@ class Body(ABC):
         """Ends every thread of the role."""
 
 
-class Role(ABC):
-    """A role in one piece, whose decisions no simulator runs. Called on the host's own thread."""
-
-    version: int = 0
-    """The version of the parameters that the role starts from, reported in `Ready`."""
-
-    @abstractmethod
-    def receive(self, event: Received, now: float) -> None:
-        """Handles a message that is not the host's own business."""
-
-    def poll(self, now: float) -> None:  # noqa: B027 - nothing, unless a role says so
-        """Handles results of other threads."""
-
-    def tick(self, now: float) -> None:  # noqa: B027
-        """Handles the passing of time; called about ten times a second."""
-
-    def peers_changed(self, revision: int, peers: Mapping[str, int], now: float) -> None:  # noqa: B027
-        """Handles a new directory: every host that may be reached, by name, and its incarnation."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends every thread of the role."""
-
-
-class _WholeMachine(RoleMachine):
-    """Passes every event to a `Role` as an effect."""
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-
-    def receive(self, event: Any, now: float) -> tuple[Any, ...]:
-        return (event,)
-
-
-class _WholeBody(Body):
-    """Gives a `Role` its events."""
-
-    def __init__(self, role: Role) -> None:
-        self._role = role
-
-    def carry_out(self, effect: Any, now: float) -> None:
-        match effect:
-            case Received():
-                self._role.receive(effect, now)
-            case Tick():
-                self._role.tick(now)
-            case PeersChanged(revision=revision, peers=peers):
-                self._role.peers_changed(revision, peers, now)
-            case _:
-                raise AssertionError(effect)
-
-    def poll(self, now: float) -> tuple[Any, ...]:
-        self._role.poll(now)
-        return ()
-
-    def close(self) -> None:
-        self._role.close()
-
-
-def split(role: Role | tuple[RoleMachine, Body]) -> tuple[RoleMachine, Body]:
-    """Returns the machine and the body of what a task has built."""
-    return (_WholeMachine(role.version), _WholeBody(role)) if isinstance(role, Role) else role
-
-
 class HostTask(Protocol):
     """The description of a role, which can be pickled."""
 
@@ -166,7 +102,7 @@ class HostTask(Protocol):
     def rank(self) -> tuple[int, int]:
         """The index and the number of the roles that compute at the same time, each with as many threads."""
 
-    def role(self, host: HostContext) -> Role | tuple[RoleMachine, Body]:
+    def role(self, host: HostContext) -> tuple[RoleMachine, Body]:
         """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
 
 

@@ -17,10 +17,10 @@ from partita.engine.launch import ThreadLauncher
 from partita.engine.launch import launcher as launcher_module
 from partita.engine.launch.launcher import StillRunning
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.host import HostTimers
+from partita.engine.protocol.host import HostTimers, PassOn, RoleMachine
 from partita.engine.protocol.messages import Failed, Heartbeat, Hello, Ready, SetUp, Stop
 from partita.engine.runtime.host import Host
-from partita.engine.runtime.task import HostContext, Role, pack_task
+from partita.engine.runtime.task import Body, HostContext, pack_task
 from partita.engine.transport import MailboxClosed
 
 DEADLINE_S = 30.0
@@ -50,15 +50,15 @@ class Raising:
     threads: int = 1
     rank: tuple[int, int] = (0, 1)
 
-    def role(self, link: HostContext) -> Role:
-        return RaisingRole(self.error)
+    def role(self, link: HostContext) -> tuple[RoleMachine, Body]:
+        return PassOn(), RaisingBody(self.error)
 
 
-class RaisingRole(Role):
+class RaisingBody(Body):
     def __init__(self, error: str) -> None:
         self.error = error
 
-    def receive(self, event: Received, now: float) -> None:
+    def carry_out(self, effect: Received, now: float) -> None:
         raise ERRORS[self.error]()
 
     def close(self) -> None:
@@ -108,9 +108,9 @@ HOLD = threading.Event()
 class Stuck(Raising):
     """A task whose role does not come back."""
 
-    def role(self, link: HostContext) -> Role:
+    def role(self, link: HostContext) -> tuple[RoleMachine, Body]:
         HOLD.wait(DEADLINE_S)
-        return RaisingRole("SystemExit")
+        return PassOn(), RaisingBody("SystemExit")
 
 
 def test_a_thread_that_does_not_end_is_named_with_its_place() -> None:
