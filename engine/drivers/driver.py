@@ -111,4 +111,10 @@ class Driver(Arguments):
         Raises:
             ValueError: the settings do not fit the job.
         """
+        name, kind = type(self).__name__, type(self)
+        for field in ("replicas", "optimizer"):
+            if not hasattr(self, field):
+                raise ValueError(f"the driver {name} has no '{field}'; give its dataclass that field")
+        if kind.replica is Driver.replica:
+            raise ValueError(f"the driver {name} has no program; define its generator replica(self, me)")
         return (ProgramTrainer(job, self, epochs=epochs, optimizer=self.optimizer),)

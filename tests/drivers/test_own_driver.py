@@ -111,11 +111,20 @@ def test_an_error_in_a_drivers_program_is_shown_with_its_lines(on_threads: list[
     assert "test_own_driver.py" in "".join(failure.value.__notes__)
 
 
-def test_a_driver_without_a_program_says_what_it_lacks(on_threads: list[WatchedThreads]) -> None:
-    @dataclass(frozen=True)
-    class Nothing(Driver):
-        replicas: int = 1
-        optimizer: Optimizer = field(default=SGD(0.05))
+def test_what_a_driver_of_ones_own_lacks_is_one_sentence() -> None:
+    class Empty(Driver):
+        replicas = 1
 
-    with pytest.raises(RunFailed, match="Nothing has no program for replicas"):
-        train(plan_of(1), toy.data(), driver=Nothing(), epochs=1, show="nothing")
+    class Alone(Driver):
+        optimizer: Optimizer = SGD(0.05)
+
+    class Idle(Empty, Alone):
+        pass
+
+    for kind, lacks in (
+        (Empty, "has no 'optimizer'"),
+        (Alone, "has no 'replicas'"),
+        (Idle, "has no program"),
+    ):
+        with pytest.raises(ValueError, match=f"the driver {kind.__name__} {lacks}; "):
+            train(plan_of(1), toy.data(), driver=kind(), epochs=1, show="nothing")
