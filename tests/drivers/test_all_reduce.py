@@ -27,7 +27,8 @@ from partita.engine import (
 from partita.engine.protocol.exchange import Group, Member, Numbers, bytes_sent
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.buffers import layout_of
-from partita.partitioner import Cluster, Plan, partition
+from partita.layers import Activation, Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Plan, Whole, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
 from tests.faults.helpers import Command
@@ -106,6 +107,22 @@ def test_a_run_learns_is_saved_and_predicts(tmp_path: Path) -> None:
     assert [entry.examples for entry in run.history if hasattr(entry, "examples")][-1] == 15 * 256
     again = Run.load(run.save(tmp_path / "toy.safetensors"), plan_of(1))
     np.testing.assert_allclose(predict(again, toy.data()), predict(run, toy.data()), rtol=1e-4, atol=1e-5)
+
+
+def test_a_machine_without_parameters_takes_part(on_threads: object) -> None:
+    net = Network("toy")
+    middle = Activation("tanh", name="middle")(Dense(12, name="hidden")(net.input("picture", shape=(8,))))
+    net.loss = SoftmaxCrossEntropy()(Dense(3, name="scores")(middle), net.target("digit"))
+    cuts = {"hidden": Whole(0), "middle": Whole(1), "scores": Whole(0)}
+    plan = partition(net, Cluster.local(machines=2), batch=8, cuts=cuts)
+    assert layout_of(plan, shards=1).machine_size(1) == 0
+    optimizer = Adam(0.01, clip_norm=1.0)
+    whole, parts = (
+        trained(plan, AllReduce(replicas=2, optimizer=optimizer, shard_optimizer=sharded))
+        for sharded in (False, True)
+    )
+    for name, numbers in whole.parameters.items():
+        assert parts.parameters[name].tobytes() == numbers.tobytes(), name
 
 
 # Resuming

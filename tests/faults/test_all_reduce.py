@@ -17,7 +17,7 @@ import pytest
 from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, Tree, evaluate, train
 from partita.engine.parameters.vector import Vector
 from partita.engine.run.metrics import TrainingProgress
-from partita.partitioner import Cluster, partition
+from partita.partitioner import Cluster, Whole, partition
 from tests.faults import toy
 from tests.faults.helpers import Command, Witness, hosts_of, sigint
 
@@ -92,6 +92,20 @@ def test_any_part_may_be_killed_again_and_again(witness: Witness, name: str) -> 
         )
     assert_same(train_toy(machines=2), machines=2)
     assert sum("is started again" in text for text in witness.texts) == 3
+
+
+@pytest.mark.slow
+def test_a_pipeline_of_micro_batches_starts_anew_with_the_same_bits(witness: Witness) -> None:
+    """Tensors and credits of a step that was dropped have no effect on the step that follows."""
+    cuts = {"hidden": Whole(0), "scores": Whole(1)}
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=8, cuts=cuts, micro_batches=2)
+    driver = AllReduce(replicas=2, optimizer=Adam(0.01))
+    expected = train(plan, toy.data(), driver=driver, epochs=EPOCHS)
+    for name, step in (("part 0.1", STEPS // 4), ("part 1.0", STEPS // 2)):
+        witness.when(lambda progress, least=step: progress.step > least, kill(name))  # type: ignore[misc]
+    run = train(plan, toy.data(), driver=driver, epochs=EPOCHS)
+    for name, numbers in expected.parameters.items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), name
 
 
 @contextmanager
