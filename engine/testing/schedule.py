@@ -120,6 +120,8 @@ class CoordinatorHost(Launcher):
             case Restart():
                 self._restart(effect)
             case EndHosts(hosts=names):
+                self.world.note(self, "EndHosts", effect)
+                self.schedule.left(names)
                 for old in (self.resolve(name) for name in names if self._environment.can_kill):
                     if old is not None:
                         old.exit()
@@ -224,6 +226,8 @@ class Schedule(ABC):
             stall_s=self.environment.stall_s,
             answer_s=ANSWER_S,
             deaths=50,
+            wave_s=2.0,
+            longest_wave_s=4.0,
         )
 
     def play(self, seed: int) -> Outcome:
@@ -270,6 +274,9 @@ class Schedule(ABC):
         """Handles the end of a process, which the coordinator of a host may see."""
         if self.coordinator.hosts.get((process.name, process.incarnation)) is process:
             self.coordinator.host_exited(process)
+
+    def left(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing, where nothing is shared
+        """Handles that the parts of a replica have left the run."""
 
     def meet(self, part: Part, *key: int) -> list[Part]:
         """Registers a part at a meeting: all parts of its replica once the last has come, nobody before."""

@@ -441,6 +441,27 @@ class LeasesAgainWhatADeadReplicaHad(DownpourCoordinator):
         return super()._restart_replica(replica, reason, now)
 
 
+class _UsesNumbersAgain(WorkLeases):
+    def give_back(self, replica: int) -> int:
+        first = self.first_open(replica)
+        units = super().give_back(replica)
+        self._holders[replica].next = first
+        return units
+
+
+class UsesTheNumbersOfWhatIsGivenBackAgain(DownpourCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._work = _UsesNumbersAgain(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+
+
+class SeatsAReplicaTwice(DownpourCoordinator):
+    def _end_host(self, host: Any, state: Any, now: float) -> None:
+        leave, self.seats.leave = self.seats.leave, lambda replica: None  # type: ignore[method-assign]
+        super()._end_host(host, state, now)
+        self.seats.leave = leave  # type: ignore[method-assign]
+
+
 class AsksForMoreOnce(LinkedPart):
     def _tick(self, now: float) -> Any:
         for effect in super()._tick(now):
@@ -523,13 +544,13 @@ class TakesAnErrorForADeath(DownpourCoordinator):
 FAULTS = [
     Planted(AcknowledgesWithoutApplying, "I2", 20),
     Planted(NoIncarnationInTheKey, "I2 S5", 600, at=38),
-    Planted(AnIncarnationGoesBack, "I1 I2 I8", 1000, at=209),
-    Planted(RestoreForgetsWhatWasSeen, "I1 I2", 300, at=10),
-    Planted(WatermarkSavedTooEarly, "I1 I2", 300, at=10),
-    Planted(RestoreForgetsTheVersion, "I1 I3", 300, at=10),
+    Planted(AnIncarnationGoesBack, "I1 I2 I8", 1000, at=432),
+    Planted(RestoreForgetsWhatWasSeen, "I1 I2", 300, at=22),
+    Planted(WatermarkSavedTooEarly, "I1 I2", 300, at=22),
+    Planted(RestoreForgetsTheVersion, "I1 I3", 300, at=22),
     Planted(NoFence, "I4 I1", 1000, at=499),
-    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 2000, at=270),
-    Planted(LeaseOutlivesTheVerdict, "I4", 1000, at=270),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 2000, at=305),
+    Planted(LeaseOutlivesTheVerdict, "I4", 1000, at=305),
     Planted(AcknowledgesAfterTheLease, "I4", 2000, at=1860),
     Planted(TakesAllThatWaitedAtOnce, "I4", 2000, at=185),
     Planted(AppliesARepeat, "I1", 100, at=1),
@@ -570,6 +591,8 @@ FAULTS = [
     Planted(ForgetsAUnit, "I15 I8", 100),
     Planted(CountsAStepAsDoneWhenItIsReported, "I2", 300, at=1),
     Planted(LeasesAgainWhatADeadReplicaHad, "I15", 600, at=6),
+    Planted(UsesTheNumbersOfWhatIsGivenBackAgain, "I15 I2 I8", 600, at=270),
+    Planted(SeatsAReplicaTwice, "validate", 100, at=1),
     Planted(AsksForMoreOnce, "I8", 300, at=56),
     Planted(HasAnotherUnitAfterAnOrder, "I15", 300),
     Planted(SendsTheDirectoryOnce, "I8", 100, at=22),

@@ -59,7 +59,7 @@ class PartBody(bodies.PartBody):
         schedule, model = self.schedule, self.schedule.model
         match effect:
             case RunStep(step=step, unit=unit):
-                schedule.work.computes(self.replica, step, unit)
+                schedule.work.computes(self.replica, self.incarnation, step, unit)
                 self._run(step)
             case ClearGradient(span=Span(start=start, stop=stop)):
                 self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
@@ -89,7 +89,7 @@ class PartBody(bodies.PartBody):
         require(not self.inside, "I8", self.id, "begins", step, "inside", self.step)
         if not self.began:
             self.began = True
-            schedule.model.begins(self.id, step, resumed=0)
+            schedule.model.begins(self.id, step, resumed=2**53 * schedule.work.has_left(self.replica))
         self.step, self.inside = step, True
         schedule.model.computes(self.id, step, self.vectors["parameters"])
         slowest = scenario.straggler if (self.replica, self.machine) == (0, 0) else 1.0

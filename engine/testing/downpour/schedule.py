@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
-from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
+from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, RunSettings
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.host_registry import HostRecord
 from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import PushRecord, UnitRange
-from partita.engine.protocol.names import Topology, part_name
+from partita.engine.protocol.names import Topology, part_indices, part_name
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.shard import Shard
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
@@ -120,6 +121,16 @@ class ShardState:
     lineage: Lineage | None = None
 
 
+class _Leaving(DownpourCoordinator):
+    """A coordinator of an elastic run, from which a replica leaves at its first death if others remain."""
+
+    def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        replica = self._registry.replica_of(host)
+        if replica is None or self._is_dispensable(host) or self._n_staying <= self._least:
+            return super()._died(host, reason, now)
+        return self._leave(replica, f"{host.name}: {reason}", now)
+
+
 class DownpourSchedule(Schedule):
     """Everything that the hosts of a seed share."""
 
@@ -138,13 +149,25 @@ class DownpourSchedule(Schedule):
         done = [(n * steps, n * steps + before) for n, before in enumerate(self.scenario.done) if before]
         self.work = WorkModel(self.units, done)
         self.coordinator = CoordinatorHost(self)
-        self.coordinator.machine = machines.coordinator(
+        # Drawn beside the scenario, which other seeds keep.
+        least = Random(-1 - seed).choice((None, None, None, 1, 2))
+        elastic = least is not None and least < topology.replicas
+        coordinator = machines.coordinator
+        if elastic:
+            coordinator = type("Leaving", (_Leaving, coordinator), {})
+        self.coordinator.machine = coordinator(
             topology,
             units=self.units,
             done=done,
-            settings=RunSettings(timeouts=self.timeouts()),
+            settings=RunSettings(timeouts=self.timeouts(), least=least if elastic else None),
         )
         self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)
+
+    def left(self, names: Sequence[str]) -> None:
+        """Notes that a replica's work is given to others."""
+        indices = part_indices(names[0])
+        assert indices is not None
+        self.work.leaves(indices[0], self.coordinator.current[names[0]])
 
     def check_commit(self, order: Commit) -> None:
         """Requires that the files hold the work that counts as done, and that no more pushes are reported as

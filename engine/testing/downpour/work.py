@@ -22,9 +22,16 @@ class WorkModel:
         self._unit: dict[tuple[int, int], int] = {}  # of each replica and step
         self._owner: dict[int, tuple[int, int]] = {}  # the replica and step that has a unit
         self._given_back: set[tuple[int, int]] = set()
+        self._left: dict[int, int] = {}  # replicas that have left, and the incarnation that did so last
 
-    def computes(self, replica: int, step: int, unit: int) -> None:
+    def has_left(self, replica: int) -> bool:
+        """Whether a replica has left at least once: it does not use some numbers."""
+        return replica in self._left
+
+    def computes(self, replica: int, incarnation: int, step: int, unit: int) -> None:
         """Requires that a step has the same unit in each part and process, and no other step has it."""
+        if incarnation <= self._left.get(replica, -1):
+            return  # a process that could not be ended goes on
         own = replica, step
         known = self._unit.setdefault(own, unit)
         require(known == unit, "I15", "step", own, "is unit", unit, "and was unit", known)
@@ -33,8 +40,9 @@ class WorkModel:
         require(owner == own or owner in self._given_back, "I15", "unit", unit, "is step", own, "and", owner)
         self._owner[unit] = own
 
-    def leaves(self, replica: int) -> None:
+    def leaves(self, replica: int, incarnation: int) -> None:
         """Notes that a replica leaves: what it had not done may be done by others."""
+        self._left[replica] = incarnation
         self._given_back |= {own for own in self._unit if own[0] == replica}
 
     def steps_of(self, units: Iterable[UnitRange]) -> list[tuple[int, int]]:
