@@ -18,7 +18,7 @@ from partita.engine.protocol.events import Received, Send, Span, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.linked_part import ClearMetrics, RunStep, StepPlayed
-from partita.engine.protocol.messages import Begin, Finished, Heartbeat
+from partita.engine.protocol.messages import Begin, Finished, Heartbeat, Lease
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.parameter_links import SavePushRecord
 from partita.engine.protocol.part import LookForWaits
@@ -26,7 +26,7 @@ from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.updates import GradientAccumulation
-from partita.partitioner import Cluster, partition
+from partita.partitioner import Cluster, Whole, partition
 from tests.faults import toy
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +110,7 @@ class Bench:
         self.step: int | None = None
         self.finished, self.now = False, 0.0
         self.give(PeersChanged(1, dict.fromkeys(self.servers, 0)))
-        self.give(Received(COORDINATOR, 0, Begin(0, steps)))
+        self.give(Received(COORDINATOR, 0, Begin(0, steps, (Lease(0, 0, steps),))))
 
     def give(self, event: Any) -> None:
         for effect in self.machine.receive(event, self.now):
@@ -227,7 +227,7 @@ def test_in_processes_one_replica_has_the_bits_of_a_session_that_trains(
     first = initialise(plan.graph.parameters.values(), 0)
     run = train(plan, toy.data(), driver=driver, epochs=3, show="nothing")
     data = toy.data()
-    sampler = Sampler(examples=256, batch=16, seed=0, replica=0, replicas=1)
+    sampler = Sampler(examples=256, batch=16, seed=0)
     with Session(plan, first, train=True, optimizer=optimizer, hosts="threads") as session:
         for step in range(48):
             chosen = sampler.indices(step)
@@ -237,3 +237,16 @@ def test_in_processes_one_replica_has_the_bits_of_a_session_that_trains(
     assert all(moment.staleness == 0 for moment in run.history)
     for name, expected in found.vectors["parameters"].items():
         assert run.parameters[name].tobytes() == expected.tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("push_every", "overlap"), [(3, 1), (1, 2), (2, 2)], ids=["sums", "overlapped", "sums of overlapped"]
+)
+def test_in_processes_the_bits_of_one_replica_do_not_depend_on_time(push_every: int, overlap: int) -> None:
+    """A push holds several gradients, so that the shard's update and the part's own ones differ."""
+    cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
+    plan = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts)
+    driver = Downpour(shards=2, optimizer=Adagrad(0.1), push_every=push_every, overlap=overlap)
+    runs = [train(plan, toy.data(), driver=driver, epochs=4, show="nothing").parameters for _ in range(2)]
+    for name, expected in runs[0].items():
+        assert runs[1][name].tobytes() == expected.tobytes(), name
