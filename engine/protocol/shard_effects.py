@@ -86,12 +86,16 @@ class OperationsDone:
 
 @dataclass(frozen=True, slots=True)
 class StoreGradient:
-    """Effect: keep the payload, a machine's gradient over this work unit of an evaluation."""
+    """Effect: keep the payload, a machine's gradient over this work unit of an evaluation.
+
+    With `beside`, it is added to that kept gradient from where it lies; the sum is kept as the first of both.
+    """
 
     machine: int
     evaluation: int
     unit: int
     payload: object
+    beside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

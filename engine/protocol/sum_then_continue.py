@@ -241,8 +241,10 @@ class SumThenContinue(Policy):
         ack = Send(event.sender, m.ContributionAck(contribution.evaluation, unit))
         if evaluation is None or evaluation.has(machine, unit):
             return [ack]
-        effects: list[ShardEffect] = [StoreGradient(machine, self.version, unit, event.payload)]
-        effects += (AddGradient(machine, into, of) for into, of in evaluation.add(machine, unit))
+        sums = evaluation.add(machine, unit)
+        beside = sum(sums.pop(0)) - unit if sums else None  # the first sum is of this unit and another
+        effects: list[ShardEffect] = [StoreGradient(machine, self.version, unit, event.payload, beside)]
+        effects += (AddGradient(machine, into, of) for into, of in sums)
         if evaluation.missing:
             return [*effects, ack]
         self._delayed_acks.append(ack)  # the result is urgent, and this is not

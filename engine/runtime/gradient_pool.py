@@ -28,11 +28,17 @@ class GradientPool:
         """The number of arrays in use."""
         return len(self._used)
 
-    def store(self, machine: int, unit: int, payload: Payload) -> None:
-        """Copies the numbers of a payload, and releases it."""
-        free = self._free[machine]
-        numbers = free.pop() if free else np.empty(self._sizes[machine], self._dtype)
-        payload.copy_into(numbers)
+    def store(self, machine: int, unit: int, payload: Payload, beside: int | None = None) -> None:
+        """Copies the numbers of a payload, or adds them to a gradient; releases it. They may be infinite."""
+        if beside is None:
+            free = self._free[machine]
+            numbers = free.pop() if free else np.empty(self._sizes[machine], self._dtype)
+            payload.copy_into(numbers)
+        else:
+            numbers = self._used.pop((machine, beside))
+            with np.errstate(all="ignore"):
+                payload.add_into(numbers)
+            unit = min(unit, beside)
         payload.release()
         self._used[machine, unit] = numbers
 

@@ -158,9 +158,9 @@ class ShardBody(Body):
         match effect:
             case ApplyGradient():
                 self._apply(effect)
-            case StoreGradient(machine=machine, unit=unit, payload=payload):
+            case StoreGradient(machine=machine, unit=unit, payload=payload, beside=beside):
                 assert isinstance(payload, Payload)
-                self._gradients.store(machine, unit, payload)
+                self._gradients.store(machine, unit, payload, beside)
             case AddGradient(machine=machine, into=into, of=of):
                 self._gradients.add(machine, into, of)
             case MoveGradient(machine=machine, unit=unit, span=span):

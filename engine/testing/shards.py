@@ -83,7 +83,11 @@ class ShardBody(SimulatedBody):
     def store(self, effect: StoreGradient) -> None:
         """Keeps a gradient for a sum."""
         assert isinstance(effect.payload, Numbers)
-        self._kept[effect.machine, effect.unit] = tuple(effect.payload)
+        machine, unit, numbers = effect.machine, effect.unit, tuple(effect.payload)
+        if effect.beside is not None:
+            numbers = added(self._kept.pop((machine, effect.beside)), numbers)
+            unit = min(unit, effect.beside)
+        self._kept[machine, unit] = numbers
 
     def work(self, effect: LongEffect) -> OperationsDone | None:
         """Executes operations, or loads a checkpoint. Returns the end if that is now."""

@@ -98,8 +98,11 @@ class VectorServer(Host):
                     self.occupied(self._pass_s * sum(map(passes, operations)))
                     scalars = [scalar for one in operations for scalar in self.store.execute(one)]
                     self._do(OperationsDone(scalars))
-                case StoreGradient(unit=unit, payload=Numbers(array=array)):
+                case StoreGradient(unit=unit, payload=Numbers(array=array), beside=None):
                     self._kept[unit] = array.copy()
+                case StoreGradient(unit=unit, payload=Numbers(array=array), beside=int(beside)):
+                    self._kept[min(unit, beside)] = self._kept.pop(beside) + array
+                    self.occupied(3 * self._pass_s)
                 case AddGradient(into=into, of=of):
                     self._kept[into] += self._kept.pop(of)
                     self.occupied(3 * self._pass_s)

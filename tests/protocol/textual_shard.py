@@ -77,9 +77,13 @@ class Shard:
                         self.work(now)
                 case Persist():
                     self.done.append(effect)
-                case StoreGradient(machine=machine, unit=unit, payload=payload):
+                case StoreGradient(machine=machine, unit=unit, payload=payload, beside=beside):
                     assert isinstance(payload, Text) and (machine, unit) not in self.kept
                     self.kept[machine, unit] = payload.text
+                    if beside is not None:
+                        into, of = sorted((unit, beside))
+                        both = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"
+                        self.kept[machine, into] = both
                     self.most_kept = max(self.most_kept, len(self.kept))
                 case AddGradient(machine=machine, into=into, of=of):
                     self.kept[machine, into] = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"

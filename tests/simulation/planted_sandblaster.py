@@ -124,6 +124,7 @@ class AddsInTheOrderOfArrival(Shard):
         for effect in effects:
             if isinstance(effect, StoreGradient):
                 self.arrived.append((effect.machine, effect.unit))
+                effect = replace(effect, beside=None)
             elif isinstance(effect, MoveGradient):
                 stop = min((s for s in starts if s > effect.unit), default=1 << 30)
                 of = [s for m, s in self.arrived if m == effect.machine and effect.unit <= s < stop]
