@@ -111,7 +111,9 @@ class PartBody(SimulatedBody):
         step = self.machine.step
         if step != self._reached:
             self._reached = step
-            if step is not None:
+            if step is None:
+                self.model.receives(self.host.id)
+            else:
                 self.model.reaches(self.host.id, self.machine_index, step, self.state)
 
     def _run(self, step: RunStep) -> None:

@@ -150,6 +150,10 @@ class ProgramModel:
         member = self._members[view].get(name)
         require(member == incarnation, "V4", part, "takes numbers of", payload.sender, "in view", view)
 
+    def receives(self, part: ProcessId) -> None:
+        """Notes that the state of another replica takes the place of a part's own."""
+        self._at[part] = None
+
     def reaches(self, part: ProcessId, machine: int, step: int, state: Known) -> None:
         """Requires the same bits in all replicas after a step (R1), near the reference's (R2)."""
         if not self._writers.is_current(part):
