@@ -369,8 +369,9 @@ class ProgramCoordinator(Coordinator):
         if self._sharded:
             return self._restart_all(reason, now)
         self._left()
+        others = "" if self.is_elastic else ", and the others wait for it"
         return [
-            Warn(f"{reason}; replica {replica.index} is started again, and the others wait for it"),
+            Warn(f"{reason}; replica {replica.index} is started again{others}"),
             self._relaunch(replica.parts, reason, now),
         ]
 
