@@ -22,6 +22,7 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _KNOWN: Final = "bBhHiIlLqQfd"  # types that a memoryview casts to bytes
 
 _BLOCK_BYTES: Final = 1 << 18
+_SMALL_BYTES: Final = 1 << 14
 
 
 class _Numbers:
@@ -65,6 +66,9 @@ class Payload:
                 released. Nothing is changed.
         """
         pieces = self._readable()
+        if len(destinations) == 1 and self._is_small(destinations[0]):
+            destinations[0].data.cast("B")[:] = pieces[0]
+            return
         targets = [_writable_bytes(destination) for destination in destinations]
         size = sum(target.size for target in targets)
         if size != self.n_bytes:
@@ -82,6 +86,10 @@ class Payload:
             ValueError: the sizes differ, the array is not writable, or the payload was released. Nothing is
                 changed.
         """
+        if destination.ndim == 1 and self._is_small(destination):
+            (piece,) = self._readable()
+            np.add(destination, np.frombuffer(piece, destination.dtype), out=destination)
+            return
         if _writable_bytes(destination).size != self.n_bytes:
             raise ValueError(
                 f"a payload of {self.n_bytes} bytes cannot be added to {destination.nbytes} bytes; give an "
@@ -131,6 +139,18 @@ class Payload:
         release, self._release = self._release, None
         if release is not None:
             release()
+
+    def _is_small(self, destination: npt.NDArray[Any]) -> bool:
+        """Whether this is one short piece for an ordinary array: steps in Python cost more than its bytes."""
+        flags = destination.flags
+        return (
+            0 < self.n_bytes == destination.nbytes <= _SMALL_BYTES
+            and self._pieces is not None
+            and len(self._pieces) == 1
+            and destination.dtype.char in _KNOWN
+            and flags.c_contiguous
+            and flags.writeable
+        )
 
     def _readable(self) -> tuple[memoryview, ...]:
         if self._pieces is None:

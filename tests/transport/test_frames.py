@@ -242,3 +242,32 @@ def test_a_dtype_that_memoryview_does_not_know_can_be_sent() -> None:
     numbers = np.zeros((2, 3), dtype="datetime64[ns]")
     found, n_bytes = flat(numbers, max_payload=100)
     assert (n_bytes, found and found[0].nbytes) == (48, 48)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint16, np.bool_])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3), (70_000,), (0,)])
+def test_short_and_long_payloads_fill_arrays_alike(dtype: type, shape: tuple[int, ...]) -> None:
+    values = (np.arange(np.prod(shape, dtype=int)) % 2).astype(dtype).reshape(shape)
+    data = b"?" + values.tobytes()  # from an odd address
+    target = np.zeros(shape, dtype)
+    Payload((memoryview(data)[1:],)).copy_into(target)
+    assert (target == values).all()
+    if dtype is not np.bool_ and values.size:
+        Payload((memoryview(data)[1:],)).add_into(target)
+        assert (target == 2 * values).all()
+
+
+@pytest.mark.parametrize("size", [5, 70_000])
+def test_arrays_that_cannot_be_filled_are_refused(size: int) -> None:
+    payload = Payload((memoryview(bytes(4 * size)),))
+    fixed = np.ones(size, np.float32)
+    fixed.flags.writeable = False
+    for target in (fixed, np.ones(2 * size, np.float32)[::2], np.ones(size + 1, np.float32)):
+        for fill in (payload.copy_into, payload.add_into):
+            with pytest.raises(ValueError, match=r"contiguous|give a"):
+                fill(target)
+        assert (target == 1).all()
+    payload.release()
+    for fill in (payload.copy_into, payload.add_into):
+        with pytest.raises(ValueError, match="was released"):
+            fill(np.ones(size, np.float32))

@@ -66,6 +66,9 @@ class ExchangeDone:
     dropped: tuple[int, ...] = ()
 
 
+_CHUNKS: Final = (PartialChunk, FinalChunk)
+_OF_EXCHANGES: Final = (*_CHUNKS, ChunkRequest, ExchangeAck)
+
 ExchangeEvent: TypeAlias = Received | Tick
 ExchangeEffect: TypeAlias = Send | AddChunk | CopyChunk | ExchangeDone | Refuse
 
@@ -180,24 +183,24 @@ class Exchange:
     def receive(self, event: ExchangeEvent, now: float) -> list[ExchangeEffect]:
         """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
         effects: list[ExchangeEffect] = []
-        match event:
-            case Received(message=PartialChunk() | FinalChunk() | ChunkRequest() | ExchangeAck()):
-                self._receive(event, now, effects)
-            case Received(sender=sender, message=message):
-                effects.append(Refuse(sender, f"an exchange does not take a {type(message).__name__}"))
-            case Tick():
-                self._retry(now, effects)
+        if isinstance(event, Received):
+            self._receive(event, now, effects)
+        else:
+            self._retry(now, effects)
         return effects
 
     def _receive(self, event: Received, now: float, effects: list[ExchangeEffect]) -> None:
         message = event.message
-        assert isinstance(message, PartialChunk | FinalChunk | ChunkRequest | ExchangeAck)
+        if not isinstance(message, _OF_EXCHANGES):
+            kind = type(message).__name__
+            effects.append(Refuse(event.sender, f"an exchange does not take a {kind}"))
+            return
         if message.view != self.group.view or message.exchange != self.group.exchange:
             self.stale += 1
             return
         reason = self.group.rejection_reason(event.sender, event.incarnation)
         rank = self.group.ranks.get(event.sender, -1)
-        if reason is None and isinstance(message, PartialChunk | FinalChunk):
+        if reason is None and isinstance(message, _CHUNKS):
             reason = self._misplaced(message, rank, payload_bytes(event.payload))
         if reason is not None:
             effects.append(Refuse(event.sender, reason))
