@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine import SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
+from partita.engine import LARS, SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
 from partita.engine.numerics import downcast_array
+from partita.engine.parameters import UpdateContext
+from partita.engine.runtime import updates as updates_module
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
 from partita.partitioner import Cluster, partition
@@ -100,3 +102,39 @@ def test_what_accumulates_is_scaled_and_flies_once() -> None:
     assert accumulation.in_flight[:6].tolist() == [0, 0, 1.5, 3.0, 4.5, 0]
     assert not accumulation.accumulated.any()
     assert not apply(math.inf), "a factor that is not finite is said"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", [*RULES, LARS(InverseTime(0.1, 2))], ids=str)
+def test_over_new_parameters_gradients_are_applied_as_on_a_shard_by_the_parts_own_state(
+    optimizer: Optimizer, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is copied block by block, and does not change."""
+    monkeypatch.setattr(updates_module, "_IN_CACHE", 16)
+    vectors = vectors_of(precision)
+    n, random = vectors.parameters.size, np.random.default_rng(1)
+    part, gradient = GradientAccumulation(optimizer, vectors), np.zeros(n, vectors.dtype)
+    update = part.bind(slice(0, n), gradient)
+    for step in range(3):
+        part.advance(step)
+        gradient[:] = random.standard_normal(n)
+        update(1.0)
+        if step == 1:
+            part.swap_buffers(slice(0, n))
+    state = {name: vector.copy() for name, vector in part._state.items()}
+    span, new = slice(5, n - 3), random.standard_normal(n).astype(vectors.dtype)
+    vectors.arriving(span)[:] = new[span]
+    vectors.changed(span)
+    before = vectors.parameters.copy()
+    part.install(span, ("in_flight", "accumulated"), 7)
+    expected = before[span].copy()
+    for n_updates, name in ((7, "in_flight"), (8, "accumulated")):
+        own = {kept: vector[span].copy() for kept, vector in state.items()}
+        on_shard = optimizer.on_shard().bind(expected, getattr(part, name)[span], own)
+        assert on_shard(UpdateContext(n_updates, age=3))
+    assert vectors.parameters[span].tobytes() == expected.tobytes()
+    assert np.array_equal(vectors.parameters[:5], before[:5])
+    for name, vector in state.items():
+        assert part._state[name].tobytes() == vector.tobytes(), name
+    if vectors.copy is not None:
+        assert np.array_equal(vectors.copy[span], downcast_array(expected, np.zeros_like(vectors.copy[span])))
