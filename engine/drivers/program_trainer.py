@@ -74,13 +74,13 @@ class ProgramTrainer(Trainer):
 
     @override
     def part(self, replica: int, machine: int, checkpoint: int | None) -> ProgramPartTask:
-        job = self.job
+        job, driver = self.job, self.driver
         return ProgramPartTask(
             plan=job.plan,
             machine=machine,
             replica=replica,
-            replicas=self.driver.replicas,
-            program=self.driver.replica,
+            replicas=driver.replicas,
+            program=driver.replica,
             optimizer=self.optimizer,
             data=job.files,
             examples=job.examples,
@@ -92,4 +92,5 @@ class ProgramTrainer(Trainer):
             first_step=min(self.done),
             precision=job.precision,
             instruction_timeout_s=job.instruction_timeout_s,
+            sharded=driver.is_sharded,
         )

@@ -91,9 +91,9 @@ class ProgramPart(Body):
         self._next: RunStep | None = None  # ordered, not begun
         self._step: RunStep | None = None  # under way
         self._stuck = StuckOn(-1, ())
-        self._own: tuple[Span, ...] = (
-            Span(PARAMETERS, 0, self._arrays.size),
-        )  # the ranges of the last update
+        # The ranges of the last update. What was loaded is whole: before one, one replica writes all of it.
+        writes = not task.sharded or task.replica == 0
+        self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, self._arrays.size),) * writes
         self._raises: tuple[NotFinite, float] | None = None
         self._counted_of = partial(examples_counted, plan, machine)
 

@@ -42,6 +42,7 @@ class PartSettings:
         initial: a safetensors file of whole parameters.
         first_step: the steps that the state holds which the run began with.
         precision: of the parameters, "float32" or "float64".
+        sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
         instruction_timeout_s: seconds that one computation may take.
     """
 
@@ -61,6 +62,7 @@ class PartSettings:
     first_step: int
     precision: str
     instruction_timeout_s: float
+    sharded: bool = False
 
     @property
     def threads(self) -> int:

@@ -119,6 +119,7 @@ class Members:
                 first_step=0,
                 precision=precision,
                 instruction_timeout_s=60.0,
+                sharded=program is sharded,
             )
             self.machines[name], body = task.role(self._context(name))
             assert isinstance(body, ProgramPart)

@@ -139,3 +139,26 @@ def test_a_run_goes_on_from_its_files_with_the_same_bits(
                 np.testing.assert_allclose(numbers, whole[name], rtol=1e-10, atol=1e-12, err_msg=name)
         finally:
             second.close()
+
+
+def test_a_sharded_state_that_nobody_has_updated_is_written_once(tmp_path: Path) -> None:
+    """A run that is stopped, or whose writers die, right after it was resumed."""
+    members = Members(
+        plan_of(2),
+        picture_data(EXAMPLES),
+        tmp_path,
+        program=sharded,
+        by=RING,
+        optimizer=PLAIN,
+        replicas=3,
+    )
+    try:
+        first = members.parameters(1)
+        members.save(1, 0, writers=(0, 1, 2))
+        members.publish(1, range(3), until=EXAMPLES)
+        store = members.commit(1, 0, writers=(0, 1, 2))
+    finally:
+        members.close()
+    found = store.open(1, {name: values.shape for name, values in first.items()}).parameters()
+    for name, numbers in first.items():
+        assert found[name].tobytes() == numbers.tobytes(), name
