@@ -111,6 +111,8 @@ class VectorStore:
 
     def _is_kept(self, vector: Vector) -> bool:
         """Whether a snapshot contains this array."""
+        if not self._snapshots:
+            return False
         kept = (one for snapshot in self._snapshots for one in (snapshot.values, *snapshot.state.values()))
         return any(vector is one for one in kept)
 

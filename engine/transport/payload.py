@@ -22,6 +22,7 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _KNOWN: Final = "bBhHiIlLqQfd"  # types that a memoryview casts to bytes
 
 _BLOCK_BYTES: Final = 1 << 18
+_SMALL_BYTES: Final = 1 << 14  # a copy takes less time than looking where the numbers lie
 _SMALL_BYTES: Final = 1 << 14
 
 
@@ -106,7 +107,7 @@ class Payload:
 
         Numbers in whole aligned frames are given where they lie: the caller must not write to them, although
         the arrays are writable (a compiled loop would be another one for read-only arrays). Others are copied
-        block by block, into memory that stays in the cache.
+        block by block, into memory that stays in the cache; and so are few numbers.
 
         Raises:
             ValueError: the payload is not of whole numbers, or was released.
@@ -114,6 +115,11 @@ class Payload:
         pieces, kind = self._readable(), np.dtype(dtype)
         if self.n_bytes % kind.itemsize:
             raise ValueError(f"a payload of {self.n_bytes} bytes has no whole numbers of {kind}")
+        if self.n_bytes <= _SMALL_BYTES:
+            copied = np.empty(self.n_bytes // kind.itemsize, kind)
+            self.copy_into(copied)
+            yield copied
+            return
         if any(piece.nbytes % kind.itemsize for piece in pieces):
             pieces = (memoryview(b"".join(pieces)),)
         block = np.empty(0, kind)

@@ -36,7 +36,7 @@ def test_numbers_are_those_that_were_sent_however_the_frames_lie(
 
 
 def test_aligned_numbers_are_not_copied_and_keep_their_memory() -> None:
-    sent = np.arange(8, dtype=np.float32)
+    sent = np.arange(8000, dtype=np.float32)
     (found,) = Payload([sent.data.cast("B").toreadonly()]).numbers(np.float32)
     assert np.shares_memory(found, sent)
     assert found.flags.writeable, "as the compiled loops take it"
