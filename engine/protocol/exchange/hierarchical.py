@@ -64,7 +64,10 @@ class Hierarchical(Algorithm):
 
 def _leaders(machines: Sequence[str]) -> list[int]:
     """The lowest rank of each machine, ascending."""
-    return [rank for rank, label in enumerate(machines) if label not in machines[:rank]]
+    lowest: dict[str, int] = {}
+    for rank, label in enumerate(machines):
+        lowest.setdefault(label, rank)
+    return list(lowest.values())
 
 
 def _labels(leaders: Sequence[int]) -> list[str]:
