@@ -23,7 +23,6 @@ _KNOWN: Final = "bBhHiIlLqQfd"  # types that a memoryview casts to bytes
 
 _BLOCK_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 1 << 14  # a copy takes less time than looking where the numbers lie
-_SMALL_BYTES: Final = 1 << 14
 
 
 class _Numbers:
