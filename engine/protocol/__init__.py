@@ -1,7 +1,8 @@
 """Protocols as pure state machines: `receive(event, now) -> effects`, with `validate()`. No I/O, no arrays.
 
-- Shared: `messages` (the closed union of what travels), `events` (events and effects of all machines),
-  `names` (of hosts), `permissions` (who may send what), `retry`, `failure` (error reports), `clocks`.
+- Shared: `messages` (the closed union of what travels, with `message_base`, `batch_messages` and
+  `replica_messages`), `events` (events and effects of all machines), `names` (of hosts), `permissions` (who
+  may send what), `retry`, `failure` (error reports), `clocks`.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part (`part`): `instruction_scheduler` runs the steps, a `link` to each shard exchanges with it,
   `stall_detector` reports long waits. `linked_part` runs a driver's program over `parameter_links`;

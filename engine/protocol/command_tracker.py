@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from partita.engine.protocol.batch_messages import Command
 from partita.engine.protocol.commands import Evaluate, Request, Scalars, evaluation_in, join_scalars
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_registry import HostRecord, HostState
-from partita.engine.protocol.messages import Command
 
 
 class Purpose(Enum):

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from partita.engine.protocol.batch_messages import Contribution, FetchPoint, Point
 from partita.engine.protocol.events import Received, Send, Span, payload_bytes
-from partita.engine.protocol.messages import Contribution, Fetch, FetchPoint, Parameters, Point, Push
+from partita.engine.protocol.messages import Fetch, Parameters, Push
 from partita.engine.protocol.retry import PendingRequest
 
 

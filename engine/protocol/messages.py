@@ -2,23 +2,41 @@
 
 A message is small. The numbers of a tensor are sent beside it as raw bytes, so that this module never sees an
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
+
+The kinds of Sandblaster alone are in `batch_messages`, those of views and exchanges in `replica_messages`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.commands import Operation, Scalars
-
-MOST: Final = 1 << 53
-"""The largest number in a message: sums of a few of them can still be sent."""
-
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-"""Every number of a message counts something; the decoder refuses any other."""
+from partita.engine.protocol.batch_messages import (
+    Assignment,
+    AssignmentResult,
+    Command,
+    CommandResult,
+    Contribution,
+    ContributionAck,
+    FetchPoint,
+    MissingUnits,
+    Point,
+)
+from partita.engine.protocol.message_base import Count, MessageStruct
+from partita.engine.protocol.replica_messages import (
+    ChunkRequest,
+    ExchangeAck,
+    FinalChunk,
+    Joined,
+    PartialChunk,
+    Pause,
+    Paused,
+    Reduced,
+    View,
+)
 
 UnitRange: TypeAlias = tuple[Count, Count]
 """Units of work `[start, stop)`: a unit is the examples of a step."""
@@ -38,14 +56,10 @@ class Malformed:
     reason: str
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, array_like=True):
-    pass
-
-
 # Data: between parts, and between a part and the shards that hold its parameters.
 
 
-class Tensor(_Message, frozen=True, tag=True):
+class Tensor(MessageStruct, frozen=True, tag=True):
     """Activations or gradients of some rows of a layer (the payload), in the step they belong to."""
 
     step: Count
@@ -53,7 +67,7 @@ class Tensor(_Message, frozen=True, tag=True):
     rows: Rows
 
 
-class Credit(_Message, frozen=True, tag=True):
+class Credit(MessageStruct, frozen=True, tag=True):
     """The sender has finished this step: a part that only sends to it may begin the one after the next."""
 
     step: Count
@@ -70,7 +84,7 @@ class PushRecord(msgspec.Struct, frozen=True, array_like=True):
     stop: Count = 0
 
 
-class Fetch(_Message, frozen=True, tag=True):
+class Fetch(MessageStruct, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
     `acknowledged` counts the sender's pushes that the shard has acknowledged, and `earlier` those of the
@@ -82,7 +96,7 @@ class Fetch(_Message, frozen=True, tag=True):
     earlier: tuple[PushRecord, ...] = ()
 
 
-class Parameters(_Message, frozen=True, tag=True):
+class Parameters(MessageStruct, frozen=True, tag=True):
     """Answers `Fetch` of this incarnation. The payload is the shard's slice of the machine's vector.
 
     `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier`
@@ -99,7 +113,7 @@ class Parameters(_Message, frozen=True, tag=True):
     pushes: Count = 0
 
 
-class Push(_Message, frozen=True, tag=True):
+class Push(MessageStruct, frozen=True, tag=True):
     """An accumulated gradient (the payload), computed from the parameters of this incarnation and version.
 
     With the pushes before it, it holds the gradients of all steps below `stop`.
@@ -112,7 +126,7 @@ class Push(_Message, frozen=True, tag=True):
     stop: Count = 0
 
 
-class PushAck(_Message, frozen=True, tag=True):
+class PushAck(MessageStruct, frozen=True, tag=True):
     """`Push` was applied, once. `staleness` pushes to the same numbers were applied in between."""
 
     shard_incarnation: Count
@@ -138,20 +152,20 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     machine: str = ""
 
 
-class Hello(_Message, frozen=True, tag=True):
+class Hello(MessageStruct, frozen=True, tag=True):
     """The first message of a host: its inbox, and the versions it runs with."""
 
     endpoint: str
     versions: dict[str, str]
 
 
-class SetUp(_Message, frozen=True, tag=True):
+class SetUp(MessageStruct, frozen=True, tag=True):
     """A host's task. The payload is a cloudpickle, read only if the coordinator's key sent it."""
 
     run: str
 
 
-class Directory(_Message, frozen=True, tag=True):
+class Directory(MessageStruct, frozen=True, tag=True):
     """The hosts that the receiver may exchange messages with: all of them, or changes since a revision.
 
     With `since` 0, `peers` replace all earlier ones. Otherwise they are added or replaced, and `removed` are
@@ -175,19 +189,19 @@ class Directory(_Message, frozen=True, tag=True):
         return kept | {peer.name: peer for peer in self.peers}
 
 
-class DirectoryAck(_Message, frozen=True, tag=True):
+class DirectoryAck(MessageStruct, frozen=True, tag=True):
     """Answers `Directory`: the revision of the one that the sender has now."""
 
     revision: Count
 
 
-class SetUpProgress(_Message, frozen=True, tag=True):
+class SetUpProgress(MessageStruct, frozen=True, tag=True):
     """A host sets up its task, and has compiled this many functions so far."""
 
     compiled: Count
 
 
-class Ready(_Message, frozen=True, tag=True):
+class Ready(MessageStruct, frozen=True, tag=True):
     """The task is set up and everything is compiled; a shard adds the version it starts from."""
 
     version: Count = 0
@@ -206,7 +220,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
         return self.step + self.stop - self.start
 
 
-class Begin(_Message, frozen=True, tag=True):
+class Begin(MessageStruct, frozen=True, tag=True):
     """Starts the training loop of a part at this step, or has it go on up to (not including) `stop`.
 
     `leases` are the units of these steps, as far as they are not done; `is_last`: no more are expected. Parts
@@ -219,7 +233,7 @@ class Begin(_Message, frozen=True, tag=True):
     is_last: bool = True
 
 
-class ResumeStep(_Message, frozen=True, tag=True):
+class ResumeStep(MessageStruct, frozen=True, tag=True):
     """A part has its first parameters; the shards have the gradients of its steps below `step`.
 
     None: the machine has no parameters, and can begin at any step. Repeated until `Begin`.
@@ -228,7 +242,7 @@ class ResumeStep(_Message, frozen=True, tag=True):
     step: Count | None
 
 
-class Report(_Message, frozen=True, tag=True):
+class Report(MessageStruct, frozen=True, tag=True):
     """Progress of a part: steps done, sums over the examples since the last report, and over all pushes.
 
     The shards have acknowledged the gradients of its steps below `held`.
@@ -243,7 +257,7 @@ class Report(_Message, frozen=True, tag=True):
     held: Count = 0
 
 
-class Finished(_Message, frozen=True, tag=True):
+class Finished(MessageStruct, frozen=True, tag=True):
     """A part has done its steps, and the shards of this directory have acknowledged every push of it.
 
     Repeated about once a second until `Stop`. After a shard was replaced it holds only when the new process
@@ -254,7 +268,7 @@ class Finished(_Message, frozen=True, tag=True):
     directory: Count = 0
 
 
-class WaitReport(_Message, frozen=True, tag=True):
+class WaitReport(MessageStruct, frozen=True, tag=True):
     """A part waits for something of another host, for this many seconds by now."""
 
     host: str
@@ -262,7 +276,7 @@ class WaitReport(_Message, frozen=True, tag=True):
     waited_s: Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Play(_Message, frozen=True, tag=True):
+class Play(MessageStruct, frozen=True, tag=True):
     """Asks a part for one step over a batch of which the first `examples` are real.
 
     The payload is the machine's inputs, in the program's order; without one, the last batch is used again.
@@ -275,7 +289,7 @@ class Play(_Message, frozen=True, tag=True):
     trace: bool = False
 
 
-class Played(_Message, frozen=True, tag=True):
+class Played(MessageStruct, frozen=True, tag=True):
     """Answers `Play`: sums over the batch, seconds in the step and in kernels, and what the part has sent.
 
     The payload is what was collected.
@@ -290,13 +304,13 @@ class Played(_Message, frozen=True, tag=True):
     sent_bytes: Count
 
 
-class Ping(_Message, frozen=True, tag=True):
+class Ping(MessageStruct, frozen=True, tag=True):
     """Asks a part for its clock. `sent_s` is the sender's own."""
 
     sent_s: float
 
 
-class Pong(_Message, frozen=True, tag=True):
+class Pong(MessageStruct, frozen=True, tag=True):
     """Answers `Ping` at once: its `sent_s`, and when it was received and answered by the sender's clock."""
 
     sent_s: float
@@ -304,15 +318,15 @@ class Pong(_Message, frozen=True, tag=True):
     replied_s: float
 
 
-class Load(_Message, frozen=True, tag=True):
+class Load(MessageStruct, frozen=True, tag=True):
     """Gives a part its parameters (the payload: the machine's vector). Answered by `Loaded`."""
 
 
-class Loaded(_Message, frozen=True, tag=True):
+class Loaded(MessageStruct, frozen=True, tag=True):
     """Answers `Load`: the part has its parameters."""
 
 
-class Heartbeat(_Message, frozen=True, tag=True):
+class Heartbeat(MessageStruct, frozen=True, tag=True):
     """Shows that the sender is alive. The coordinator's own carries the receiver's incarnation.
 
     `clock` is the sender's own clock in seconds. The coordinator returns the newest reading that it has from
@@ -324,14 +338,14 @@ class Heartbeat(_Message, frozen=True, tag=True):
     clock: float | None = None
 
 
-class Save(_Message, frozen=True, tag=True):
+class Save(MessageStruct, frozen=True, tag=True):
     """Asks a shard for its file of this checkpoint; a part, for that of its state after `step` steps."""
 
     checkpoint: Count
     step: Count = 0
 
 
-class Saved(_Message, frozen=True, tag=True):
+class Saved(MessageStruct, frozen=True, tag=True):
     """The shard's file is on disk: its name inside the checkpoint's folder and its SHA-256.
 
     `lost` counts the acknowledged pushes that this process has found missing, up to the version in the file.
@@ -345,7 +359,7 @@ class Saved(_Message, frozen=True, tag=True):
     lost: Count = 0
 
 
-class SaveFailed(_Message, frozen=True, tag=True):
+class SaveFailed(MessageStruct, frozen=True, tag=True):
     """The shard's file of this checkpoint could not be written. Files of other checkpoints still may.
 
     `late`: a part has passed the step that the checkpoint is of; a later one can be asked for at once.
@@ -357,7 +371,7 @@ class SaveFailed(_Message, frozen=True, tag=True):
     late: bool = False
 
 
-class SaveProgress(_Message, frozen=True, tag=True):
+class SaveProgress(MessageStruct, frozen=True, tag=True):
     """This many bytes of the shard's file of this checkpoint are on disk. Not repeated."""
 
     checkpoint: Count
@@ -365,7 +379,7 @@ class SaveProgress(_Message, frozen=True, tag=True):
     n_bytes: Count
 
 
-class LostPushes(_Message, frozen=True, tag=True):
+class LostPushes(MessageStruct, frozen=True, tag=True):
     """A shard that came back from a checkpoint lacks this many acknowledged pushes of a part.
 
     The count is of the sender's whole incarnation: the receiver keeps the largest for each shard and part.
@@ -375,159 +389,7 @@ class LostPushes(_Message, frozen=True, tag=True):
     pushes: Count
 
 
-# Sandblaster: the coordinator sends commands to shards, and work units to replicas.
-
-
-class Command(_Message, frozen=True, tag=True):
-    """Orders a shard to execute operations, once: numbers rise, and one below its last is ignored.
-
-    A new one drops an evaluation that is under way. The number of a command that evaluates names the
-    evaluation.
-    """
-
-    number: Count
-    operations: tuple[Operation, ...]
-
-
-class CommandResult(_Message, frozen=True, tag=True):
-    """The scalars of a shard's slice, except those of `Evaluate`. Repeated for a repeated command."""
-
-    number: Count
-    scalars: Scalars
-
-
-class MissingUnits(_Message, frozen=True, tag=True):
-    """Answers a repeat of a command in its evaluation: the work units that a shard still lacks.
-
-    Ranges `[start, stop)` of their numbers, ascending; empty while it executes the operations of the command.
-    """
-
-    number: Count
-    units: tuple[tuple[Count, Count], ...]
-
-
-class Assignment(_Message, frozen=True, tag=True):
-    """Assigns all parts of a replica a work unit of an evaluation: portions `[first, first + count)`.
-
-    `sequence` counts the assignments of a replica's process, from 0; they are executed in this order.
-    """
-
-    evaluation: Count
-    sequence: Count
-    unit: Count
-    first: Count
-    count: Count
-
-
-class AssignmentResult(_Message, frozen=True, tag=True):
-    """Sums over the examples of an assignment whose losses this part computes. Repeated on request."""
-
-    sequence: Count
-    evaluation: Count
-    unit: Count
-    loss: float
-    correct: Count
-
-
-class FetchPoint(_Message, frozen=True, tag=True):
-    """Asks a shard for its slice of `x` in the first evaluation above `after`: answered when that begins."""
-
-    after: Count
-
-
-class Point(_Message, frozen=True, tag=True):
-    """Answers `FetchPoint`. The payload is the machine's slice of `x` in this evaluation."""
-
-    evaluation: Count
-
-
-class Contribution(_Message, frozen=True, tag=True):
-    """The payload: a machine's gradient of a shard's numbers, summed over the portions of a work unit."""
-
-    evaluation: Count
-    unit: Count
-
-
-class ContributionAck(_Message, frozen=True, tag=True):
-    """The contribution or another one of this work unit is counted, or the evaluation has ended."""
-
-    evaluation: Count
-    unit: Count
-
-
-# Views: which replicas do the next steps together.
-
-
-class Pause(_Message, frozen=True, tag=True):
-    """Announces a view: a part drops what it does, and answers with `Paused`. Repeated until then."""
-
-    view: Count
-
-
-class Paused(_Message, frozen=True, tag=True):
-    """A part does nothing until the view is published. It has the state after `step` steps.
-
-    None: it has none, because it was receiving one. `completes`: it can do the step after these without other
-    replicas.
-    """
-
-    view: Count
-    step: Count | None
-    completes: bool = False
-
-
-class StateCopy(msgspec.Struct, frozen=True, array_like=True):
-    """The part of a machine in replica `source` sends its state to that in replica `target`."""
-
-    machine: Count
-    source: Count
-    target: Count
-
-
-class View(_Message, frozen=True, tag=True):
-    """A view: its replicas, and the step that they go on from. Repeated until `Joined`.
-
-    Args:
-        number: of the view.
-        members: its replicas, ascending.
-        directory: the revision in which they can all be reached.
-        step: the next step.
-        position: of that step: examples before it.
-        until: the position at which the work ends.
-        copies: the copies of state that come first.
-        places: for each member, a number for where its part of the receiver's machine runs (`Peer.machine`);
-            empty where each runs on its own.
-    """
-
-    number: Count
-    members: tuple[Count, ...]
-    directory: Count
-    step: Count
-    position: Count
-    until: Count
-    copies: tuple[StateCopy, ...] = ()
-    places: tuple[Count, ...] = ()
-
-
-class Joined(_Message, frozen=True, tag=True):
-    """A part has received this view."""
-
-    view: Count
-
-
-class Reduced(_Message, frozen=True, tag=True):
-    """The sender has completed the exchanges of this view up to this number.
-
-    Its replica's other parts wait for that before they go on, and who sends it results before it overwrites
-    them. `asks`: the receiver's own number is to be sent back, if it is as large.
-    """
-
-    view: Count
-    number: Count
-    asks: bool = False
-
-
-class Failed(_Message, frozen=True, tag=True):
+class Failed(MessageStruct, frozen=True, tag=True):
     """The task raised: a sentence, and the traceback as text. `final`: a repetition would fail the same way.
     `stuck`: it did not raise, but one of its computations does not end.
     """
@@ -538,61 +400,15 @@ class Failed(_Message, frozen=True, tag=True):
     stuck: bool = False
 
 
-class Refused(_Message, frozen=True, tag=True):
+class Refused(MessageStruct, frozen=True, tag=True):
     """A message to the sender was not permitted or malformed, and had no effect."""
 
     by: str
     reason: str
 
 
-class Stop(_Message, frozen=True, tag=True):
+class Stop(MessageStruct, frozen=True, tag=True):
     """Orders a host to end."""
-
-
-# Exchanges among the parts that hold the same parameters, of several replicas.
-
-
-class PartialChunk(_Message, frozen=True, tag=True):
-    """The payload: the sender's sum of one piece of an exchange, over itself and what it has added.
-
-    `exchange` tells apart the exchanges of a view; `number` counts the uses of one.
-    """
-
-    view: Count
-    exchange: Count
-    number: Count
-    piece: Count
-
-
-class FinalChunk(_Message, frozen=True, tag=True):
-    """The payload: the final numbers of one piece, which the receiver takes over.
-
-    `dropped` names the ranks whose contributions are not in them.
-    """
-
-    view: Count
-    exchange: Count
-    number: Count
-    piece: Count
-    dropped: tuple[Count, ...] = ()
-
-
-class ChunkRequest(_Message, frozen=True, tag=True):
-    """Asks a member for pieces that the sender lacks: ranges `[start, stop)` of partial and final ones."""
-
-    view: Count
-    exchange: Count
-    number: Count
-    partial: tuple[tuple[Count, Count], ...]
-    final: tuple[tuple[Count, Count], ...]
-
-
-class ExchangeAck(_Message, frozen=True, tag=True):
-    """The sender has every piece of this exchange. Only where a step may be summed without all members."""
-
-    view: Count
-    exchange: Count
-    number: Count
 
 
 _ChunkMessage: TypeAlias = PartialChunk | FinalChunk | ChunkRequest | ExchangeAck

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 
 HostKind: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
@@ -20,25 +22,25 @@ _ANY_HOST: Final[_Kinds] = frozenset(
     {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused}
 )
 _AMONG_REPLICAS: Final[_Kinds] = frozenset(
-    {m.PartialChunk, m.FinalChunk, m.ChunkRequest, m.ExchangeAck, m.Reduced}
+    {rm.PartialChunk, rm.FinalChunk, rm.ChunkRequest, rm.ExchangeAck, rm.Reduced}
 )
 """Messages to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
 
 _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
-_ORDERS: Final[_Kinds] = frozenset({m.Pause, m.View, m.Save})
-_IN_VIEWS: Final[_Kinds] = frozenset({m.Paused, m.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
+_ORDERS: Final[_Kinds] = frozenset({rm.Pause, rm.View, m.Save})
+_IN_VIEWS: Final[_Kinds] = frozenset({rm.Paused, rm.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
-    ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, m.Assignment, m.Load, m.Play, m.Ping},
-    ("coordinator", "shard"): _TO_ANY_HOST | {m.Command, m.Save},
+    ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, m.Load, m.Play, m.Ping},
+    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save},
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
-    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, m.AssignmentResult, m.Played, m.Pong, m.Loaded},
+    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, m.Played, m.Pong, m.Loaded},
     ("shard", "coordinator"): _ANY_HOST
-    | {m.CommandResult, m.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
+    | {bm.CommandResult, bm.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
-    ("part", "shard"): frozenset({m.Fetch, m.Push, m.FetchPoint, m.Contribution}),
-    ("shard", "part"): frozenset({m.Parameters, m.PushAck, m.Point, m.ContributionAck}),
+    ("part", "shard"): frozenset({m.Fetch, m.Push, bm.FetchPoint, bm.Contribution}),
+    ("shard", "part"): frozenset({m.Parameters, m.PushAck, bm.Point, bm.ContributionAck}),
 }
 """Messages by (sender, receiver); other pairs have none."""
 

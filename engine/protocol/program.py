@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from partita.engine.protocol import actions as a
 from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.events import NotPersisted, Persisted, Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.names import COORDINATOR
@@ -97,7 +98,7 @@ class ReplicaProgram(RoleMachine):
         self._peers: dict[str, int] = {}
         self._wanted = 0  # messages of older views have no effect
         self._pausing: int | None = None  # the view that was announced, until it is here
-        self._view: m.View | None = None
+        self._view: rm.View | None = None
         self._member: Member | None = None
         self._program: a.Program | None = None
         self._waiting: a.Action | None = None  # the action that is under way
@@ -144,20 +145,20 @@ class ReplicaProgram(RoleMachine):
         match event.message:
             case m.Tensor(step=number) | m.Credit(step=number):
                 self._of_replica(event, number)
-            case m.Pause(view=view):
+            case rm.Pause(view=view):
                 self._pause(view)
-            case m.View() as view:
+            case rm.View() as view:
                 self._publish(view)
             case m.Save() as save:
                 self._out += self._saves.ask(save, self.step)
                 self._save_if_there()
-            case m.Reduced(view=view) as reduced:
+            case rm.Reduced(view=view) as reduced:
                 if self._is_of_view(view, event):
                     self._out += self._exchanges.reduced(event.sender, reduced)
                     self._look_at_exchange()
             case m.Heartbeat():
                 return
-            case m.PartialChunk() | m.FinalChunk() | m.ChunkRequest() | m.ExchangeAck():
+            case rm.PartialChunk() | rm.FinalChunk() | rm.ChunkRequest() | rm.ExchangeAck():
                 self._of_exchange(event)
             case message:
                 kind = type(message).__name__
@@ -228,18 +229,18 @@ class ReplicaProgram(RoleMachine):
         self._send_paused(self._pausing)
 
     def _send_paused(self, view: int) -> None:
-        self._out.append(Send(COORDINATOR, m.Paused(view, self.step, self._completes)))
+        self._out.append(Send(COORDINATOR, rm.Paused(view, self.step, self._completes)))
 
-    def _publish(self, view: m.View) -> None:
+    def _publish(self, view: rm.View) -> None:
         if self._view is not None and view.number <= self._view.number:
             if view.number == self._view.number:
-                self._out.append(Send(COORDINATOR, m.Joined(view.number)))
+                self._out.append(Send(COORDINATOR, rm.Joined(view.number)))
             return
         if self._pausing != view.number or self.stage is not Stage.PAUSED:
             return
         self._view, self._pausing = view, None
         self.stage = Stage.REACHING
-        self._out.append(Send(COORDINATOR, m.Joined(view.number)))
+        self._out.append(Send(COORDINATOR, rm.Joined(view.number)))
         self._number = view.number * STEPS_OF_A_VIEW
         self._out.append(RestartSteps(self._number))
         self._begin_if_reachable()
@@ -263,7 +264,7 @@ class ReplicaProgram(RoleMachine):
         self._drop_program()
         self._copy_states(view)
 
-    def _receives(self, view: m.View) -> bool:
+    def _receives(self, view: rm.View) -> bool:
         me = self._seat
         return any(copy.target == me.replica and copy.machine == me.machine for copy in view.copies)
 
@@ -273,7 +274,7 @@ class ReplicaProgram(RoleMachine):
         self._program = self._member = None
         self._held = self._completes = False
 
-    def _copy_states(self, view: m.View) -> None:
+    def _copy_states(self, view: rm.View) -> None:
         """Sends this part's state to others, or receives it, before the first step."""
         self.stage = Stage.COPYING
         if self._receives(view):
@@ -282,7 +283,7 @@ class ReplicaProgram(RoleMachine):
         self._take_early()
         self._look_at_exchange()
 
-    def _begin(self, view: m.View) -> None:
+    def _begin(self, view: rm.View) -> None:
         if self.step is None:
             self.step = view.step
             self._out.append(StateReceived(view.step))

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.actions import Checkpoint, CoordinatorAction, Plan, Work
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
@@ -94,8 +95,8 @@ class ProgramCoordinator(Coordinator):
         self._plan: Plan = schedule(outline)
         self._action: CoordinatorAction | None = None
         self._until = 0  # the position at which the work that was yielded ends
-        self._view: m.View | None = None
-        self._views: tuple[m.View, ...] = ()  # the same, with the places of each machine
+        self._view: rm.View | None = None
+        self._views: tuple[rm.View, ...] = ()  # the same, with the places of each machine
         self._last_step = 0  # after which the work of the view is done
         self._unjoined: dict[str, HostRecord] = {}
         self._finished: set[str] = set()
@@ -200,7 +201,7 @@ class ProgramCoordinator(Coordinator):
         if agreed is None:
             return self._restart_all("no replica has a whole state any more", now)
         self._position = position = self._positions.settle(agreed.step, len(change.members))
-        self._view = m.View(
+        self._view = rm.View(
             number=change.number,
             members=change.members,
             directory=self._directories.revision,
@@ -249,9 +250,9 @@ class ProgramCoordinator(Coordinator):
         replica = self._registry.replica_of(host)
         assert replica is not None, host
         match message:
-            case m.Paused() if self._change is not None and self._change.take(host.name, message):
+            case rm.Paused() if self._change is not None and self._change.take(host.name, message):
                 return self._publish_view(self._change, now)
-            case m.Joined(view=view) if self._view is not None and view == self._view.number:
+            case rm.Joined(view=view) if self._view is not None and view == self._view.number:
                 self._unjoined.pop(host.name, None)
             case m.Report():
                 return self._report(host, replica, message, now)

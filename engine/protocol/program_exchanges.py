@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.actions import AllGather, AllReduce, ReduceScatter
 from partita.engine.protocol.events import Received, Send, Span, Tick
 from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, Group, Numbers, create_exchange
@@ -38,7 +38,7 @@ class Exchanges:
     def __init__(self, seat: PartSeat, *, retry_s: float) -> None:
         self._seat: Final = seat
         self._retry_s: Final = retry_s
-        self._view = m.View(0, (), 0, 0, 0, 0)
+        self._view = rm.View(0, (), 0, 0, 0, 0)
         self._peers: Mapping[str, int] = {}
         self._reset()
 
@@ -57,7 +57,7 @@ class Exchanges:
 
     # Rounds.
 
-    def begin_view(self, view: m.View, peers: Mapping[str, int], now: float) -> list[Any]:
+    def begin_view(self, view: rm.View, peers: Mapping[str, int], now: float) -> list[Any]:
         """Drops everything of an earlier view, and begins the round that copies states."""
         self._view, self._peers = view, peers
         self._reset()
@@ -163,7 +163,7 @@ class Exchanges:
         if not self._open and self._completed < self._round:
             self._completed = self._round
             self._asked_at = now
-            message = m.Reduced(self._view.number, self._round)
+            message = rm.Reduced(self._view.number, self._round)
             kept += [Send(name, message) for name in sorted(self._informs)]
         return kept
 
@@ -185,16 +185,16 @@ class Exchanges:
         lacking = self._lacking if self._completed == self._round else ()
         if lacking and now - self._asked_at >= self._retry_s:
             self._asked_at = now
-            message = m.Reduced(self._view.number, self._completed, asks=True)
+            message = rm.Reduced(self._view.number, self._completed, asks=True)
             effects += [Send(name, message) for name in lacking]
         return effects
 
-    def reduced(self, sender: str, message: m.Reduced) -> list[Any]:
+    def reduced(self, sender: str, message: rm.Reduced) -> list[Any]:
         """Notes the rounds that another part has completed, and answers if it asks for that."""
         self._reduced[sender] = max(message.number, self._reduced.get(sender, 0))
         if not message.asks or self._completed < message.number:
             return []
-        return [Send(sender, m.Reduced(self._view.number, self._completed))]
+        return [Send(sender, rm.Reduced(self._view.number, self._completed))]
 
     # Questions.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from partita.engine.protocol import messages as m
+from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.link import Install, Link, Links, Stage, Started, SwapBuffers
 from partita.engine.protocol.names import COORDINATOR
@@ -58,7 +58,7 @@ SandblasterEffect: TypeAlias = Send | Stage | Install | RunAssignment | SwapBuff
 
 
 @dataclass(slots=True)
-class PointLink(Link[m.FetchPoint, m.Contribution]):
+class PointLink(Link[bm.FetchPoint, bm.Contribution]):
     """The exchange with one shard: evaluations whose point is staged and installed; 0 is none."""
 
     staged: int = 0
@@ -94,18 +94,18 @@ class SandblasterClient(Links[PointLink]):
         self._alone: Final = alone
         self._newest = 0  # evaluation known to have begun
         self._next = 0  # assignment that runs next, or now
-        self._assigned: dict[int, m.Assignment] = {}  # from the next one on
-        self._results: dict[int, m.AssignmentResult] = {}  # the last ones
+        self._assigned: dict[int, bm.Assignment] = {}  # from the next one on
+        self._results: dict[int, bm.AssignmentResult] = {}  # the last ones
         self._playing: RunAssignment | None = None
-        self._in_flight: m.Contribution | None = None  # some shard has not acknowledged it
-        self._accumulated: m.Contribution | None = None  # computed, while another gradient is in flight
+        self._in_flight: bm.Contribution | None = None  # some shard has not acknowledged it
+        self._accumulated: bm.Contribution | None = None  # computed, while another gradient is in flight
 
     def is_over(self, evaluation: int) -> bool:
         """Returns whether the evaluation's numbers are not wanted any more."""
         return evaluation < self._newest
 
     @property
-    def following(self) -> m.Assignment | None:
+    def following(self) -> bm.Assignment | None:
         """The assignment after the one that runs now, as far as is known. Any thread may ask."""
         return self._assigned.get(self._next + (self._playing is not None))
 
@@ -127,16 +127,16 @@ class SandblasterClient(Links[PointLink]):
         match event:
             case AssignmentDone():
                 yield from self._assignment_done(event, now)
-            case Received(sender=sender, message=m.Assignment() as assignment):
+            case Received(sender=sender, message=bm.Assignment() as assignment):
                 yield from self._assign(sender, assignment, now)
-            case Received(sender=sender, message=m.Point() | m.ContributionAck() as message):
+            case Received(sender=sender, message=bm.Point() | bm.ContributionAck() as message):
                 reason = self._rejection_reason(event)
                 if reason is not None:
                     yield Refuse(sender, reason)
-                elif isinstance(message, m.Point):
+                elif isinstance(message, bm.Point):
                     yield from self._point(self._links[sender], message.evaluation, event.payload, now)
                 else:
-                    self._acknowledged(self._links[sender], m.Contribution(message.evaluation, message.unit))
+                    self._acknowledged(self._links[sender], bm.Contribution(message.evaluation, message.unit))
             case Received(sender=sender, message=message):
                 yield Refuse(sender, f"a Sandblaster client does not take a {type(message).__name__}")
             case Replaced(name=name):
@@ -168,7 +168,7 @@ class SandblasterClient(Links[PointLink]):
             else:
                 return
 
-    def _begin(self, given: m.Assignment, *, discarded: bool) -> Iterator[SandblasterEffect]:
+    def _begin(self, given: bm.Assignment, *, discarded: bool) -> Iterator[SandblasterEffect]:
         for link in self._links.values():
             if not discarded and link.staged:
                 link.installed, link.staged = link.staged, 0
@@ -185,7 +185,7 @@ class SandblasterClient(Links[PointLink]):
         if self.is_over(played.evaluation):
             event = AssignmentDone(event.sequence, math.nan, 0)
         elif self._links:
-            self._accumulated = m.Contribution(played.evaluation, played.unit)
+            self._accumulated = bm.Contribution(played.evaluation, played.unit)
             if self._in_flight is None:  # the gradient leaves before the sums: it takes longer
                 yield from self._contribute(now)
         yield self._report(event)
@@ -194,7 +194,7 @@ class SandblasterClient(Links[PointLink]):
         """Reports the next assignment's end to the coordinator, with NaN for discarded numbers."""
         given = self._assigned.pop(self._next)
         assert given.sequence == event.sequence, (given, event)
-        result = m.AssignmentResult(given.sequence, given.evaluation, given.unit, event.loss, event.correct)
+        result = bm.AssignmentResult(given.sequence, given.evaluation, given.unit, event.loss, event.correct)
         self._results[given.sequence] = result
         self._results.pop(given.sequence - REMEMBERED, None)
         self._next += 1
@@ -212,9 +212,9 @@ class SandblasterClient(Links[PointLink]):
 
     @staticmethod
     def _fetch(link: PointLink, now: float) -> Send:
-        return link.request(m.FetchPoint(link.newest), now)
+        return link.request(bm.FetchPoint(link.newest), now)
 
-    def _assign(self, sender: str, given: m.Assignment, now: float) -> Iterator[SandblasterEffect]:
+    def _assign(self, sender: str, given: bm.Assignment, now: float) -> Iterator[SandblasterEffect]:
         if given.sequence < self._next:
             if given.sequence in self._results:
                 yield Send(sender, self._results[given.sequence])
@@ -240,7 +240,7 @@ class SandblasterClient(Links[PointLink]):
         yield Stage(link.span("staged"), payload)
         yield self._fetch(link, now)
 
-    def _acknowledged(self, link: PointLink, message: m.Contribution) -> None:
+    def _acknowledged(self, link: PointLink, message: bm.Contribution) -> None:
         """Takes the acknowledgement of a gradient; of an earlier one it is a duplicate."""
         if link.push is not None and link.push.message == message:
             link.push = None

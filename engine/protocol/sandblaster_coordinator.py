@@ -18,6 +18,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from partita.engine.protocol.batch_messages import AssignmentResult, Command, CommandResult, MissingUnits
 from partita.engine.protocol.command_tracker import CommandTracker, Purpose
 from partita.engine.protocol.commands import (
     Evaluate,
@@ -50,7 +51,6 @@ from partita.engine.protocol.journaled_method import (
     RecordedAnswer,
     digest_of,
 )
-from partita.engine.protocol.messages import AssignmentResult, Command, CommandResult, MissingUnits
 from partita.engine.protocol.names import COORDINATOR, Topology, part_indices
 from partita.engine.protocol.recovery import still_needed
 from partita.engine.protocol.work_scheduler import Dispatch, WorkScheduler

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from partita.engine.protocol.batch_messages import Assignment, ContributionAck, Point
 from partita.engine.protocol.events import Received, Refuse, Replaced, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.link import Started
-from partita.engine.protocol.messages import Assignment, ContributionAck, Credit, Heartbeat, Point, Tensor
+from partita.engine.protocol.messages import Credit, Heartbeat, Tensor
 from partita.engine.protocol.part import LookForWaits, PartMachine, PlayerWaits
 from partita.engine.protocol.program_effects import Deliver
 from partita.engine.protocol.sandblaster_client import AssignmentDone, SandblasterClient

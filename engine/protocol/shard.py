@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 from typing_extensions import override
 
+from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged, RoleMachine
@@ -33,11 +34,11 @@ from partita.engine.protocol.shard_effects import (
 )
 
 _NEEDS_LEASE: Final = (
-    m.CommandResult,
-    m.ContributionAck,
-    m.MissingUnits,
+    bm.CommandResult,
+    bm.ContributionAck,
+    bm.MissingUnits,
     m.Parameters,
-    m.Point,
+    bm.Point,
     m.PushAck,
     m.Saved,
 )

@@ -17,7 +17,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from partita.engine.protocol import messages as m
+from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -46,8 +46,8 @@ from partita.engine.protocol.shard_effects import (
 class SumThenContinue(Policy):
     """Executes commands. `version` is the number of the last one that it has begun."""
 
-    orders = (m.Command,)
-    requests = (m.FetchPoint, m.Contribution)
+    orders = (bm.Command,)
+    requests = (bm.FetchPoint, bm.Contribution)
 
     def __init__(self, own: ShardRanges, *, unit_size: int, number: int = 0) -> None:
         """Creates the policy of a shard that starts, or starts again.
@@ -63,12 +63,12 @@ class SumThenContinue(Policy):
         self._rest: deque[Operation] = deque()  # of the command under way
         self._scalars: list[float] = []
         self._awaited: int | None = None  # scalars that `OperationsDone` must bring; None: none are running
-        self._next: m.Command | None = None  # the newest that came while operations run
+        self._next: bm.Command | None = None  # the newest that came while operations run
         self._lapsed = False  # the lease ended while operations ran: the rest waits
         self._evaluation: Evaluation | None = None
         self._delayed_acks: Final[list[Send]] = []  # sent behind the result, or when that takes a while
         self._has_point = False  # `x` is where the last command evaluates
-        self._result: m.CommandResult | None = None
+        self._result: bm.CommandResult | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
         self._requests: Final[dict[str, int]] = {}  # parts that want a point newer than this
 
@@ -85,11 +85,11 @@ class SumThenContinue(Policy):
     @override
     def receive(self, event: Received) -> list[ShardEffect]:
         match event.message:
-            case m.Contribution() as contribution:
+            case bm.Contribution() as contribution:
                 return self._contribution(event, contribution)
-            case m.FetchPoint() as fetch:
+            case bm.FetchPoint() as fetch:
                 return self._fetch(event, fetch)
-            case m.Command() as command:
+            case bm.Command() as command:
                 return self._command(command)
         raise AssertionError(event)
 
@@ -99,7 +99,7 @@ class SumThenContinue(Policy):
 
     # Commands.
 
-    def _command(self, command: m.Command) -> list[ShardEffect]:
+    def _command(self, command: bm.Command) -> list[ShardEffect]:
         if command.number < self.version:
             return []
         if command.number == self.version:
@@ -107,7 +107,7 @@ class SumThenContinue(Policy):
         if self._awaited is not None:
             if self._next is None or self._next.number < command.number:
                 self._next = command
-            return [Send(COORDINATOR, m.MissingUnits(command.number, ()))]
+            return [Send(COORDINATOR, bm.MissingUnits(command.number, ()))]
         effects: list[ShardEffect] = [] if self._evaluation is None else [DropGradients()]
         self._evaluation = self._result = self._next = None
         self._has_point = self._lapsed = False
@@ -125,12 +125,12 @@ class SumThenContinue(Policy):
         has executed is not answered.
         """
         if self._awaited is not None:
-            return [Send(COORDINATOR, m.MissingUnits(self.version, ()))]
+            return [Send(COORDINATOR, bm.MissingUnits(self.version, ()))]
         if self._lapsed:
             self._lapsed = False
             return self._go_on()
         if self._evaluation is not None:
-            return [Send(COORDINATOR, m.MissingUnits(self.version, self._evaluation.missing_ranges()))]
+            return [Send(COORDINATOR, bm.MissingUnits(self.version, self._evaluation.missing_ranges()))]
         return [] if self._result is None else [Send(COORDINATOR, self._result)]
 
     def _go_on(self) -> list[ShardEffect]:
@@ -153,7 +153,7 @@ class SumThenContinue(Policy):
                 case _:
                     effects.append(RunOperations(self._next_operations()))
                     return effects
-        self._result = m.CommandResult(self.version, tuple(self._scalars))
+        self._result = bm.CommandResult(self.version, tuple(self._scalars))
         effects += [Send(COORDINATOR, self._result), *self._delayed_acks]
         self._delayed_acks.clear()
         return effects
@@ -200,9 +200,9 @@ class SumThenContinue(Policy):
 
     def _point(self, part: str) -> Send:
         self._requests.pop(part, None)
-        return Send(part, m.Point(self.version), self._own.span(POINT, machine_of(part)))
+        return Send(part, bm.Point(self.version), self._own.span(POINT, machine_of(part)))
 
-    def _fetch(self, event: Received, fetch: m.FetchPoint) -> list[ShardEffect]:
+    def _fetch(self, event: Received, fetch: bm.FetchPoint) -> list[ShardEffect]:
         """Answers at once, or when an evaluation begins that is new enough. A repeat is answered again.
 
         The point is sent even when all contributions are here: a replica that starts again may have to
@@ -223,7 +223,7 @@ class SumThenContinue(Policy):
         self._requests[part] = max(fetch.after, self._requests.get(part, fetch.after))
         return []
 
-    def _contribution(self, event: Received, contribution: m.Contribution) -> list[ShardEffect]:
+    def _contribution(self, event: Received, contribution: bm.Contribution) -> list[ShardEffect]:
         """Counts the first contribution of a work unit and machine to the evaluation under way.
 
         Every one is acknowledged.
@@ -238,7 +238,7 @@ class SumThenContinue(Policy):
         if reason is not None:
             return [Refuse(event.sender, reason)]
         machine = machine_of(event.sender)
-        ack = Send(event.sender, m.ContributionAck(contribution.evaluation, unit))
+        ack = Send(event.sender, bm.ContributionAck(contribution.evaluation, unit))
         if evaluation is None or evaluation.has(machine, unit):
             return [ack]
         sums = evaluation.add(machine, unit)

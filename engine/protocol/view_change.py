@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from partita.engine.protocol.messages import Pause, Paused, StateCopy
 from partita.engine.protocol.names import part_name
+from partita.engine.protocol.replica_messages import Pause, Paused, StateCopy
 
 
 @dataclass(frozen=True, slots=True)

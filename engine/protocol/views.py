@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from partita.engine.protocol.messages import View
+from partita.engine.protocol.replica_messages import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from partita.engine.protocol.messages import AssignmentResult, Finished, Report, ResumeStep
+from partita.engine.protocol.batch_messages import AssignmentResult
+from partita.engine.protocol.messages import Finished, Report, ResumeStep
 
 PROGRESS_MESSAGES: Final = (AssignmentResult, ResumeStep, Finished, Report)
 """Messages by which a part reports progress."""

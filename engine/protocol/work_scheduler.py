@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
+from partita.engine.protocol.batch_messages import Assignment, AssignmentResult
 from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, exact_sum
-from partita.engine.protocol.messages import Assignment, AssignmentResult
 from partita.engine.protocol.work_queue import WorkQueue
 
 OPEN_ASSIGNMENTS: Final = 2

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from partita.engine.protocol.batch_messages import Command, Contribution, FetchPoint
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import (
     BuildRole,
@@ -23,16 +24,7 @@ from partita.engine.protocol.host import (
     RoleBuilt,
     RoleMachine,
 )
-from partita.engine.protocol.messages import (
-    Command,
-    Contribution,
-    Failed,
-    Fetch,
-    FetchPoint,
-    Message,
-    Push,
-    decode,
-)
+from partita.engine.protocol.messages import Failed, Fetch, Message, Push, decode
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.testing.disk import Disk, File
 from partita.engine.testing.invariants import ProcessId, Violation

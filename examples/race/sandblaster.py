@@ -27,6 +27,7 @@ from partita.engine.protocol import (
     Topology,
     decode,
 )
+from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import POINT, Operation, Portions, reads, writes
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -39,7 +40,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
 from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
-from partita.engine.protocol.messages import Assignment, Command, Heartbeat, Hello, Ready
+from partita.engine.protocol.messages import Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterEvent
 from partita.engine.protocol.shard_effects import (

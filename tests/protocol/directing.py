@@ -8,6 +8,13 @@ from dataclasses import dataclass, field
 
 from partita.engine import Outcome
 from partita.engine.protocol import Message, SandblasterCoordinator, Topology
+from partita.engine.protocol.batch_messages import (
+    Assignment,
+    AssignmentResult,
+    Command,
+    CommandResult,
+    MissingUnits,
+)
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -37,20 +44,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Received, Send
 from partita.engine.protocol.journaled_method import RecordedAnswer
-from partita.engine.protocol.messages import (
-    Assignment,
-    AssignmentResult,
-    Command,
-    CommandResult,
-    Directory,
-    DirectoryAck,
-    Hello,
-    MissingUnits,
-    Ready,
-    Save,
-    Saved,
-    SetUp,
-)
+from partita.engine.protocol.messages import Directory, DirectoryAck, Hello, Ready, Save, Saved, SetUp
 from partita.engine.protocol.names import part_indices, shard_index
 
 PORTIONS = 7

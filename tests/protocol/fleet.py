@@ -13,6 +13,7 @@ from typing import Any
 
 from partita.engine.protocol import Message, Topology
 from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -177,7 +178,7 @@ class Fleet:
         self.warnings: list[str] = []
         self.progress: list[Progress] = []
         self.commits: list[Commit] = list(resumed.commits) if resumed else []
-        self.views: list[m.View] = []
+        self.views: list[rm.View] = []
         self.end: EndRun | AbortRun | None = None
         self.ends: dict[str, Process] = {}
         self._tell(Opened())
@@ -220,7 +221,7 @@ class Fleet:
     # The network.
 
     def send(self, sender: str, incarnation: int, to: str, message: Message, payload: object) -> None:
-        if isinstance(message, m.View):
+        if isinstance(message, rm.View):
             self.views.append(message)
         if self.random.random() < self.loss:
             return

@@ -11,6 +11,7 @@ from partita.engine import Downpour
 from partita.engine.protocol import LinkedPart, Message, ParameterLinks
 from partita.engine.protocol.actions import Action, AllReduce, Compute, Room
 from partita.engine.protocol.actions import Install as InstallValues
+from partita.engine.protocol.batch_messages import Assignment
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.link import Install
@@ -24,7 +25,6 @@ from partita.engine.protocol.linked_part import (
     StepPlayed,
 )
 from partita.engine.protocol.messages import (
-    Assignment,
     Begin,
     Credit,
     Fetch,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.actions import (
     AllGather,
     AllReduce,
@@ -337,10 +337,10 @@ def test_nothing_of_an_old_view_is_accepted() -> None:
     number = role._view.number
     before = {name: list(vector) for name, vector in process.vectors.items()}
     fleet.pending.clear()
-    for old in (m.PartialChunk(number - 1, 0, 0, 0), m.FinalChunk(number - 1, 0, 0, 0)):
+    for old in (rm.PartialChunk(number - 1, 0, 0, 0), rm.FinalChunk(number - 1, 0, 0, 0)):
         assert role.receive(fleet.received("part 1.0", old, (9,) * 3), fleet.now) == []
-    assert role.receive(fleet.received("part 1.0", m.Reduced(number - 1, 1)), fleet.now) == []
-    assert role.receive(fleet.received("coordinator", m.Pause(number)), fleet.now) == []
+    assert role.receive(fleet.received("part 1.0", rm.Reduced(number - 1, 1)), fleet.now) == []
+    assert role.receive(fleet.received("coordinator", rm.Pause(number)), fleet.now) == []
     assert {name: list(vector) for name, vector in process.vectors.items()} == before
 
 

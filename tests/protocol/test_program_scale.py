@@ -17,15 +17,12 @@ from partita.engine.protocol.messages import (
     Finished,
     Heartbeat,
     Hello,
-    Joined,
-    Pause,
-    Paused,
     Ready,
     Report,
-    View,
     WaitReport,
 )
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
+from partita.engine.protocol.replica_messages import Joined, Pause, Paused, View
 from partita.engine.protocol.views import Outline
 from tests.protocol.coordinating import of
 from tests.protocol.fleet import everything

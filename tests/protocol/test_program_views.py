@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.messages import Paused, StateCopy
 from partita.engine.protocol.names import part_name
+from partita.engine.protocol.replica_messages import Paused, StateCopy
 from partita.engine.protocol.view_change import Agreement, ViewChange
 from partita.engine.protocol.views import JoinedBatches
 

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.protocol import Message, SandblasterClient
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
-from partita.engine.protocol.messages import (
+from partita.engine.protocol.batch_messages import (
     Assignment,
     AssignmentResult,
     Contribution,
     ContributionAck,
     FetchPoint,
     Point,
-    Stop,
 )
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
+from partita.engine.protocol.messages import Stop
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.sandblaster_client import (
     AssignmentDone,

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol.batch_messages import (
+    CommandResult,
+    Contribution,
+    ContributionAck,
+    FetchPoint,
+    MissingUnits,
+    Point,
+)
 from partita.engine.protocol.commands import (
     Dots,
     Evaluate,
@@ -17,18 +25,7 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.protocol.events import Persist, Persisted, Received, Tick
-from partita.engine.protocol.messages import (
-    CommandResult,
-    Contribution,
-    ContributionAck,
-    Fetch,
-    FetchPoint,
-    Heartbeat,
-    MissingUnits,
-    Point,
-    Save,
-    Saved,
-)
+from partita.engine.protocol.messages import Fetch, Heartbeat, Save, Saved
 from partita.engine.protocol.shard_effects import Fenced, LoadCheckpoint
 from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 

@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.protocol.batch_messages import (
+    CommandResult,
+    Contribution,
+    ContributionAck,
+    FetchPoint,
+    MissingUnits,
+)
 from partita.engine.protocol.commands import (
     Evaluate,
     Largest,
@@ -20,14 +27,7 @@ from partita.engine.protocol.commands import (
     work_units_of,
 )
 from partita.engine.protocol.events import Persist
-from partita.engine.protocol.messages import (
-    CommandResult,
-    Contribution,
-    ContributionAck,
-    FetchPoint,
-    Heartbeat,
-    MissingUnits,
-)
+from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.shard_effects import LoadCheckpoint
 from tests.protocol.textual_shard import HALF, RANGES, UNIT_SIZE, Shard, Text
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from partita.engine.protocol.batch_messages import Command, CommandResult, MissingUnits
 from partita.engine.protocol.coordinator_effects import AbortRun, CoordinatorEffect, Restart, Timeouts, Warn
 from partita.engine.protocol.events import Received, Tick
-from partita.engine.protocol.messages import Command, CommandResult, Heartbeat, MissingUnits, WaitReport
+from partita.engine.protocol.messages import Heartbeat, WaitReport
 from tests.protocol.coordinating import PARTS, Run, of
 from tests.protocol.directing import Stage, staged
 

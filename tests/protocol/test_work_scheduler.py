@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.protocol.batch_messages import Assignment, AssignmentResult
 from partita.engine.protocol.commands import Evaluate, Segment, work_units_of
-from partita.engine.protocol.messages import Assignment, AssignmentResult
 from partita.engine.protocol.work_scheduler import OPEN_ASSIGNMENTS, STRAGGLER_FACTOR, Dispatch, WorkScheduler
 
 

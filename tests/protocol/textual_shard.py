@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from partita.engine.protocol import Message, ShardRanges, SumThenContinue
 from partita.engine.protocol import Shard as Machine
+from partita.engine.protocol.batch_messages import Command, Contribution, Point
 from partita.engine.protocol.commands import (
     Combine,
     Evaluate,
@@ -14,7 +15,7 @@ from partita.engine.protocol.commands import (
     n_scalars,
 )
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
-from partita.engine.protocol.messages import Command, Contribution, Heartbeat, Point
+from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.shard_effects import (
     AddGradient,

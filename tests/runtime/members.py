@@ -32,8 +32,9 @@ from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.exchange import Tree
 from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import Finished, Pause, Report, Save, Saved, StateCopy, View
+from partita.engine.protocol.messages import Finished, Report, Save, Saved
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
+from partita.engine.protocol.replica_messages import Pause, StateCopy, View
 from partita.engine.protocol.views import Member
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.program_part import ProgramPart, ProgramPartTask

@@ -14,9 +14,7 @@ from partita.engine import Session
 from partita.engine.numerics import master
 from partita.engine.parameters import gather, initialise, scatter
 from partita.engine.protocol import Message
-from partita.engine.protocol.events import Received
-from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import (
+from partita.engine.protocol.batch_messages import (
     Assignment,
     AssignmentResult,
     Contribution,
@@ -24,6 +22,8 @@ from partita.engine.protocol.messages import (
     FetchPoint,
     Point,
 )
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask

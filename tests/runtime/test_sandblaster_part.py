@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from partita.engine.protocol import Message
-from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.events import Received, Tick
-from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import (
+from partita.engine.protocol.batch_messages import (
     Assignment,
     AssignmentResult,
     Contribution,
     ContributionAck,
     FetchPoint,
-    Heartbeat,
     Point,
 )
+from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.events import Received, Tick
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
 from partita.engine.runtime.task import HostContext

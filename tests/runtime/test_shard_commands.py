@@ -22,6 +22,15 @@ from partita.engine.parameters import (
     save_parameters,
 )
 from partita.engine.protocol import Message, SumThenContinue
+from partita.engine.protocol.batch_messages import (
+    Command,
+    CommandResult,
+    Contribution,
+    ContributionAck,
+    FetchPoint,
+    MissingUnits,
+    Point,
+)
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -38,18 +47,7 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.messages import (
-    Command,
-    CommandResult,
-    Contribution,
-    ContributionAck,
-    FetchPoint,
-    Heartbeat,
-    MissingUnits,
-    Point,
-    Save,
-    Saved,
-)
+from partita.engine.protocol.messages import Heartbeat, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime import shard as shards
 from partita.engine.runtime.shard import CannotBeDone, ShardTask

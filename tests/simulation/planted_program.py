@@ -21,12 +21,13 @@ from partita.engine.protocol.exchange import (
     Tree,
 )
 from partita.engine.protocol.host import HostMachine, HostPhase
-from partita.engine.protocol.messages import Directory, DirectoryAck, Heartbeat, Hello, Pause, Ready, View
+from partita.engine.protocol.messages import Directory, DirectoryAck, Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.program import ReplicaProgram, Stage
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_exchanges import Exchanges
 from partita.engine.protocol.program_saves import Saves
+from partita.engine.protocol.replica_messages import Pause, View
 from partita.engine.protocol.view_change import Agreement, ViewChange
 from partita.engine.protocol.views import Positions
 from partita.engine.testing import Fault

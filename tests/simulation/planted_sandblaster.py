@@ -15,12 +15,13 @@ from partita.engine.protocol import (
     Shard,
     SumThenContinue,
 )
+from partita.engine.protocol.batch_messages import AssignmentResult, Contribution
 from partita.engine.protocol.command_tracker import Purpose
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
 from partita.engine.protocol.coordinator_effects import Commit, Restart
 from partita.engine.protocol.events import Persist, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import AssignmentResult, Contribution, Failed, Saved
+from partita.engine.protocol.messages import Failed, Saved
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     LoadCheckpoint,

@@ -12,7 +12,7 @@ from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.exchange.exchange import Exchange, ExchangeEffect, Use
 from partita.engine.protocol.exchange.group import Group, Numbers
 from partita.engine.protocol.exchange.server import Server
-from partita.engine.protocol.messages import ExchangeAck, FinalChunk, PartialChunk
+from partita.engine.protocol.replica_messages import ExchangeAck, FinalChunk, PartialChunk
 
 _ROOT = 0
 

@@ -21,7 +21,7 @@ from partita.engine.protocol.exchange.exchange import (
     ranges_of,
 )
 from partita.engine.protocol.exchange.group import CHUNK_BYTES, Group, Numbers
-from partita.engine.protocol.messages import ChunkRequest, FinalChunk
+from partita.engine.protocol.replica_messages import ChunkRequest, FinalChunk
 from partita.engine.protocol.retry import PendingRequest
 
 AHEAD: Final = 16

@@ -29,7 +29,7 @@ import msgspec
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick, payload_bytes
 from partita.engine.protocol.exchange.algorithm import Algorithm, Route
 from partita.engine.protocol.exchange.group import Group, Numbers
-from partita.engine.protocol.messages import ChunkRequest, ExchangeAck, FinalChunk, PartialChunk
+from partita.engine.protocol.replica_messages import ChunkRequest, ExchangeAck, FinalChunk, PartialChunk
 from partita.engine.protocol.retry import PendingRequest
 
 WINDOW: Final = 8

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from partita.engine.protocol import actions as a
-from partita.engine.protocol.messages import View
 from partita.engine.protocol.program import Replica
 from partita.engine.protocol.program_effects import SharedSpan
+from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.testing.invariants import require
 from partita.engine.testing.program.regression import STATE, Regression, Vector, update

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from partita.engine.protocol.messages import View
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.program_effects import STEPS_OF_A_VIEW, RunStep
+from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.testing.invariants import ProcessId, Writers, require
 from partita.engine.testing.program.lockstep import State

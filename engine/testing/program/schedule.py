@@ -10,11 +10,12 @@ from typing_extensions import override
 
 from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
 from partita.engine.protocol.host import RoleMachine
-from partita.engine.protocol.messages import Message, View
+from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import Topology, machine_of, part_indices
 from partita.engine.protocol.program import ReplicaProgram
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_effects import PartSeat, SharedSpan
+from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
 from partita.engine.testing.host import SimulatedBody, SimulatedHost
 from partita.engine.testing.invariants import require

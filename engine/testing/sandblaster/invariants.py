@@ -7,6 +7,7 @@ journal and the checkpoints, which outlive a coordinator, a `RunInvariants` one 
 
 from __future__ import annotations
 
+from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import (
     Evaluate,
     Iterated,
@@ -18,7 +19,6 @@ from partita.engine.protocol.commands import (
 )
 from partita.engine.protocol.coordinator_effects import AppendJournal, Commit
 from partita.engine.protocol.coordinator_effects import EndRun as Ending
-from partita.engine.protocol.messages import Assignment, Command
 from partita.engine.testing.disk import Disk
 from partita.engine.testing.invariants import ProcessId, Writers, require
 from partita.engine.testing.layout import Layout

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from partita.engine.protocol.batch_messages import Contribution
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Contribution
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterClient
 from partita.engine.protocol.sandblaster_part import SandblasterPart

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -18,7 +19,7 @@ from partita.engine.protocol.coordinator_effects import (
     Progress,
     RunSettings,
 )
-from partita.engine.protocol.messages import Assignment, Command, Message
+from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from partita.engine.protocol.batch_messages import CommandResult, ContributionAck, Point
 from partita.engine.protocol.events import Persist, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import CommandResult, ContributionAck, Point
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (

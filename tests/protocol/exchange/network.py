@@ -23,7 +23,7 @@ from partita.engine.protocol.exchange import (
     Numbers,
     create_exchange,
 )
-from partita.engine.protocol.messages import FinalChunk, PartialChunk
+from partita.engine.protocol.replica_messages import FinalChunk, PartialChunk
 
 Vector = npt.NDArray[np.float32]
 

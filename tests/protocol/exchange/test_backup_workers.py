@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.exchange import Numbers, Ring, Server, create_exchange
-from partita.engine.protocol.messages import ExchangeAck
+from partita.engine.protocol.replica_messages import ExchangeAck
 from tests.draws import examples
 from tests.protocol.exchange.network import Faults, Network
 from tests.protocol.exchange.test_sums import CHUNK, SEEDS, faults_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.exchange import CopyChunk, CopySource, CopyTarget, ExchangeDone, Group, Member
 from partita.engine.protocol.exchange import copy as module
-from partita.engine.protocol.messages import ChunkRequest, FinalChunk, PartialChunk
+from partita.engine.protocol.replica_messages import ChunkRequest, FinalChunk, PartialChunk
 from tests.protocol.exchange.test_sums import SEEDS
 
 SOURCE, TARGET = Member("part 0.0", 1), Member("part 1.0", 2)

@@ -19,15 +19,9 @@ from partita.engine.protocol.exchange import (
     Tree,
     create_exchange,
 )
-from partita.engine.protocol.messages import (
-    ChunkRequest,
-    Credit,
-    ExchangeAck,
-    FinalChunk,
-    Heartbeat,
-    PartialChunk,
-)
+from partita.engine.protocol.messages import Credit, Heartbeat
 from partita.engine.protocol.permissions import rejection_reason
+from partita.engine.protocol.replica_messages import ChunkRequest, ExchangeAck, FinalChunk, PartialChunk
 from tests.protocol.exchange.network import Network
 
 MEMBERS = tuple(Member(f"part {rank}.0", incarnation=3) for rank in range(3))
