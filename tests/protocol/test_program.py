@@ -298,7 +298,8 @@ def test_ctrl_c_at_any_time(seed: int, kills: int, shape: tuple[int, int], loss:
         fleet.step()
     fleet.stop()
     fleet.run()
-    assert isinstance(fleet.end, EndRun) and not fleet.end.complete
+    assert isinstance(fleet.end, EndRun), fleet.warnings
+    assert fleet.end.complete <= (sum(map(len, fleet.computed.values())) == fleet.total), "the work was done"
     for commit in fleet.commits:
         for entry in commit.entries:
             version, values = fleet.files[entry.shard, commit.checkpoint]
