@@ -116,3 +116,22 @@ def test_a_ring_gives_each_member_its_share(members: int, length: int) -> None:
     for rank, place in enumerate(network.places):
         start, stop = rank * length // members, (rank + 1) * length // members
         assert place.exchange.owned == ([(start, stop)] if stop > start else [])
+
+
+@pytest.mark.parametrize("kind", [Network, Sharded])
+@settings(max_examples=examples(30))
+@given(algorithm=st.sampled_from(ALGORITHMS), machines=machines_of, length=st.integers(0, 300), seed=SEEDS)
+def test_no_member_waits_for_a_piece_that_another_one_holds_back(
+    kind: type[Network], algorithm: Algorithm, machines: list[str], length: int, seed: int
+) -> None:
+    """Many more pieces than are begun ahead, and no time passes: nothing is ever asked for."""
+    network = kind(algorithm, machines, Numbers(length, 4, 4), random.Random(seed))
+    for _half in range(1 + (kind is Sharded)):
+        for rank in network.rng.sample(range(len(machines)), len(machines)):
+            network.begin(rank)
+            for _ in range(min(len(network.flights), network.rng.randrange(20))):
+                network.deliver(network.take())
+        while network.flights:
+            network.deliver(network.take())
+    assert network.all_have(0)
+    assert all(place.exchange.repeats == 0 for place in network.places)
