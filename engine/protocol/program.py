@@ -105,6 +105,7 @@ class ReplicaProgram(RoleMachine):
         self._held = False  # it has not begun: a peer may still ask for what it would overwrite
         self._completes = False  # after a pause: it can end the step under way without other replicas
         self._in_step = False  # all parts of the replica have what the next update needs
+        self._changed = False  # since the last safe point: the state is of no step
         self._number = 0  # of the next step that is computed
         self._exchanges: Final = Exchanges(seat, retry_s=retry_s)
         self._early: list[Received] = []
@@ -292,6 +293,7 @@ class ReplicaProgram(RoleMachine):
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
         self._program = self._replica(self._member)
         self._reports.begin(self._now)
+        self._changed = False
         self._save_if_there()
         self._advance()
 
@@ -353,6 +355,7 @@ class ReplicaProgram(RoleMachine):
             case a.Apply(optimizer=optimizer, own=own):
                 self._waiting = action
                 assert self._member is not None
+                self._changed = True
                 spans = self._exchanges.owned if own else (Span("parameters", 0, self._seat.size),)
                 self._out.append(ApplyUpdate(optimizer, spans, self._member.step))
             case a.SafePoint():
@@ -399,6 +402,7 @@ class ReplicaProgram(RoleMachine):
     def _safe_point(self) -> None:
         assert self._member is not None
         step, _ = self._member.reached
+        self._changed = False
         if self.stage is Stage.COMPLETING:
             view = self._view
             assert view is not None
@@ -435,7 +439,7 @@ class ReplicaProgram(RoleMachine):
 
     def _save_if_there(self) -> None:
         """Begins the file that the coordinator asked for, if the state is that of its step."""
-        if self.step is not None and not self._updates:
+        if self.step is not None and not self._changed:
             self._out += self._saves.at(self.step)
 
     def _tick(self) -> None:

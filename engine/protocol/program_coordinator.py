@@ -326,7 +326,12 @@ class ProgramCoordinator(Coordinator):
         return self._writers
 
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
-        """Has all replicas that are alive end their work now, in a last view; its state is the checkpoint."""
+        """Has all replicas that are alive end their work now, in a last view; its state is the checkpoint.
+
+        A view would cut a step whose ranges are being collected: a sharded run goes on to a safe point.
+        """
+        if self._sharded and self._view is not None:
+            return [] if self._checkpoints.round is not None else self._begin_round(now)
         self._wants_view = self._checkpoints.round is None and self._change is None
         return []
 

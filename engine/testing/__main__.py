@@ -6,25 +6,16 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from partita.engine.testing import downpour, sandblaster
 from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program.drawn import play_all_reduce
 
-
-class Player(Protocol):
-    """Plays the schedule of a seed."""
-
-    def __call__(self, seed: int, *, keep_all: bool = False) -> Outcome:
-        """See `downpour.play` and `sandblaster.play`."""
-        ...
-
-
-PLAYERS: Final[dict[str, Player]] = {
+PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
     "downpour": downpour.play,
     "sandblaster": sandblaster.play,
     "all_reduce": play_all_reduce,
@@ -36,62 +27,46 @@ REPORT_EVERY_S: Final = 10.0
 """Seconds between two reports of progress."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """The outcomes of some schedules."""
-
-    played: int = 0
-    events: int = 0
-    endings: Counter[str] = field(default_factory=Counter)
-    traces: list[str] = field(default_factory=list)
-    broken: Outcome | None = None
-
-    def add(self, other: Tally) -> None:
-        """Adds the outcomes of others."""
-        self.played += other.played
-        self.events += other.events
-        self.endings += other.endings
-        self.traces += other.traces
-        self.broken = self.broken or other.broken
+def _play(driver: str, keep_all: bool, seed: int) -> Outcome:
+    return PLAYERS[driver](seed, keep_all=keep_all)
 
 
-def play_some(driver: str, first: int, count: int, keep_all: bool) -> Tally:
-    """Plays these seeds one after the other, up to the first that breaks an invariant."""
-    tally = Tally()
-    for seed in range(first, first + count):
-        outcome = PLAYERS[driver](seed, keep_all=keep_all)
-        tally.add(Tally(1, outcome.events, Counter([outcome.ending]), list(outcome.trace)))
-        if outcome.violation is not None:
-            tally.broken = outcome
-            break
-    return tally
-
-
-def play_all(driver: str, options: argparse.Namespace) -> Tally:
-    """Plays all seeds, in as many processes as are asked for."""
-    whole, reported_at = Tally(), time.perf_counter()
-    for tally in _tallies(driver, options):
-        whole.add(tally)
-        if time.perf_counter() - reported_at >= REPORT_EVERY_S:
-            reported_at = time.perf_counter()
-            print(f"{driver}: {whole.played} of {options.schedules} schedules", file=sys.stderr, flush=True)
-        print("\n".join(tally.traces), end="\n" if tally.traces else "")
-        if whole.broken is not None:
-            break
-    return whole
-
-
-def _tallies(driver: str, options: argparse.Namespace) -> Iterator[Tally]:
-    stop = options.first + options.schedules
-    firsts = range(options.first, stop, CHUNK)
-    counts = [min(CHUNK, stop - first) for first in firsts]
-    n = len(firsts)
+def _outcomes(driver: str, options: argparse.Namespace) -> Iterator[Outcome]:
+    """Yields the outcome of each seed in order, from as many processes as are asked for."""
+    seeds, play = (
+        range(options.first, options.first + options.schedules),
+        partial(_play, driver, options.trace),
+    )
     if options.jobs == 1:
-        yield from map(play_some, [driver] * n, firsts, counts, [options.trace] * n)
+        yield from map(play, seeds)
         return
     with ProcessPoolExecutor(options.jobs) as pool:
-        yield from pool.map(play_some, [driver] * n, firsts, counts, [options.trace] * n)
-        pool.shutdown(cancel_futures=True)
+        try:
+            yield from pool.map(play, seeds, chunksize=CHUNK)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def play_all(driver: str, options: argparse.Namespace) -> Outcome | None:
+    """Plays all seeds, up to the first that breaks an invariant, which is returned."""
+    began = reported_at = time.perf_counter()
+    endings, events = Counter[str](), 0
+    for n, outcome in enumerate(_outcomes(driver, options), 1):
+        endings[outcome.ending] += 1
+        events += outcome.events
+        print("\n".join(outcome.trace), end="\n" if outcome.trace else "")
+        if outcome.violation is not None:
+            return outcome
+        if time.perf_counter() - reported_at >= REPORT_EVERY_S:
+            reported_at = time.perf_counter()
+            print(f"{driver}: {n} of {options.schedules} schedules", file=sys.stderr, flush=True)
+    seconds, played = time.perf_counter() - began, endings.total()
+    how = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
+    print(
+        f"{played} schedules of {driver} from seed {options.first}: every invariant held ({how}); "
+        f"{played / seconds:.0f} schedules/s, {events / played:.0f} events each"
+    )
+    return None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,20 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="print every event of each schedule")
     options = parser.parse_args(arguments)
     for driver in [options.driver] if options.driver else PLAYERS:
-        began = time.perf_counter()
-        tally = play_all(driver, options)
-        if tally.broken is not None:
-            seed = tally.broken.seed
-            print(f"seed {seed} of {driver} breaks {tally.broken.violation}", file=sys.stderr)
-            again = f"--driver {driver} --first {seed} --schedules 1 --trace"
+        broken = play_all(driver, options)
+        if broken is not None:
+            print(f"seed {broken.seed} of {driver} breaks {broken.violation}", file=sys.stderr)
+            again = f"--driver {driver} --first {broken.seed} --schedules 1 --trace"
             print(f"all of it: {parser.prog} {again}", file=sys.stderr)
             return 1
-        seconds = time.perf_counter() - began
-        how = ", ".join(f"{count} {ending}" for ending, count in sorted(tally.endings.items()))
-        print(
-            f"{tally.played} schedules of {driver} from seed {options.first}: every invariant held ({how}); "
-            f"{tally.played / seconds:.0f} schedules/s, {tally.events / tally.played:.0f} events each"
-        )
     return 0
 
 

@@ -96,12 +96,13 @@ class SimulatedBody(ABC):
         if environment.is_full(world.random, world.now):
             host.result(wait_s, NotPersisted(order.checkpoint, order.version, "no space"))
         else:
-            host.later(wait_s, self.on_written, (schedule.disk, order.checkpoint, name, file))
+            self._disk = schedule.disk
+            host.later(wait_s, self.on_written, (order.checkpoint, name, file))
 
-    def on_written(self, written: tuple[Disk, int, str, File]) -> None:
+    def on_written(self, written: tuple[int, str, File]) -> None:
         """Puts a whole file on the disk."""
-        disk, checkpoint, name, file = written
-        disk.files[name] = file
+        checkpoint, name, file = written
+        self._disk.files[name] = file
         self.host.on_event(Persisted(checkpoint, file.version, name, file.sha256))
 
     def payload(self, send: Send) -> object:

@@ -138,6 +138,11 @@ def one_step_late(method: Any, saves: Any, step: int) -> Any:
     return method(saves, asked.step if asked is not None and step == asked.step + 1 else step)
 
 
+def between_update_and_safe_point(method: Any, part: Any) -> None:
+    part._changed = False
+    method(part)
+
+
 def asked_once(method: Any, coordinator: Any, now: float) -> Any:
     effects = method(coordinator, now)
     return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, Pause | View)]
@@ -235,6 +240,13 @@ FAULTS = [
     Planted("numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)),
     Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
     Planted("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
+    Planted(
+        "a file is written between an update and its safe point",
+        "I5",
+        (Fault(ReplicaProgram, "_save_if_there", between_update_and_safe_point),),
+        AllReduce(replicas=2, shard_optimizer=True),
+        at=369,
+    ),
     Planted("a view is announced once", "I8", (Fault(ProgramCoordinator, "_watch_work", asked_once),)),
     Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
     Planted(
