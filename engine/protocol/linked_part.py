@@ -27,8 +27,8 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.part import LookForWaits, PartMachine, PlayerWaits
-from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.part import LookForWaits, PartMachine
+from partita.engine.protocol.program_effects import Deliver, StuckOn
 from partita.engine.protocol.program_reports import ReportSpacing
 
 RESEND_S: Final = 1.0
@@ -169,7 +169,7 @@ class LinkedPart(PartMachine):
             case Nonfinite(reason=reason, received=received):
                 self._fails = reason, now + (OTHERS_FIRST_S if received else 0.0)
                 yield from self._fail(now)
-            case PlayerWaits(step=step, missing=missing):
+            case StuckOn(number=step, waits=missing):
                 what = [(host, f"{what} in step {step}") for host, what in missing]
                 yield from self._report_waits(step, what, now)
 

@@ -15,18 +15,7 @@ from partita.engine.protocol.stall_detector import StallDetector
 
 @dataclass(frozen=True, slots=True)
 class LookForWaits:
-    """Effect: look what the player waits for; `PlayerWaits` reports it at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlayerWaits:
-    """Event: the step that the player is in, and (host, what) of all that is missing; nothing if it computes.
-
-    A player that waits for nobody may be anywhere.
-    """
-
-    step: int
-    missing: tuple[tuple[str, str], ...]
+    """Effect: look what the player waits for; `StuckOn` reports it at once."""
 
 
 class PartMachine(RoleMachine):

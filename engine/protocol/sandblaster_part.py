@@ -10,8 +10,8 @@ from partita.engine.protocol.events import Received, Refuse, Replaced, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.link import Started
 from partita.engine.protocol.messages import Credit, Heartbeat, Tensor
-from partita.engine.protocol.part import LookForWaits, PartMachine, PlayerWaits
-from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.part import LookForWaits, PartMachine
+from partita.engine.protocol.program_effects import Deliver, StuckOn
 from partita.engine.protocol.sandblaster_client import AssignmentDone, SandblasterClient
 
 
@@ -40,7 +40,7 @@ class SandblasterPart(PartMachine):
                 return self._received(event, now)
             case PeersChanged():
                 return list(self._peers_changed(event, now))
-            case PlayerWaits(step=step, missing=missing):
+            case StuckOn(number=step, waits=missing):
                 return list(self._report_waits(step, missing, now))
             case Tick() if self._peers is not None:
                 effects: list[Any] = list(self.client.receive(event, now))

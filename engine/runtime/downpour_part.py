@@ -31,8 +31,8 @@ from partita.engine.protocol.linked_part import (
 )
 from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.parameter_links import ClearGradient, ParameterLinks, SavePushRecord
-from partita.engine.protocol.part import LookForWaits, PlayerWaits
-from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import Deliver, StuckOn
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.part_body import PartBody, PartTask
@@ -152,7 +152,7 @@ class DownpourBody(PartBody[GradientAccumulation]):
             case ClearMetrics():
                 self._computations.metrics.clear()
             case LookForWaits():
-                return PlayerWaits(*self._player.stuck_on)
+                return StuckOn(*self._player.stuck_on)
             case FailNonfinite(reason=reason):
                 raise NotFinite(reason)
             case _:

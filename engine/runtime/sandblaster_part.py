@@ -20,8 +20,8 @@ from typing_extensions import override
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Refuse, Send
 from partita.engine.protocol.host import RoleMachine
-from partita.engine.protocol.part import LookForWaits, PlayerWaits
-from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import Deliver, StuckOn
 from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterClient
 from partita.engine.protocol.sandblaster_part import SandblasterPart
 from partita.engine.runtime.assignments import AssignmentRunner, MultiPartRunner, SinglePartRunner
@@ -121,9 +121,9 @@ class SandblasterBody(PartBody[GradientSum]):
                 super().carry_out(effect, now)
 
     @override
-    def carry_out(self, effect: Any, now: float) -> PlayerWaits:
+    def carry_out(self, effect: Any, now: float) -> StuckOn:
         assert isinstance(effect, LookForWaits), effect
-        return PlayerWaits(*self._runner.stuck_on)
+        return StuckOn(*self._runner.stuck_on)
 
     @override
     def poll(self, now: float) -> Iterable[Any]:

@@ -10,7 +10,8 @@ from partita.engine.protocol.events import (
 )
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.part import LookForWaits, PlayerWaits
+from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import StuckOn
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
 from partita.engine.testing.schedule import Schedule
 
@@ -63,7 +64,7 @@ class PartBody(SimulatedBody):
                 self.vectors["in_flight"][start:stop] = self.vectors["accumulated"][start:stop]
                 self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
             case LookForWaits():
-                return PlayerWaits(0, ())
+                return StuckOn(0, ())
             case _:
                 raise AssertionError(effect)
         return None

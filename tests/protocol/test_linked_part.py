@@ -40,8 +40,8 @@ from partita.engine.protocol.messages import (
     WaitReport,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.part import LookForWaits, PlayerWaits
-from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import Deliver, StuckOn
 from tests.protocol.machines import feed, receive
 
 OTHER = "part 0.1"
@@ -229,7 +229,7 @@ def test_long_waits_of_the_player_are_reported() -> None:
             if now < 1
             else LookForWaits() in part.feed(Tick(), now)
         )
-        effects = part.feed(PlayerWaits(0, ((OTHER, "h1"),)), now)
+        effects = part.feed(StuckOn(0, ((OTHER, "h1"),)), now)
     assert [(wait.host, wait.what) for wait in sent(effects, WaitReport)] == [(OTHER, "h1 in step 0")]
 
 
