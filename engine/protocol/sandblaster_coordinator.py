@@ -344,15 +344,16 @@ class SandblasterCoordinator(Coordinator):
         effects = self._watch_command(now)
         if self.phase is Phase.OVER:
             return effects
-        stalls = {
-            replica.index: math.inf if self._waits_for_shard(replica) else replica.stall_s
-            for replica in self._registry.replicas
-        }
-        for index in self._scheduler.stalled(now, stalls):
+        for index in self._scheduler.stalled(now, self._stalls_after):
             effects += self._restart_stalled(self._registry.replicas[index], "portion done", now)
         effects += self._commands.ask_again(now, self._timeouts.retry_s)
         effects += self._send_assignments(self._scheduler.resend(now, self._timeouts.retry_s))
         return effects + self._schedule(now) + self._next(now)  # a lost checkpoint is tried again
+
+    def _stalls_after(self, index: int) -> float:
+        """The seconds without progress after which a replica is restarted."""
+        replica = self._registry.replicas[index]
+        return math.inf if self._waits_for_shard(replica) else replica.stall_s
 
     def _watch_command(self, now: float) -> list[CoordinatorEffect]:
         overdue = self._commands.overdue(self._timeouts, now)

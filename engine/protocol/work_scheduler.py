@@ -13,8 +13,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final, TypeAlias
 
@@ -43,11 +43,10 @@ Dispatch: TypeAlias = tuple[int, Assignment]
 
 @dataclass(slots=True, eq=False)
 class _OpenAssignment:
-    """An assignment, the parts of its replica that have not finished it, and when it was last sent."""
+    """An assignment, and the parts of its replica that have not finished it."""
 
     assignment: Assignment
     unfinished: set[int]
-    sent_at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +57,16 @@ class _Worker:
     next_sequence: int = 0
     open: dict[int, _OpenAssignment] = field(default_factory=dict)
     last_evaluation: int = 0  # for which it computed something
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """When an assignment was last sent."""
+
+    at: float
+    replica: int
+    worker: _Worker
+    sequence: int
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +107,8 @@ class WorkScheduler:
         self._left = 0  # units that are not computed
         self._shares = 0  # replicas that have computed something
         self._look_at = math.inf  # when to look for stragglers
+        self._sent: Final[deque[_Sent]] = deque()  # ascending, also of assignments that are done
+        self._late: Final[dict[int, None]] = {}  # replicas with an assignment that was sent again
         self._durations: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion
 
     @property
@@ -140,13 +151,19 @@ class WorkScheduler:
         for unit in self._open_units(worker):
             self._free(unit)
 
-    def stalled(self, now: float, after_s: Mapping[int, float]) -> list[int]:
-        """Returns the replicas with open assignments that have finished none for so long."""
-        return [
-            replica
-            for replica, worker in self._workers.items()
-            if worker.open and now - worker.progress_at >= after_s[replica]
-        ]
+    def stalled(self, now: float, after_s: Callable[[int], float]) -> list[int]:
+        """Returns the replicas that have finished none of their open assignments for so long.
+
+        Only those are looked at that have an assignment which was sent again.
+        """
+        stalled = []
+        for replica in list(self._late):
+            worker = self._workers.get(replica)
+            if worker is None or not worker.open:
+                del self._late[replica]
+            elif now - worker.progress_at >= after_s(replica):
+                stalled.append(replica)
+        return stalled
 
     # An evaluation.
 
@@ -207,6 +224,7 @@ class WorkScheduler:
                 self._idle[replica] = None
             self._durations.append((now - worker.progress_at) / given.assignment.count)
             worker.progress_at = now
+            self._late.pop(replica, None)
         if result.evaluation == self._evaluation:
             self._count(worker, machine, result)
 
@@ -231,12 +249,18 @@ class WorkScheduler:
     def resend(self, now: float, retry_s: float) -> list[Dispatch]:
         """Repeats assignments that were sent so long ago that they may have been lost."""
         dispatched: list[Dispatch] = []
-        for replica, worker in self._workers.items():
-            for given in worker.open.values():
-                if now - given.sent_at >= retry_s:
-                    given.sent_at = now
-                    dispatched.append((replica, given.assignment))
+        while self._sent and now - self._sent[0].at >= retry_s:
+            sent = self._sent.popleft()
+            given = self._still_open(sent)
+            if given is not None:
+                dispatched.append((sent.replica, given.assignment))
+                self._sent.append(replace(sent, at=now))
+                self._late[sent.replica] = None
         return dispatched
+
+    def _still_open(self, sent: _Sent) -> _OpenAssignment | None:
+        is_current = self._workers.get(sent.replica) is sent.worker
+        return sent.worker.open.get(sent.sequence) if is_current else None
 
     def _open_units(self, worker: _Worker) -> list[int]:
         """Open units of a replica that are of this evaluation and not computed."""
@@ -310,7 +334,10 @@ class WorkScheduler:
         if not worker.open:
             worker.progress_at = now
         unfinished = set(range(self._machines))
-        worker.open[worker.next_sequence] = _OpenAssignment(assignment, unfinished, now)
+        worker.open[worker.next_sequence] = _OpenAssignment(assignment, unfinished)
+        while self._sent and self._still_open(self._sent[0]) is None:
+            self._sent.popleft()
+        self._sent.append(_Sent(now, replica, worker, worker.next_sequence))
         worker.next_sequence += 1
         self._look_at = min(self._look_at, now + STRAGGLER_FACTOR * self._usual_s * count)
         self._idle.pop(replica, None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from partita.engine.protocol import DownpourCoordinator, Message, Topology, encode
+from partita.engine.protocol.commands import WorkUnit
 from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
     CoordinatorEvent,
@@ -21,6 +22,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.messages import (
+    AssignmentResult,
     Directory,
     DirectoryAck,
     Finished,
@@ -31,6 +33,7 @@ from partita.engine.protocol.messages import (
     ResumeStep,
     WaitReport,
 )
+from partita.engine.protocol.work_scheduler import WorkScheduler
 from tests.protocol.coordinating import of
 
 MACHINES = SHARDS = 8
@@ -132,6 +135,27 @@ def test_no_cost_of_the_coordinator_grows_with_the_run() -> None:
     few, many = costs(Run(3)), costs(Run(MANY))
     assert many == few
     assert many["sends"] == MACHINES + SHARDS, "the parts of the replica and the shards"
+
+
+def scheduler_costs(replicas: int) -> list[int]:
+    """The lines executed for a result and for a look when nothing is due."""
+    work = WorkScheduler(1, backups=False)
+    for replica in range(replicas):
+        work.add(replica, 0.0)
+    work.begin(1, [WorkUnit(0, n, 1) for n in range(4 * replicas)])
+    given = dict(work.schedule(0.0))
+    result = AssignmentResult(given[1].sequence, 1, given[1].unit, 0.5, 1)
+    count = Counter()
+    return [
+        count(lambda: work.computed(1, 0, result, 0.1)),
+        count(lambda: work.schedule(0.1)),
+        count(lambda: work.resend(0.2, 1.0)),
+        count(lambda: work.stalled(0.2, lambda replica: 10.0)),
+    ]
+
+
+def test_neither_does_that_of_work_units() -> None:
+    assert scheduler_costs(MANY) == scheduler_costs(3)
 
 
 def test_a_counter_counts() -> None:

@@ -216,5 +216,5 @@ def test_unanswered_assignments_are_repeated() -> None:
     assert found.resend(0.5, 1.0) == []
     assert found.resend(1.0, 1.0) == first
     assert found.resend(1.5, 1.0) == []
-    assert found.stalled(9.0, {0: 10.0}) == []
-    assert found.stalled(10.0, {0: 10.0}) == [0]
+    assert found.stalled(9.0, {0: 10.0}.__getitem__) == []
+    assert found.stalled(10.0, {0: 10.0}.__getitem__) == [0]
