@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import statistics
+import sys
 import time
 from functools import partial
 from typing import Final
@@ -86,7 +87,7 @@ def main() -> None:
     with (
         mock.patch.object(ProcessLauncher, "launch", lambda *args: watch.launch(*args)),
         mock.patch.object(Metrics, "add", lambda *args: watch.add(*args)),
-        mock.patch("partita.engine.run.training.Timeouts", timeouts),
+        mock.patch.object(sys.modules["partita.engine.run.train"], "Timeouts", timeouts),
         contextlib.suppress(KeyboardInterrupt, Interrupted),
     ):
         train(plan, training, driver=driver, epochs=1_000_000, show="nothing")

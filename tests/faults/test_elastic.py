@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_it_begins_with_the_least_one_joins_and_one_leaves_for_good(
     witness: Witness, doors: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = partial(Timeouts, deaths=1, wave_s=3600.0)
-    monkeypatch.setattr("partita.engine.run.training.Timeouts", settings)
+    monkeypatch.setattr(sys.modules["partita.engine.run.train"], "Timeouts", settings)
     doors.add("part 1.1")
 
     def is_at_work(progress: Progress, *, part: str) -> bool:
@@ -84,7 +85,7 @@ def test_one_that_has_left_comes_back(
     witness: Witness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = partial(Timeouts, deaths=1, wave_s=0.3)
-    monkeypatch.setattr("partita.engine.run.training.Timeouts", settings)
+    monkeypatch.setattr(sys.modules["partita.engine.run.train"], "Timeouts", settings)
     witness.when(
         lambda progress: progress.source == "part 1.0" and progress.step > 50, partial(kill, "part 1.0")
     )
