@@ -22,7 +22,7 @@ from tests.faults import toy
 from tests.faults.helpers import Command, Witness, hosts_of, sigint
 
 EPOCHS = 40
-LONG = 240  # one machine does many steps before the first checkpoint
+LONG = 400  # so many steps are done before the first checkpoint, and after Ctrl-C
 PER_EPOCH = 256 // (2 * 8)  # steps of two replicas
 STEPS = EPOCHS * PER_EPOCH
 
@@ -204,13 +204,15 @@ def test_a_stopped_replica_costs_time_and_no_bit(witness: Witness, taken_for_dea
 def test_ctrl_c_keeps_a_checkpoint_and_the_rest_has_the_bits_of_the_whole(
     witness: Witness, sharded: bool, tmp_path: Path
 ) -> None:
-    undisturbed(2)
+    undisturbed(2, LONG)
     witness.when(lambda progress: progress.step > STEPS // 2, lambda: signal.raise_signal(signal.SIGINT))
     with sigint(signal.default_int_handler), pytest.raises(Interrupted) as interrupted:
-        train_toy(tmp_path, machines=2, sharded=sharded)
+        train_toy(tmp_path, machines=2, sharded=sharded, epochs=LONG)
     done = interrupted.value.run.steps
-    assert STEPS // 4 <= done[0] == done[1] < STEPS
-    assert_same(train_toy(tmp_path, machines=2, sharded=sharded, resume=True), machines=2)
+    assert STEPS // 4 <= done[0] == done[1] < LONG * PER_EPOCH
+    assert_same(
+        train_toy(tmp_path, machines=2, sharded=sharded, epochs=LONG, resume=True), machines=2, epochs=LONG
+    )
     assert any("resumed from checkpoint" in text and f"at step {sum(done)}" in text for text in witness.texts)
 
 
