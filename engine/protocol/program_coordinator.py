@@ -53,6 +53,8 @@ class Pace:
 
     def note(self, step: int, now: float) -> None:
         """Notes that a replica has done more steps than any before."""
+        if step <= self.step:
+            return  # another replica's report of steps that are noted
         passed_s = now - self.at
         if passed_s > 0:
             self.per_s = max((step - self.step) / passed_s, self.per_s / 2)
