@@ -44,6 +44,14 @@ class ElasticLifecycle(HostLifecycle):
         """Gives the work of a replica that has left to others."""
         return []
 
+    def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Lets a replica that has come back leave at once, if others are enough; else deaths are counted."""
+        replica = self._registry.replica_of(host)
+        on_trial = replica is not None and replica.left > 0 and self._n_staying > self._least
+        if replica is None or not on_trial or not self.is_elastic or self._is_dispensable(host):
+            return super()._died(host, reason, now)
+        return self._leave(replica, f"{host.name}: {reason}", now)
+
     def _give_up(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
         replica = self._registry.replica_of(host)
         if replica is None or not self.is_elastic or self._n_staying <= self._least:
@@ -90,7 +98,7 @@ class ElasticLifecycle(HostLifecycle):
         for replica in replicas:
             del self._away[replica.index]
         for part in parts:
-            part.deaths = self._timeouts.deaths - 1
+            part.deaths = 0
         verb = "is" if len(replicas) == 1 else "are"
         text = f"{replicas_text(r.index for r in replicas)} {verb} started again, to join the run"
         return [Warn(text), self._relaunch(parts, "the next wave", now)]
