@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from partita.engine.protocol.exchange import (
 from partita.engine.protocol.messages import Peer
 from partita.engine.transport import KeyPair, Payload, ZmqMailbox
 
+Vector: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
 ALGORITHMS = {"ring": Ring, "tree": Tree}
 
 
@@ -42,6 +44,7 @@ class ExchangeMember:
         self._mailbox = ZmqMailbox(keys, machine=label)
         self._key = keys.public
         self._exchanges = 0
+        self._done: set[Exchange] = set()
 
     def address(self) -> list[str]:
         """Where the others reach this one."""
@@ -61,10 +64,13 @@ class ExchangeMember:
     def prepare(self, algorithm: str, length: int) -> None:
         """Begins an exchange of so many float32."""
         members = tuple(Member(peer.name, 0, self._label) for peer in self._peers)
-        self._exchanges += 1
-        group = Group(members, members[self._rank].name, exchange=self._exchanges)
-        self._exchange: Exchange = create_exchange(ALGORITHMS[algorithm](), group, Numbers(length))
+        self._exchanges += 2
+        me = members[self._rank].name
+        group, barrier = (Group(members, me, exchange=self._exchanges + n) for n in range(2))
+        self._exchange = create_exchange(ALGORITHMS[algorithm](), group, Numbers(length))
+        self._barrier = create_exchange(Tree(), barrier, Numbers(1))
         self._vectors = [np.empty(length, np.float32) for _ in range(2)]
+        self._signs = [np.zeros(1, np.float32) for _ in range(2)]
 
     def check(self) -> float:
         """The largest error of one all-reduce, in units of the last place of the largest term."""
@@ -74,6 +80,7 @@ class ExchangeMember:
         ]
         self._vectors[self._exchange.next % 2][:] = terms[self._rank]
         found = self._all_reduce()
+        self._meet_all()
         exact = np.sum(np.array(terms, np.float64), axis=0)
         return float(np.max(np.abs(found - exact))) / float(np.spacing(np.float32(np.max(np.abs(exact)))))
 
@@ -85,24 +92,36 @@ class ExchangeMember:
         began = time.perf_counter()
         for _ in range(times):
             self._all_reduce()
-        return (time.perf_counter() - began) / times
+        seconds = (time.perf_counter() - began) / times
+        self._meet_all()
+        return seconds
 
-    def _all_reduce(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        number = self._exchange.next
-        vector = self._vectors[number % 2]
-        now = time.monotonic()
-        done = self._carry_out(self._exchange.begin(number, Span(str(number % 2), 0, len(vector)), now))
-        while not done:
+    def _all_reduce(self) -> Vector:
+        return self._run(self._exchange, self._vectors)
+
+    def _meet_all(self) -> None:
+        """Serves the mailbox until all have finished: what waits for a slow one is sent in `receive` only."""
+        self._run(self._barrier, self._signs)
+
+    def _run(self, exchange: Exchange, vectors: Sequence[Vector]) -> Vector:
+        number = exchange.next
+        vector = vectors[number % 2]
+        running = exchange is self._exchange
+        span = Span(f"{'vectors' if running else 'signs'} {number % 2}", 0, len(vector))
+        self._done = self._done - {exchange}
+        self._carry_out(exchange, exchange.begin(number, span, time.monotonic()))
+        while exchange not in self._done:
             for event in self._mailbox.receive(1.0):
-                done |= self._receive(event)
+                self._receive(event)
         return vector
 
-    def _receive(self, event: Received) -> bool:
-        if getattr(event.message, "exchange", 0) != self._exchanges:
-            return False
-        return self._carry_out(self._exchange.receive(event, time.monotonic()))
+    def _receive(self, event: Received) -> None:
+        index = getattr(event.message, "exchange", 0) - self._exchanges
+        if index in (0, 1):
+            exchange = (self._exchange, self._barrier)[index]
+            self._carry_out(exchange, exchange.receive(event, time.monotonic()))
 
-    def _carry_out(self, effects: Sequence[Any]) -> bool:
+    def _carry_out(self, exchange: Exchange, effects: Sequence[Any]) -> None:
         for effect in effects:
             match effect:
                 case Send(to=to, message=message, payload=span):
@@ -115,13 +134,14 @@ class ExchangeMember:
                     payload.copy_into(self._of(span))
                     payload.release()
                 case ExchangeDone():
-                    return True
+                    self._done |= {exchange}
                 case _:
                     raise AssertionError(effect)
-        return False
 
-    def _of(self, span: Span) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return self._vectors[int(span.vector)][span.start : span.stop]
+    def _of(self, span: Span) -> Vector:
+        kind, _, which = span.vector.partition(" ")
+        vectors = self._vectors if kind == "vectors" else self._signs
+        return vectors[int(which)][span.start : span.stop]
 
 
 if __name__ == "__main__":
