@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from typing_extensions import override
 
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.protocol.actions import Plan, Program
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.program_coordinator import ProgramCoordinator
-from partita.engine.protocol.views import Outline
+from partita.engine.protocol.views import Member, Outline
 from partita.engine.runtime.joint_sampler import JointSampler
 from partita.engine.runtime.program_part import ProgramPartTask
 
-if TYPE_CHECKING:
-    from partita.engine.drivers.driver import Driver
-
 _WHOLE: Final = "durability: replicas (the failure of one costs the step under way)"
 _SHARDED: Final = "durability: checkpoint (a replica's failure costs the steps since the last one)"
+
+
+class Programs(Protocol):
+    """The two programs of a `Driver`, and the settings that its coordinator and parts need."""
+
+    replicas: int
+
+    @property
+    def least(self) -> int | None:
+        """The replicas with which a run begins and goes on; None: all of them."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each replica keeps only its own range of the optimizer's state."""
+
+    def coordinator(self, run: Outline) -> Plan:
+        """Yields the work of the run."""
+
+    def replica(self, me: Member) -> Program:
+        """Yields what one part does, step by step."""
 
 
 class ProgramTrainer(Trainer):
@@ -31,7 +49,7 @@ class ProgramTrainer(Trainer):
     """
 
     def __init__(
-        self, job: Job, driver: Driver, *, epochs: int, optimizer: Optimizer, alone: bool = True
+        self, job: Job, driver: Programs, *, epochs: int, optimizer: Optimizer, alone: bool = True
     ) -> None:
         """Plans the steps of some epochs, which all replicas do together; see `Trainer`."""
         sampler = JointSampler(examples=job.examples, batch=job.plan.batch, seed=job.seed)

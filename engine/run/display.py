@@ -20,7 +20,6 @@ from rich.progress import Progress as Bar
 
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.run.metrics import Metrics
-from partita.engine.run.phases import Show
 
 LINE_EVERY_S = 2.0
 
@@ -31,8 +30,8 @@ BAR_FROM = 110
 class Display:
     """Shows a run, the metrics of one trainer after another. Use it as a context manager."""
 
-    def __init__(self, show: Show = "auto", *, stream: TextIO | None = None) -> None:
-        """`stream` is standard error if not given."""
+    def __init__(self, show: str = "auto", *, stream: TextIO | None = None) -> None:
+        """`show` is as in `train`; `stream` is standard error if not given."""
         self._console = Console(file=stream or sys.stderr)
         live = show == "live" or (show == "auto" and self._console.is_terminal)
         self._quiet = show == "nothing"

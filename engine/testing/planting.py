@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partita.engine.testing.invariants import Outcome
-from partita.engine.testing.program.schedule import ProgramSchedule
+from partita.engine.testing.program import play_programs
 
 
 @dataclass(frozen=True)
@@ -64,4 +64,4 @@ def play(driver: Any, seed: int, *, faults: Iterable[Fault] = (), keep_all: bool
     with ExitStack() as planted:
         for fault in faults:
             planted.enter_context(fault.planted())
-        return ProgramSchedule(driver, seed, keep_all=keep_all).play(seed)
+        return play_programs(driver, seed, keep_all=keep_all)

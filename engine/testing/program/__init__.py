@@ -5,4 +5,15 @@
 `AllReduce` with the settings of a seed.
 """
 
-__all__: list[str] = []
+from typing import Any
+
+from partita.engine.testing.invariants import Outcome
+from partita.engine.testing.program.body import PartBody
+from partita.engine.testing.program.schedule import ProgramSchedule
+
+__all__ = ["play_programs"]
+
+
+def play_programs(driver: Any, seed: int, *, keep_all: bool = False) -> Outcome:
+    """Plays the programs of a driver in the schedule of a seed, see `partita.engine.testing.play`."""
+    return ProgramSchedule(driver, seed, part=PartBody, keep_all=keep_all).play(seed)

@@ -7,12 +7,12 @@ from random import Random
 from partita.engine.drivers.all_reduce import AllReduce
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.testing.invariants import Outcome
-from partita.engine.testing.program.schedule import ProgramSchedule
+from partita.engine.testing.program import play_programs
 
 
 def play_all_reduce(seed: int, *, keep_all: bool = False) -> Outcome:
     """Plays the schedule of a seed, in which any setting of the driver may come."""
-    return ProgramSchedule(_draw(Random(seed)), seed, keep_all=keep_all).play(seed)
+    return play_programs(_draw(Random(seed)), seed, keep_all=keep_all)
 
 
 def _draw(random: Random) -> AllReduce:

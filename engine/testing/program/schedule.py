@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -19,7 +20,6 @@ from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
 from partita.engine.testing.host import SimulatedBody, SimulatedHost
 from partita.engine.testing.invariants import require
-from partita.engine.testing.program.body import PartBody
 from partita.engine.testing.program.lockstep import State, step_of
 from partita.engine.testing.program.model import ProgramModel
 from partita.engine.testing.program.regression import STATE, Regression
@@ -28,6 +28,8 @@ from partita.engine.testing.schedule import CoordinatorHost, Schedule
 from partita.engine.testing.world import World
 
 RETRY_S: Final = 1.0
+
+Build: TypeAlias = Callable[["ProgramSchedule", SimulatedHost, tuple[Any, ...]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +117,10 @@ class ProgramSchedule(Schedule):
         "pause the coordinator",
     )
 
-    def __init__(self, driver: Any, seed: int, *, keep_all: bool = False) -> None:
+    def __init__(self, driver: Any, seed: int, *, part: Build, keep_all: bool = False) -> None:
+        """Draws the scenario; `part` makes the body of a part, with its state."""
         world = World(seed, keep_all=keep_all)
-        self.driver = driver
+        self.driver, self._part_body = driver, part
         self.scenario = scenario = draw(world.random, driver.replicas)
         super().__init__(world, scenario.environment)
         topology = self.environment.topology
@@ -180,7 +183,7 @@ class ProgramSchedule(Schedule):
         assert indices is not None
         replica, machine = indices
         step, state = self._state_of(machine, host.checkpoint)
-        body = PartBody(self, host, state)
+        body = self._part_body(self, host, state)
         seat = PartSeat(
             replica=replica,
             machine=machine,
