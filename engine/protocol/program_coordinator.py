@@ -320,7 +320,8 @@ class ProgramCoordinator(Coordinator):
         members = view.members if self._sharded else view.members[:1]
         self._writers = tuple(part for r in members for part in self._registry.replicas[r].parts)
         steps = self._steps_after(step)
-        last = self._is_complete and self._action is None
+        # After Ctrl-C a view ends where it begins, which may be before the work that was done already.
+        last = self._is_complete and self._action is None and self._positions.of(step) >= self._until
         return [*self._new_round(now, steps=steps, is_last=last, step=step).ask(now)]
 
     @override

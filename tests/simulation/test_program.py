@@ -30,6 +30,12 @@ def test_every_invariant_holds_with_any_settings(first: int) -> None:
     all_hold(play_all_reduce, range(first, first + 120))
 
 
+@pytest.mark.parametrize("seed", [12_169, 21_179])
+def test_seeds_that_broke_an_invariant_hold(seed: int) -> None:
+    """A run that lost its work after Ctrl-C called itself complete; a view cut a sharded step."""
+    all_hold(play_all_reduce, [seed])
+
+
 @dataclass(frozen=True)
 class LocalSGD(Driver):
     """Replicas that compute some steps alone, as in `docs/drivers.md`."""
