@@ -132,7 +132,7 @@ class ProgramModel:
         view = self._views[number]
         rank = view.members.index(replica)
         require((step.rank, step.replicas) == (rank, len(view.members)), "W1", part, step, "in", view.members)
-        if self._writers.is_current(part):
+        if self._writers.is_current(part) and number == max(self._views):  # others' steps lead nowhere
             settled = self.positions.get(step.step)
             require(step.position == settled, "W1", part, "computes", step, "and the step is at", settled)
             self._running[step.step] = (number, step.replicas)
