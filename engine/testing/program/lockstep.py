@@ -123,7 +123,8 @@ class _Step:
             for span in self._spans[machine]
             if span.index == index
         ]
-        counted = [(vector, span) for vector, span, n in held if n != self.without]
+        alone = len(held) == 1  # then nobody is left out
+        counted = [(vector, span) for vector, span, n in held if alone or n != self.without]
         columns = zip(*(vector[span.start : span.stop] for vector, span in counted), strict=True)
         divisor = len(counted) if mean else len(counted) / len(held)
         total = [sum(column) / divisor for column in columns]
