@@ -156,7 +156,7 @@ class ProgramModel:
 
     def reaches(self, part: ProcessId, machine: int, step: int, state: Known) -> None:
         """Requires the same bits in all replicas after a step (R1), near the reference's (R2)."""
-        if not self._writers.is_current(part):
+        if not self._writers.is_current(part) or not self._may_lead_on(part):
             return
         self._at[part] = step
         if step not in self._states:
@@ -174,6 +174,10 @@ class ProgramModel:
                     vector[place] = number
         if not whole and not any(None in vector for vector in known):
             self._compare(step)
+
+    def _may_lead_on(self, part: ProcessId) -> bool:
+        """Returns whether what a part does may count: its replica has not left the newest view."""
+        return not self._views or self._members[max(self._views)].get(part[0]) == part[1]
 
     def _settle_step(self, step: int) -> None:
         """Adds the examples of a step whose sum is complete: each share must have been computed (W2)."""
