@@ -132,7 +132,7 @@ class ProgramModel:
         view = self._views[number]
         rank = view.members.index(replica)
         require((step.rank, step.replicas) == (rank, len(view.members)), "W1", part, step, "in", view.members)
-        if self._writers.is_current(part) and number == max(self._views):  # others' steps lead nowhere
+        if self._writers.is_current(part) and self._may_lead_on(part):
             settled = self.positions.get(step.step)
             require(step.position == settled, "W1", part, "computes", step, "and the step is at", settled)
             self._running[step.step] = (number, step.replicas)
@@ -176,8 +176,10 @@ class ProgramModel:
             self._compare(step)
 
     def _may_lead_on(self, part: ProcessId) -> bool:
-        """Returns whether what a part does may count: its replica has not left the newest view."""
-        return not self._views or self._members[max(self._views)].get(part[0]) == part[1]
+        """Returns whether what a part does may count: its replica has not left since the part's last view."""
+        if part not in self._entered:
+            return True
+        return self._members[max(self._views)].get(part[0]) == part[1]
 
     def _settle_step(self, step: int) -> None:
         """Adds the examples of a step whose sum is complete: each share must have been computed (W2)."""

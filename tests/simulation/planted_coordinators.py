@@ -1,0 +1,274 @@
+"""Coordinators of Downpour with one fault each, and what goes with their leases and directories."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from partita.engine.protocol import (
+    DownpourCoordinator,
+    LinkedPart,
+    Membership,
+)
+from partita.engine.protocol.coordinator_effects import Restart
+from partita.engine.protocol.directories import Directories
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.host_lifecycle import Phase
+from partita.engine.protocol.leases import WorkLeases
+from partita.engine.protocol.membership import HeartbeatPolicy
+from partita.engine.protocol.messages import (
+    Begin,
+    Directory,
+    Failed,
+    Lease,
+    Report,
+)
+from tests.simulation.outcomes import Planted
+
+
+class LaunchesTheSameIncarnationAgain(DownpourCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        host.incarnation -= 1
+        again = ((host.name, host.incarnation),)
+        return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
+
+
+class RestoresWhatWasNeverCommitted(DownpourCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        under_way = self._checkpoints.round
+        effects = super()._restart_shard(host, reason, now)
+        if under_way is None:
+            return effects
+        newest = under_way.checkpoint
+        return [replace(e, checkpoint=newest) if isinstance(e, Restart) else e for e in effects]
+
+
+class ARoundOutlivesAShard(DownpourCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        under_way = self._checkpoints.round
+        effects = super()._restart_shard(host, reason, now)
+        self._checkpoints.round = under_way
+        if under_way is not None:
+            under_way._incarnations[host.name] = host.incarnation
+        return effects
+
+
+class DeclaresDeathBeforeTheLeaseIsOver(DownpourCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
+
+
+class BeginsAtTheReportedStep(DownpourCoordinator):
+    def _begin(self, replica: Any, now: float) -> Any:
+        for part in replica.parts:
+            part.continues = replica.steps_done if part.continues is not None else None
+        return super()._begin(replica, now)
+
+
+class BeginsWithoutAskingTheShards(DownpourCoordinator):
+    def _begin(self, replica: Any, now: float) -> Any:
+        for part in replica.parts:
+            part.is_informed = True
+        return super()._begin(replica, now)
+
+
+class BeginsOneStepTooFar(DownpourCoordinator):
+    def receive(self, event: Any, now: float) -> Any:
+        return [
+            msgspec.structs.replace(
+                e, message=msgspec.structs.replace(e.message, step=min(e.message.step + 1, e.message.stop))
+            )
+            if isinstance(e, Send) and isinstance(e.message, Begin) and e.message.step > 0
+            else e
+            for e in super().receive(event, now)
+        ]
+
+
+class _LeasesAUnitTwice(WorkLeases):
+    def grant(self, replica: int, most: int) -> Any:
+        lease = super().grant(replica, most)
+        if lease is None or lease.start % 4 != 3:
+            return lease
+        self._holders[replica].open[-1] = again = Lease(lease.step, lease.start - 1, lease.stop - 1)
+        return again
+
+    def complete(self, replica: int, below: int) -> None:
+        with contextlib.suppress(AssertionError):
+            super().complete(replica, below)
+
+    def validate(self) -> None:
+        pass
+
+
+class LeasesAUnitTwice(DownpourCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._work = _LeasesAUnitTwice(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+
+
+class _ForgetsAUnit(WorkLeases):
+    def grant(self, replica: int, most: int) -> Any:
+        lease = super().grant(replica, most)
+        if lease is not None and lease.stop == self.units > 2:
+            self._holders[replica].open[-1] = lease = Lease(lease.step, lease.start, lease.stop - 1)
+            self._holders[replica].next -= 1
+        return lease
+
+    def validate(self) -> None:
+        pass
+
+
+class ForgetsAUnit(DownpourCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._work = _ForgetsAUnit(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+
+
+class CountsAStepAsDoneWhenItIsReported(DownpourCoordinator):
+    """A checkpoint may lack its gradient, and whoever goes on from there would leave it out."""
+
+    def _report(self, host: Any, replica: Any, report: Any, now: float) -> Any:
+        return super()._report(host, replica, msgspec.structs.replace(report, held=report.step), now)
+
+
+class LeasesAgainWhatADeadReplicaHad(DownpourCoordinator):
+    """Its next process has other units under the numbers of steps that shards may hold already."""
+
+    def _restart_replica(self, replica: Any, reason: str, now: float) -> Any:
+        first = self._work.first_open(replica.index)
+        self._work.give_back(replica.index)
+        self._work._holders[replica.index].next = first
+        return super()._restart_replica(replica, reason, now)
+
+
+class _UsesNumbersAgain(WorkLeases):
+    def give_back(self, replica: int) -> int:
+        first = self.first_open(replica)
+        units = super().give_back(replica)
+        self._holders[replica].next = first
+        return units
+
+
+class UsesTheNumbersOfWhatIsGivenBackAgain(DownpourCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._work = _UsesNumbersAgain(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+
+
+class SeatsAReplicaTwice(DownpourCoordinator):
+    def _end_host(self, host: Any, state: Any, now: float) -> None:
+        leave, self.seats.leave = self.seats.leave, lambda replica: None  # type: ignore[method-assign]
+        super()._end_host(host, state, now)
+        self.seats.leave = leave  # type: ignore[method-assign]
+
+
+class AsksForMoreOnce(LinkedPart):
+    def _tick(self, now: float) -> Any:
+        for effect in super()._tick(now):
+            if not (isinstance(effect, Send) and isinstance(effect.message, Report)):
+                yield effect
+
+
+class HasAnotherUnitAfterAnOrder(LinkedPart):
+    def _begin(self, begin: Any) -> Any:
+        if self.step >= 0 and begin.leases:
+            self.leases._leases = []
+            first = begin.leases[0]
+            begin = msgspec.structs.replace(begin, leases=(Lease(self.step, first.start, first.stop),))
+        return super()._begin(begin)
+
+
+class SendsTheDirectoryOnce(DownpourCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._directories.repeat = lambda now, retry_s: []  # type: ignore[method-assign]
+
+
+class RepeatsOnlyTheLastChange(DownpourCoordinator):
+    """What an earlier one held, which may be lost, too, is in no later directory."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._directories = _AsIfAllWereThere(self._registry)  # type: ignore[misc]
+
+
+class _AsIfAllWereThere(Directories):
+    def _send(self, receiver: Any, since: int, now: float) -> Any:
+        return super()._send(receiver, max(since, receiver.sent - 1), now)
+
+
+class SendsAChangeAsIfItWereAll(DownpourCoordinator):
+    def receive(self, event: Any, now: float) -> Any:
+        return [
+            msgspec.structs.replace(e, message=Directory(e.message.peers, e.message.revision))
+            if isinstance(e, Send) and isinstance(e.message, Directory)
+            else e
+            for e in super().receive(event, now)
+        ]
+
+
+class SendsSaveOnce(DownpourCoordinator):
+    def _begin_round(self, now: float) -> Any:
+        effects = super()._begin_round(now)
+        if self._checkpoints.round is not None:
+            self._checkpoints.round._asked_at = float("inf")
+        return effects
+
+
+class TheLastRoundIsAnOlderOne(DownpourCoordinator):
+    def _begin_round(self, now: float) -> Any:
+        if self._checkpoints.round is not None and self.phase is Phase.FINISHING:
+            self._round_is_last = True
+            return []
+        return super()._begin_round(now)
+
+
+class CountsALossTwice(DownpourCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        found = dict(self._checkpoints._since.get(host.name, {}))
+        effects = super()._restart_shard(host, reason, now)
+        self._checkpoints._at_start[host.name] += sum(found.values())
+        return effects
+
+
+class WaitsForAnswersForEver(DownpourCoordinator):
+    def _watch_answers(self, now: float) -> Any:
+        return []
+
+
+class TakesAnErrorForADeath(DownpourCoordinator):
+    def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
+        return []
+
+
+COORDINATOR_FAULTS = [
+    Planted(BeginsAtTheReportedStep, "I2", 300, at=1),
+    Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=19),
+    Planted(LaunchesTheSameIncarnationAgain, "I4", 20, at=2),
+    Planted(RestoresWhatWasNeverCommitted, "I5", 20, at=1),
+    Planted(ARoundOutlivesAShard, "I5", 400, at=43),
+    Planted(DeclaresDeathBeforeTheLeaseIsOver, "I4", 300, at=33),
+    Planted(BeginsOneStepTooFar, "I2 I8", 100, at=17),
+    Planted(LeasesAUnitTwice, "I15 I8", 100),
+    Planted(ForgetsAUnit, "I15 I8", 100),
+    Planted(CountsAStepAsDoneWhenItIsReported, "I2", 300, at=1),
+    Planted(LeasesAgainWhatADeadReplicaHad, "I15", 600, at=6),
+    Planted(UsesTheNumbersOfWhatIsGivenBackAgain, "I15 I2 I8", 600, at=270),
+    Planted(SeatsAReplicaTwice, "validate", 100, at=1),
+    Planted(AsksForMoreOnce, "I8", 300, at=56),
+    Planted(HasAnotherUnitAfterAnOrder, "I15", 300),
+    Planted(SendsTheDirectoryOnce, "I8", 100, at=22),
+    Planted(RepeatsOnlyTheLastChange, "I8", 1000, at=31),
+    Planted(SendsAChangeAsIfItWereAll, "I8", 1000, at=15),
+    Planted(SendsSaveOnce, "I8", 600, at=88),
+    Planted(TheLastRoundIsAnOlderOne, "I2 I15", 100, at=5),
+    Planted(CountsALossTwice, "I2", 1000, at=124),
+    Planted(TakesAnErrorForADeath, "I13", 300, at=23),
+    Planted(WaitsForAnswersForEver, "I8", 300, at=19),
+]
+"""Found as those of shards and parts."""
