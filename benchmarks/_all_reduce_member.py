@@ -47,7 +47,7 @@ class ExchangeMember:
         self._done: set[Exchange] = set()
 
     def address(self) -> list[str]:
-        """Where the others reach this one."""
+        """Returns the endpoint and the key of this member."""
         return [self._mailbox.endpoint, self._key]
 
     def meet(self, rank: int, addresses: Sequence[Sequence[str]]) -> None:

@@ -32,7 +32,7 @@ WITHIN: Final = 4.0
 """Largest error of a sum, in units of the last place of the largest."""
 
 AIMS: Final = {(SHARED, 10_000_000): 1.0}
-"""What a ratio should reach; the others are shown as they are."""
+"""Ratios to be reached; the others are shown as they are."""
 
 
 class Members:

@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def _flag(name: str) -> bool:
-    """Whether the command line has it; it is taken from there."""
+    """Removes an option from the command line, and returns whether it was there."""
     found = name in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != name]
     return found

@@ -23,10 +23,8 @@ from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pu
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.linked_part import HasSteps
 from partita.engine.protocol.names import Topology
-from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import DownpourPartTask
 from partita.engine.runtime.feed import Sampler
-from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.layers.checks import check_fields, check_whole
 
@@ -190,17 +188,7 @@ class DownpourTrainer(Trainer):
             merges=max(driver.push_every, driver.overlap) > 1,
         )
 
+    @property
     @override
-    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
-        job = self.job
-        return ShardTask(
-            shard=shard,
-            layout=layout_of(job.plan, shards=self.driver.shards),
-            run=self.run_id,
-            folder=job.checkpoints,
-            checkpoint=checkpoint,
-            initial=self.initial,
-            precision=job.precision,
-            policy=ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged),
-            heartbeats=self.settings.timeouts.heartbeats,
-        )
+    def policy(self) -> ApplyPolicy:
+        return ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged)

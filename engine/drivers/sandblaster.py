@@ -25,9 +25,7 @@ from partita.engine.protocol.failure import RunFailed, report_of
 from partita.engine.protocol.journaled_method import JournalMismatch
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
-from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
-from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import SumPolicy
 from partita.layers.checks import check_fields, check_flag, check_number, check_whole
 from partita.layers.text import counted
@@ -268,19 +266,10 @@ class SandblasterTrainer(Trainer):
             self.objective.sampled,
         )
 
+    @property
     @override
-    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
-        return ShardTask(
-            shard=shard,
-            layout=layout_of(self.plan, shards=self.driver.shards),
-            run=self.run_id,
-            folder=self.job.checkpoints,
-            checkpoint=checkpoint,
-            initial=self.initial,
-            precision=self.job.precision,
-            policy=SumPolicy(unit_size=self.unit_size),
-            heartbeats=self.settings.timeouts.heartbeats,
-        )
+    def policy(self) -> SumPolicy:
+        return SumPolicy(unit_size=self.unit_size)
 
     @override
     def beginning(self, resumed: Resumed | None) -> Iterator[str]:

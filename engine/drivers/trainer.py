@@ -21,6 +21,9 @@ from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import RunSettings
 from partita.engine.protocol.names import Topology
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.task import HostTask
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
@@ -113,9 +116,25 @@ class Trainer(ABC):
     def part(self, replica: int, machine: int, checkpoint: int | None) -> HostTask:
         """Makes the task of a part that starts from a checkpoint; None: from `initial`."""
 
+    @property
+    def policy(self) -> ShardPolicy:
+        """The shards' use of gradients."""
+        raise AssertionError(f"{self.name} has no shards")
+
     def shard(self, shard: int, checkpoint: int | None) -> HostTask:
         """Makes the task of a shard that starts from a checkpoint; None: from `initial`."""
-        raise AssertionError(f"{self.name} has no shards")
+        job = self.job
+        return ShardTask(
+            shard=shard,
+            layout=layout_of(job.plan, shards=self.topology.shards),
+            run=self.run_id,
+            folder=job.checkpoints,
+            checkpoint=checkpoint,
+            initial=self.initial,
+            precision=job.precision,
+            policy=self.policy,
+            heartbeats=self.settings.timeouts.heartbeats,
+        )
 
     # What a driver with a journal, or without a known number of steps, says otherwise.
 

@@ -68,7 +68,7 @@ class Coordinator(ElasticLifecycle):
 
     @property
     def wakes_at(self) -> float:
-        """When a `Tick` is wanted, beyond the usual ones (seconds); infinity: the usual ones will do."""
+        """Time of the next `Tick` beyond the usual ones (seconds); infinity: none."""
         return _NEVER
 
     def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:

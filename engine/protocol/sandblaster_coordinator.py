@@ -120,7 +120,7 @@ class SandblasterCoordinator(Coordinator):
 
     @property
     def wakes_at(self) -> float:
-        """When a `Tick` is wanted, beyond the usual ones: backups may then be assigned (seconds)."""
+        """Time of the next `Tick` beyond the usual ones, at which backups may be assigned (seconds)."""
         return self._scheduler.next_backup_at if self._commands.evaluation else math.inf
 
     def _start(self, now: float) -> list[CoordinatorEffect]:

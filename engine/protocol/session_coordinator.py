@@ -104,7 +104,7 @@ class SessionCoordinator(HostLifecycle):
 
     @property
     def wakes_at(self) -> float:
-        """When a `Tick` is wanted, beyond the usual ones: never."""
+        """Infinity: no `Tick` beyond the usual ones."""
         return math.inf
 
     def receive(self, event: Any, now: float) -> list[Any]:

@@ -77,7 +77,7 @@ class Shard(RoleMachine):
 
     @property
     def version(self) -> int:  # type: ignore[override]
-        """How many pushes or commands its vectors hold."""
+        """The number of pushes or commands that its vectors hold."""
         return self.policy.version
 
     def holds_lease(self, now: float) -> bool:

@@ -61,7 +61,7 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
-    """When an assignment was last sent."""
+    """The time at which an assignment was last sent."""
 
     at: float
     replica: int
@@ -289,7 +289,7 @@ class WorkScheduler:
 
     @property
     def next_backup_at(self) -> float:
-        """When `schedule` may assign something although no message came (seconds; inf: never)."""
+        """Time from which `schedule` may assign something without a message (seconds; inf: never)."""
         wanted = self._backups and self._idle and self._left and not self._waiting
         return self._look_at if wanted else math.inf
 

@@ -49,7 +49,7 @@ class CoordinatorMachine(Protocol):
 
     @property
     def wakes_at(self) -> float:
-        """When a `Tick` is wanted, beyond the usual ones (seconds)."""
+        """Time of the next `Tick` beyond the usual ones (seconds)."""
 
     def receive(self, event: Any, now: float) -> Sequence[Any]:
         """Returns the effects of an event, to be carried out in order."""
