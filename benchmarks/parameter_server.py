@@ -1,12 +1,16 @@
-"""Push, Adagrad and pull between one part and two shards of one machine, beside gloo on the same work.
+"""Push, Adagrad and pull between one part and two shards of one machine, beside gloo, gRPC and Ray.
 
     python -m benchmarks.parameter_server [--rounds N] [--rows NAME[,NAME]] [--json FILE]
 
 A step sends each shard its half of a gradient, updates that half of the parameters there by Adagrad, and
 brings it back. "Shared memory" is how hosts of one machine exchange payloads, "TCP" how those of several do:
 encrypted, as always, here over loopback. gloo's step is `isend`, torch's fused Adagrad and `irecv`, over
-loopback and not encrypted. "Typical" is the median of a round's steps, "sustained" their mean; "on cores" is
-for how long all threads of the three processes were on a core in a step, which other load hardly changes.
+loopback and not encrypted. gRPC streams chunks to shards that are servers, and Ray gives gradients to shards
+that are actors, through its object store; their shards have torch's fused Adagrad too. These two run where
+`grpcio` and `ray` are installed (`pip install -e ".[benchmarks]"`), and are left out elsewhere.
+
+"Typical" is the median of a round's steps, "sustained" their mean; "on cores" is for how long all threads of
+the processes were on a core in a step, which other load hardly changes.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
+from importlib.util import find_spec
 from typing import Final
 
 import psutil
@@ -21,11 +26,14 @@ import psutil
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
 from benchmarks._slowed import on_core_s
-from benchmarks._worker import Worker, threads_of
+from benchmarks._worker import Worker, WorkerEnded, threads_of
 
 SIZES: Final = {"1M": 1_000_000, "10M": 10_000_000, "42M": 42_000_000}
 STEPS: Final = {"1M": 40, "10M": 15, "42M": 6}
 """In a round."""
+
+OTHERS: Final = (("gRPC", "grpc", "_grpc_shards"), ("Ray", "ray", "_ray_shards"))
+"""Contenders by name, with the package that each needs, and its module."""
 
 
 def main() -> None:
@@ -49,6 +57,16 @@ def compared(name: str, *, rounds: int) -> list[Row]:
             "TCP, encrypted": worker("_partita_shards", json.dumps([size, ""])),
             "gloo": worker("_gloo_shards", str(size)),
         }
+        for what, package, module in OTHERS:
+            if find_spec(package) is None:
+                print(f"{what} has no row: the package '{package}' is not installed", flush=True)
+                continue
+            try:
+                workers[what] = worker(module, str(size))
+                workers[what].call("first")
+            except WorkerEnded as error:
+                print(f"{what} has no row: {error}", flush=True)
+                del workers[what]
         firsts = [one.call("first") for one in workers.values()]
         assert max(firsts) - min(firsts) < 1e-6, dict(zip(workers, firsts, strict=True))
         typical: dict[str, list[float]] = {what: [] for what in workers}
