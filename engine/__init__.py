@@ -39,14 +39,13 @@ from partita.engine.parameters.optimizers import (
 )
 from partita.engine.protocol.commands import Outcome
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
-from partita.engine.protocol.failure import RunFailed
+from partita.engine.protocol.failure import HostError, RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
 from partita.engine.run.metrics import Iteration
 from partita.engine.run.minimise import Minimum, minimise
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
-from partita.engine.run.step import HostError
 from partita.engine.run.train import train
 
 __all__ = [

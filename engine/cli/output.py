@@ -10,9 +10,8 @@ from contextlib import contextmanager
 import typer
 
 from partita.engine.cli.loading import UserCodeError
-from partita.engine.protocol.failure import RunFailed
+from partita.engine.protocol.failure import HostError, RunFailed
 from partita.engine.run.interrupt import Interrupted
-from partita.engine.run.step import HostError
 
 
 def terminal_width() -> int | None:

@@ -23,11 +23,11 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, KernelBenchmarkTask, Seconds
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.step_timing import StepTimingTask
+from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
-from partita.engine.run.backends import PartStep
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase, silent
-from partita.engine.runtime.session import SessionTask
+from partita.engine.runtime.session import PartStep, SessionTask
 from partita.engine.transport.payload import Payload
 from partita.partitioner.cluster.products import Choice, ProductShape
 from partita.partitioner.plan import Plan
@@ -97,8 +97,8 @@ class Bench:
         ) as backend:
             for n in range(len(parts)):
                 on_group(n)
-                backend.play(2 * n, None, 0, ())
-                found.append([_seconds(part) for part in backend.play(2 * n + 1, None, 0, ())])
+                backend.play(Play(2 * n, 0), None)
+                found.append([_seconds(part) for part in backend.play(Play(2 * n + 1, 0), None)])
         return found
 
     def play(
@@ -167,7 +167,7 @@ def _played(
             until = time.monotonic() + _LONGEST_S
         if step >= _WARM_UP + _LEAST and time.monotonic() > until:
             break
-        found.append(backend.play(step, None if step else inputs, batch, ()))
+        found.append(backend.play(Play(step, batch), None if step else inputs))
     return found[_WARM_UP:]
 
 

@@ -162,10 +162,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class AbortRun:
-    """Effect, the last one: end every process, and raise this reason, with that traceback."""
+    """Effect, the last one: end every process, and raise this reason, with that traceback.
+
+    `host` names the hosts of a session that have failed; "" where the reason names them. None: the run has.
+    """
 
     reason: str
     traceback: str = ""
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,20 @@ class RunFailed(RuntimeError):
         return failure
 
 
+class HostError(RuntimeError):
+    """Failure of a host of a session, in one sentence. Its own traceback, if there is one, is the note.
+
+    Attributes:
+        host: name of the host; "" where the reason names it.
+    """
+
+    def __init__(self, host: str, reason: str, remote_traceback: str = "") -> None:
+        super().__init__(f"{host}: {reason}" if host else reason)
+        self.host = host
+        if remote_traceback:
+            self.add_note(f"On {host}:\n{remote_traceback}")
+
+
 def report_of(error: BaseException, *, final: bool = False, expected: bool = False) -> Failed:
     """Returns the report of an error. Never raises because of the error.
 

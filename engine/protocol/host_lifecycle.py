@@ -349,8 +349,12 @@ class HostLifecycle(ABC):
             return self._give_up(host, why, now)
         if self.phase is not Phase.LAUNCHING:
             return []
-        ready = registry.counts[HostState.READY]
-        return [Starting(registry.n_present, registry.running, ready, registry.compiled, self._last_text())]
+        return [self._starting]
+
+    @property
+    def _starting(self) -> Starting:
+        registry, ready = self._registry, self._registry.counts[HostState.READY]
+        return Starting(registry.n_present, registry.running, ready, registry.compiled, self._last_text())
 
     def _last_text(self) -> str:
         """Returns the hosts that the run still waits for, when they are few, and what they do."""

@@ -1,7 +1,8 @@
 """The coordinator of a session: the parts of one replica, each of which answers orders within a time limit.
 
-Hosts start as in any run, and their versions, permissions and heartbeats are looked at in the same way. But
-nothing is started again: with the first host that fails, dies or does not answer, the session ends.
+Hosts start as in any run, and their versions, permissions and heartbeats are looked at in the same way. The
+work is what the user asks for: each call is an action, and its result the parts' answers. Nothing is started
+again: with the first host that fails, dies or does not answer, the session ends.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
     CoordinatorEffect,
     EndRun,
     Opened,
     RunSettings,
-    Starting,
+    StopRequested,
 )
 from partita.engine.protocol.events import Received, Send, Span, Tick
 from partita.engine.protocol.failure import bounded
@@ -44,11 +46,6 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """Event: the session is over; stop the hosts."""
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
     """Effect: the message just received is the answer of this host; take its payload."""
 
@@ -63,20 +60,11 @@ class Compiling:
     functions: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostLost:
-    """Effect, the last one: these hosts have failed; raise this reason, with that traceback."""
-
-    hosts: str
-    reason: str
-    traceback: str = ""
-
-
 class SessionCoordinator(HostLifecycle):
     """Supervises the hosts of one session."""
 
     def __init__(self, machines: int, settings: RunSettings) -> None:
-        """Creates a session that has not started; `Opened` starts it.
+        """Creates a session that has not started; `Opened` starts it, and `StopRequested` ends it.
 
         Args:
             machines: number of the parts.
@@ -89,7 +77,7 @@ class SessionCoordinator(HostLifecycle):
         self._missing: set[str] = set()
         self._alive_at = -math.inf  # last sign of life of those that are asked
         self._compiled: dict[str, int] = {}  # functions, for orders
-        self._lost = HostLost("", "the session is over; open another one")
+        self._lost = AbortRun("the session is over; open another one", host="")
 
     @property
     def is_begun(self) -> bool:
@@ -120,8 +108,8 @@ class SessionCoordinator(HostLifecycle):
                 return self._ask(event, now)
             case Opened():
                 return self._start(now)
-            case Closed():
-                return [*self._stop_all()]
+            case StopRequested():
+                return self._stop_all()
             case _:
                 return self._process_event(event, now)
 
@@ -140,17 +128,16 @@ class SessionCoordinator(HostLifecycle):
         return [*super()._ready(host, now), self._starting]
 
     def _work_message(self, host: HostRecord, message: object, now: float) -> list[Any]:
-        if self._asked is None or not isinstance(message, self._asked.answer):
-            return []
-        if host.name not in self._missing:
+        answers = self._asked is not None and isinstance(message, self._asked.answer)
+        if not answers or host.name not in self._missing:
             return []
         self._missing.remove(host.name)
-        return [Answered(host.name, message)]
+        return [Answered(host.name, message)]  # type: ignore[arg-type]
 
     # Failures.
 
     def _fail(self, reason: str, traceback: str = "", *, hosts: str = "") -> list[Any]:
-        self._lost = HostLost(hosts, reason, traceback)
+        self._lost = AbortRun(reason, traceback, host=hosts)
         return [*self._stop_all(), self._lost]
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[Any]:
@@ -162,36 +149,22 @@ class SessionCoordinator(HostLifecycle):
 
     def _tick(self, now: float) -> list[Any]:
         effects: list[Any] = self._watch_membership(now)
-        for watch in (self._watch_starts, self._watch_answers):
-            effects += watch(now) if self.phase is not Phase.OVER else []
+        effects += self._watch_starts(now) if self.phase is not Phase.OVER else []
         if self.phase is not Phase.OVER:
             effects += self._directories.repeat(now, self._timeouts.retry_s)
         return effects
 
     def _watch_starts(self, now: float) -> list[Any]:
-        if self.phase is not Phase.LAUNCHING:
-            return []
-        hosts, limit_s = self._registry.starting.values(), self._timeouts.start_s
-        slow = [host for host in hosts if now - host.since >= limit_s]
-        if slow:
-            return self._silent(", ".join(host.name for host in slow), slow[0].doing)
-        return [self._starting]
-
-    @property
-    def _starting(self) -> Starting:
-        registry = self._registry
-        ready = registry.counts[HostState.READY]
-        return Starting(registry.n_present, registry.running, ready, registry.compiled)
-
-    def _watch_answers(self, now: float) -> list[Any]:
-        if self._asked is None or not self._missing or now - self._alive_at < self._timeouts.start_s:
-            return []
-        missing = [name for name in self._asked.orders if name in self._missing]
-        return self._silent(", ".join(missing), self._asked.doing)
-
-    def _silent(self, hosts: str, doing: str) -> list[Any]:
-        silence = f"no sign of life for {self._timeouts.start_s:.0f} s while {doing}"
-        return self._fail(f"{silence}; look at what it printed, or allow more by timeout_s", hosts=hosts)
+        """Reports the hosts' start, and looks for hosts that neither start nor answer in time."""
+        limit_s = self._timeouts.start_s
+        doing = {h.name: h.doing for h in self._registry.starting.values() if now - h.since >= limit_s}
+        if self._asked is not None and now - self._alive_at >= limit_s:
+            doing |= {name: self._asked.doing for name in self._asked.orders if name in self._missing}
+        if doing:
+            silence = f"no sign of life for {limit_s:.0f} s while {next(iter(doing.values()))}"
+            advice = "look at what it printed, or allow more by timeout_s"
+            return self._fail(f"{silence}; {advice}", hosts=", ".join(doing))
+        return [self._starting] if self.phase is Phase.LAUNCHING else []
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         raise AssertionError("a session ends with the first host")

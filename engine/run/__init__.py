@@ -6,19 +6,19 @@ the run to go on with, writes checkpoints and the `run_journal`, and makes the r
 training after another and `supervisor` carries out the effects of the coordinator; `interrupt` handles
 Ctrl-C. `metrics` makes one stream of records of all reports, and `display` shows them, with the `phases`
 before; `caller` names the call or the command that started a run, and `run` is its result. `session` plays
-single steps of one replica (`backends`: inline, `hosted_backend`: on hosts; `collector`: what its parts
-collect; `step`: the results; `tracing`: the traces); `evaluate` and `predict` stand on it. `minimise` plays a
-batch method in this process, on any function.
+single steps of one replica, as its user asks (`inline_backend`: in the calling thread, `hosted_backend`: on
+hosts, by the same `supervisor`); `collector` makes each `step` of its parts' answers. `evaluate` and
+`predict` stand on it. `minimise` plays a batch method in this process, on any function.
 """
 
-from partita.engine.protocol.failure import RunFailed
+from partita.engine.protocol.failure import HostError, RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
 from partita.engine.run.metrics import Iteration, TrainingProgress
 from partita.engine.run.minimise import Minimum, minimise
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
-from partita.engine.run.step import HostError, Step
+from partita.engine.run.step import Step
 from partita.engine.run.train import train
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -17,27 +17,24 @@ from partita.engine.protocol.coordinator_effects import (
     Opened,
     RunSettings,
     Starting,
+    StopRequested,
     Timeouts,
 )
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.names import part_name
+from partita.engine.protocol.names import machine_of, part_name
 from partita.engine.protocol.session_coordinator import (
     Answered,
     Ask,
-    Closed,
     Compiling,
-    HostLost,
     SessionCoordinator,
 )
-from partita.engine.run.backends import Backend, PartStep
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
-from partita.engine.run.step import HostError
 from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.host import versions
+from partita.engine.runtime.session import PartStep
 from partita.engine.runtime.task import HostTask
 from partita.engine.transport.payload import Payload, PayloadLike
-from partita.layers.text import counted
 
 PINGS: Final = 16
 """Round trips to each part by which its clock is compared with this thread's."""
@@ -45,20 +42,16 @@ PINGS: Final = 16
 _LEAST_SILENCE_S: Final = 4.0
 
 
-class HostedTask(HostTask, Protocol):
-    """Task of a host of a backend: its role plays a step for each `Play`."""
+class HostedBackend(Work):
+    """Plays each part on a host of its own, and exchanges messages with the hosts.
 
-    @property
-    def machine(self) -> int:
-        """Index of the part; determines the host's name."""
-
-
-class HostedBackend(Backend, Work):
-    """Plays each part on a host of its own, and exchanges messages with the hosts."""
+    Attributes:
+        launcher: of the hosts.
+    """
 
     def __init__(
         self,
-        tasks: Sequence[HostedTask],
+        tasks: Sequence[HostTask],
         launcher: Launcher,
         *,
         timeout_s: float,
@@ -68,7 +61,7 @@ class HostedBackend(Backend, Work):
         """Starts the hosts.
 
         Args:
-            tasks: one for each host.
+            tasks: of the parts, by machine.
             launcher: starts the hosts; the backend closes it.
             timeout_s: seconds without a sign of life after which hosts that have not answered have failed.
             silence_s: seconds without any message after which a host has failed; `timeout_s` if not given.
@@ -78,8 +71,7 @@ class HostedBackend(Backend, Work):
             HostError: a host fails, dies, or is silent for too long.
         """
         self.launcher, self._on_phase = launcher, on_phase
-        self._names: Final = [part_name(0, task.machine) for task in tasks]
-        self._tasks: Final = dict(zip(self._names, tasks, strict=True))
+        self._tasks: Final = {part_name(0, machine): task for machine, task in enumerate(tasks)}
         dead_s = max(silence_s or timeout_s, _LEAST_SILENCE_S)
         heartbeats = HeartbeatPolicy(suspect_s=dead_s / 2, dead_s=dead_s)
         timeouts = Timeouts(heartbeats=heartbeats, start_s=timeout_s)
@@ -95,30 +87,41 @@ class HostedBackend(Backend, Work):
             self.close(orderly=False)
             raise
 
-    @override
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
-        machines = {name: machine for machine, name in enumerate(self._names)}
-        orders = dict.fromkeys(self._names, m.Load())
-        self._ask(orders, m.Loaded, "taking in its parameters", lambda name: vector(machines[name], None))
+        """Replaces each part's parameters.
 
-    @override
-    def play(
-        self,
-        step: int,
-        inputs: Sequence[Sequence[Array]] | None,
-        real: int,
-        collect: tuple[str, ...],
-        *,
-        trace: bool = False,
-    ) -> list[PartStep]:
-        orders = dict.fromkeys(self._names, m.Play(step, real, collect, trace))
-        given = None if inputs is None else dict(zip(self._names, map(list, inputs), strict=True))
+        Args:
+            vector: returns a machine's parameters, written into the given vector, or as a new one.
+
+        Raises:
+            HostError: a part fails, dies, or does not answer in time.
+        """
+        orders = dict.fromkeys(self._tasks, m.Load())
+        doing = "taking in its parameters"
+        self._ask(orders, m.Loaded, doing, lambda name: vector(machine_of(name), None))
+
+    def play(self, order: m.Play, inputs: Sequence[Sequence[Array]] | None) -> list[PartStep]:
+        """Plays a step of all parts.
+
+        Args:
+            order: for each part.
+            inputs: of each part; None: the last ones.
+
+        Raises:
+            HostError: a part fails, dies, or does not answer in time.
+        """
+        orders = dict.fromkeys(self._tasks, order)
+        given = None if inputs is None else dict(zip(self._tasks, map(list, inputs), strict=True))
         payload_of = None if given is None else given.__getitem__
         return [PartStep(*answer) for answer in self._ask(orders, m.Played, "playing a step", payload_of)]
 
-    @override
-    def clocks(self) -> list[Offset]:  # one part after another, so that none waits for another's answer
-        return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
+    def clocks(self) -> list[Offset]:
+        """Measures the offset of each part's clock from this thread's (`perf_counter`), one after another.
+
+        Raises:
+            HostError: a part does not answer.
+        """
+        return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._tasks]
 
     def _round(self, name: str) -> RoundTrip:
         [(pong, _)] = self._ask({name: m.Ping(time.perf_counter())}, m.Pong, "sending its clock")
@@ -144,10 +147,10 @@ class HostedBackend(Backend, Work):
         self._supervisor.run_until(lambda: self._coordinator.is_answered)
         return [self._answers[name] for name in orders]
 
-    @override
     def close(self, *, orderly: bool = True) -> None:
+        """Ends the parts; at once, unless `orderly`."""
         if orderly:
-            self._supervisor.dispatch(Closed())
+            self._supervisor.dispatch(StopRequested())
         self._supervisor.close()
         self.launcher.close(patience_s=0.5 if orderly else 0.0)
 
@@ -166,11 +169,8 @@ class HostedBackend(Backend, Work):
             case Answered(name=name, message=message):
                 self._answers[name] = message, self._supervisor.payload
             case Starting():
-                hosts = counted(effect.hosts, *self.launcher.kind)
-                self._on_phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
+                self._on_phase(starting(effect, self.launcher.kind))
             case Compiling(functions=functions):
                 self._on_phase(compiling(functions))
-            case HostLost(hosts=hosts, reason=reason, traceback=traceback):
-                raise HostError(hosts, reason, traceback)
             case _:
                 raise AssertionError(effect)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Final, Literal, Self, TextIO, TypeAlias, get_args
 
+from partita.engine.protocol.coordinator_effects import Starting
 from partita.layers.checks import check_choice
 from partita.layers.text import counted
 
@@ -82,18 +83,12 @@ def silent(text: str) -> None:
     """Receives phases and shows nothing."""
 
 
-def starting(hosts: str, *, ready: int, compiled: int, waits_for: str = "") -> str:
-    """Describes the progress of hosts that start, as a phase.
-
-    Args:
-        hosts: their number, in words.
-        ready: hosts that are ready to work.
-        compiled: functions that they have compiled so far.
-        waits_for: the last hosts that are not ready.
-    """
-    far = [f"{ready:,} ready"] if ready else []
-    far += [f"{counted(compiled, 'function')} compiled"] if compiled else []
-    far += [f"waiting for {waits_for}"] if waits_for else []
+def starting(progress: Starting, kind: tuple[str, str]) -> str:
+    """Describes the progress of hosts that start; `kind` has words for one of them and for several."""
+    hosts = counted(progress.hosts, *kind)
+    far = [f"{progress.ready:,} ready"] if progress.ready else []
+    far += [f"{counted(progress.compiled, 'function')} compiled"] if progress.compiled else []
+    far += [f"waiting for {progress.waits_for}"] if progress.waits_for else []
     return f"starting {hosts}: {', '.join(far)}" if far else f"starting {hosts}"
 
 

@@ -6,6 +6,7 @@ fails, the session ends with one clear error.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property
@@ -24,14 +25,14 @@ from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
+from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
-from partita.engine.run.backends import Backend, InlineBackend
 from partita.engine.run.collector import Collector
 from partita.engine.run.data import check_data, check_plan
 from partita.engine.run.hosted_backend import HostedBackend
+from partita.engine.run.inline_backend import InlineBackend
 from partita.engine.run.phases import OnPhase, Phases, Show
-from partita.engine.run.step import Sent, Step
-from partita.engine.run.tracing import Tracer
+from partita.engine.run.step import Step
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
@@ -44,6 +45,10 @@ from partita.partitioner.plan import Plan
 
 MOST_SILENCE_S: Final = 30.0
 """Seconds after which a process that sends nothing, not even heartbeats, has failed."""
+
+COMPARED_EVERY_S: Final = 1.0
+"""Seconds after which clocks are compared again; those of two machines may drift apart by 20 us in a second.
+"""
 
 Hosts = Literal["inline", "threads", "processes"]
 
@@ -128,23 +133,24 @@ class Session(Arguments):
             )
         self._size = self.plan.batch * self.overlap
         self._fed, self._step = False, 0
+        self._clocks: list[Offset] = []
+        self._compared_at = float("-inf")
         self._layout = layout_of(self.plan, shards=1)
-        self._collector = Collector(self.plan, self._layout)
         if self.hosts != "inline":
             self._check_sizes()
         machines = range(len(self.plan.cluster))
         self._tasks = [SessionTask(self.plan, m, self.train, self.optimizer, self.overlap) for m in machines]
+        self._collector = Collector(self.plan, self._layout, [task.program for task in self._tasks])
         self._feeds = [list(self._places(task)) for task in self._tasks]
         with Phases.of(show) as on_phase:
             self._backend = self._opened(on_phase)
-            self._tracer = Tracer([task.program for task in self._tasks], self._backend.clocks)
             try:
                 self.load(parameters)
             except BaseException:
                 self._backend.close(orderly=False)
                 raise
 
-    def _opened(self, on_phase: OnPhase) -> Backend:
+    def _opened(self, on_phase: OnPhase) -> HostedBackend | InlineBackend:
         hosts, listen, places = self.hosts, self.listen, self.places or {}
         if hosts != "processes" and (places or listen is not None):
             raise ValueError(
@@ -215,24 +221,12 @@ class Session(Arguments):
         real = self._size if examples is None else examples
         batch = self._checked(batch, real, collect)
         inputs = None if batch is None else [[place.of(batch) for place in part] for part in self._feeds]
-        if trace:
-            self._tracer.compare()
-        parts = self._backend.play(self._step, inputs, real, collect, trace=trace)
+        if trace and time.monotonic() - self._compared_at > COMPARED_EVERY_S:
+            self._clocks, self._compared_at = self.clocks(), time.monotonic()
+        order = Play(self._step, real, collect, trace)
+        parts = self._backend.play(order, inputs)
         self._step += 1
-        has_loss = bool(self.plan.graph.losses)
-        tables = self._tracer.tables() if trace else []
-        arrays, vectors = self._collector.join(collect, [part.collected for part in parts], tables)
-        played = [part.played for part in parts]
-        return Step(
-            sum(part.loss for part in played) / real if has_loss else float("nan"),
-            sum(part.correct for part in played),
-            max(part.step_s for part in played),
-            tuple(part.busy_s for part in played),
-            tuple(Sent(part.sent_messages, part.sent_bytes) for part in played),
-            arrays,
-            vectors,
-            self._tracer.trace(tables) if trace else None,
-        )
+        return self._collector.step(order, parts, self._clocks)
 
     def _checked(
         self, batch: Mapping[str, Array] | None, real: int, collect: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The results of a session's step, and the error of a failed host."""
+"""The results of a session's step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,6 @@ from dataclasses import dataclass, field
 from partita.engine.kernels.kernel import Array
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.trace import StepTrace
-
-
-class HostError(RuntimeError):
-    """Failure of a host, in one sentence. Its own traceback, if there is one, is the note.
-
-    Attributes:
-        host: name of the host; "" where the reason names it.
-    """
-
-    def __init__(self, host: str, reason: str, remote_traceback: str = "") -> None:
-        super().__init__(f"{host}: {reason}" if host else reason)
-        self.host = host
-        if remote_traceback:
-            self.add_note(f"On {host}:\n{remote_traceback}")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from partita.engine.protocol.coordinator_effects import (
     Warn,
 )
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
-from partita.engine.protocol.failure import RunFailed, sentence
+from partita.engine.protocol.failure import HostError, RunFailed, sentence
 from partita.engine.protocol.messages import Hello, Refused, SetUp
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import rejection_reason
@@ -237,6 +237,8 @@ class Supervisor:
                 self._warn(text)
             case EndRun():
                 self._done = effect
+            case AbortRun(reason=reason, traceback=traceback, host=str(host)):
+                raise HostError(host, reason, traceback)
             case AbortRun(reason=reason, traceback=traceback):
                 raise RunFailed.of(reason, traceback)
             case _:

@@ -243,9 +243,7 @@ class Training(Work):
     @override
     def note(self, effect: Any) -> None:
         if isinstance(effect, Starting):
-            hosts = counted(effect.hosts, "process", "processes")
-            far = starting(hosts, ready=effect.ready, compiled=effect.compiled, waits_for=effect.waits_for)
-            self._display.phase(far)
+            self._display.phase(starting(effect, ("process", "processes")))
             return
         assert isinstance(effect, Progress), effect
         self._display.update(effect)

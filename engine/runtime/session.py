@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -99,10 +99,19 @@ class SessionTask:
         return tuple(i.target for i in self.program.instructions if i.op is Op.FEED)
 
 
+class PartStep(NamedTuple):
+    """Results of a part's step. `collected`: requested arrays and the table of a trace, as one payload."""
+
+    played: Played
+    collected: Payload | None
+
+
 class SessionPart:
     """One machine's arrays and computations, without a player.
 
     Attributes:
+        computations: the calls of a step.
+        recorder: of the times of a step's instructions.
         inputs: the arrays for the rows of `SessionTask.inputs`.
     """
 
@@ -111,42 +120,63 @@ class SessionPart:
         self._overlaps = task.overlap > 1
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
-        self.buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
+        self._buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
         self._feed = MessageFeed()
         self._updates = (
             None
             if task.optimizer is None
             else LocalOptimizer(task.optimizer, self._vectors, per_step=task.overlap)
         )
-        self.computations = Computations(self.buffers, self._feed, self._updates)
+        self.computations = Computations(self._buffers, self._feed, self._updates)
+        self.recorder = Recorder(program, partial(part_name, 0))
         self.inputs = [array for operand in task.inputs for array in self._places_of(operand)]
 
     def _places_of(self, operand: Operand) -> Iterator[Array]:
         """The arrays for rows of an input: those that are read, or others if micro-batches share them."""
-        for box, place in zip(operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True):
+        for box, place in zip(
+            operand.rows, self._buffers[operand.buffer].arriving(operand.rows), strict=True
+        ):
             if self._overlaps:
                 first = (operand.buffer.micro_batch or 0) * place.shape[-1]
                 yield self._feed.beside(operand.buffer.layer, box, place, first=first)
             else:
                 yield place
 
-    @property
-    def parameters(self) -> Vector:
-        """The array for the machine's parameters; call `changed` when it is filled."""
-        return self._vectors.arriving()
-
-    def changed(self) -> None:
-        """Takes over replaced parameters."""
+    def load(self, fill: Callable[[Vector], object]) -> None:
+        """Replaces the machine's parameters by the numbers that `fill` writes."""
+        fill(self._vectors.arriving())
         self._vectors.changed()
 
-    def begin(self, real: int) -> None:
-        """Begins a step with so many real examples."""
-        self._feed.count = real
+    def begin(self, play: Play) -> None:
+        """Begins a step, whose inputs are in place."""
+        self._play = play
+        self._feed.count, self.recorder.on = play.examples, play.trace
         self.computations.metrics.clear()
         if self._updates is not None:
             self._updates.advance()
+        self._began = time.perf_counter()
 
-    def collected(self, name: str) -> Array | None:
+    def end(
+        self, *, busy_s: float | None = None, messages: int = 0, n_bytes: int = 0
+    ) -> tuple[Played, list[Array]]:
+        """Ends the step, and returns the answer with the collected arrays.
+
+        Args:
+            busy_s: seconds in kernels; those of the whole step if not given.
+            messages: sent to other parts.
+            n_bytes: of the tensors in them.
+        """
+        self.computations.finish()
+        took_s = time.perf_counter() - self._began
+        play, metrics = self._play, self.computations.metrics
+        busy_s = took_s if busy_s is None else busy_s
+        played = Played(play.step, metrics.loss, metrics.correct, took_s, busy_s, messages, n_bytes)
+        found = [self._collected(name) for name in play.collect]
+        if play.trace:
+            found.append(self.recorder.table())
+        return played, [array for array in found if array is not None]
+
+    def _collected(self, name: str) -> Array | None:
         """The machine's own rows of a buffer (`h1`, or `h1<h2`: a gradient), "gradient" or "parameters"."""
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
@@ -154,7 +184,7 @@ class SessionPart:
         rows = self._plan.ownership.rows(buffer.layer, self._machine)
         if not rows:
             return None
-        portions = self.buffers.collected(buffer, rows)
+        portions = self._buffers.collected(buffer, rows)
         if portions:
             return np.concatenate(portions, axis=-1)
         sizes = self._plan.sizes  # no gradient returns here along this edge
@@ -175,21 +205,18 @@ class SessionBody(Body):
             after_each: called after each computation, as a part of it.
         """
         self._host, self._part = host, SessionPart(task)
-        host_of = partial(part_name, 0)
-        self._recorder = Recorder(task.program, host_of)
         self._player = Player(
             self._part.computations,
-            host_of=host_of,
+            host_of=partial(part_name, 0),
             send=host.send,
             wake=host.wake,
             lanes=task.threads,
-            recorder=self._recorder,
+            recorder=self._part.recorder,
             after_each=after_each,
         )
         self._player.start(0)
         self._orders: list[tuple[Play, Payload | None]] = []
-        self._playing: Play | None = None
-        self._began = 0.0
+        self._is_playing = False
         self._sent = Count()
 
     @override
@@ -202,9 +229,8 @@ class SessionBody(Body):
                 assert effect.payload is None or isinstance(effect.payload, Payload)
                 self._orders.append((play, effect.payload))
             case Load() if effect.sender == COORDINATOR and isinstance(effect.payload, Payload):
-                effect.payload.copy_into(self._part.parameters)
+                self._part.load(effect.payload.copy_into)
                 effect.payload.release()
-                self._part.changed()
                 self._host.send(COORDINATOR, Loaded(), None)
             case Ping(sent_s=sent_s) if effect.sender == COORDINATOR:
                 received_s = time.perf_counter()
@@ -220,7 +246,7 @@ class SessionBody(Body):
         """Answers a step that is over, and begins the next one."""
         for over in self._player.poll():
             self._answer(over)
-        if self._playing is None and self._orders and self._player.may_begin():
+        if not self._is_playing and self._orders and self._player.may_begin():
             self._begin(*self._orders.pop(0))
         return ()
 
@@ -228,33 +254,20 @@ class SessionBody(Body):
         if payload is not None:  # without one, the last batch is played again
             payload.copy_into(*self._part.inputs)
             payload.release()
-        self._playing = play
-        self._part.begin(play.examples)
-        self._recorder.on = play.trace
+        self._is_playing = True
         self._sent = self._host.counters.sent_of("Tensor")
-        self._began = time.perf_counter()
+        self._part.begin(play)
         self._player.begin(play.step)
 
     def _answer(self, over: PlayedStep) -> None:
-        self._part.computations.finish()
-        play, self._playing = self._playing, None
-        assert play is not None and play.step == over.step, f"step {over.step} was not asked for"
-        took = time.perf_counter() - self._began
-        metrics = self._part.computations.metrics
+        self._is_playing = False
         sent = self._host.counters.sent_of("Tensor")
-        answer = Played(
-            over.step,
-            metrics.loss,
-            metrics.correct,
-            took,
-            over.busy_s,
-            sent.messages - self._sent.messages,
-            sent.payload_bytes - self._sent.payload_bytes,
+        played, arrays = self._part.end(
+            busy_s=over.busy_s,
+            messages=sent.messages - self._sent.messages,
+            n_bytes=sent.payload_bytes - self._sent.payload_bytes,
         )
-        found = [self._part.collected(name) for name in play.collect]
-        if play.trace:
-            found.append(self._recorder.table())
-        self._host.send(COORDINATOR, answer, [array for array in found if array is not None])
+        self._host.send(COORDINATOR, played, arrays)
 
     def close(self) -> None:
         """Ends the kernel threads."""

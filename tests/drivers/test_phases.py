@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from partita.engine import Downpour, Session, evaluate, predict, train
+from partita.engine.launch import ProcessLauncher
+from partita.engine.protocol.coordinator_effects import Starting
 from partita.engine.run import display, phases
 from partita.engine.run.phases import Phases, Show, starting
 from partita.layers import Network, OneToOne, SoftmaxCrossEntropy, node
@@ -114,9 +116,8 @@ def test_a_phase_that_is_over_in_a_moment_is_not_shown() -> None:
 def test_what_shows_phases_is_checked() -> None:
     with pytest.raises(ValueError, match="show is"):
         Session(plan_of_toy(), 0, show="often")  # type: ignore[arg-type]
-    assert (
-        starting("6 processes", ready=2, compiled=1) == "starting 6 processes: 2 ready, 1 function compiled"
-    )
+    found = starting(Starting(hosts=6, running=3, ready=2, compiled=1), ProcessLauncher.kind)
+    assert found == "starting 6 processes: 2 ready, 1 function compiled"
 
 
 def test_the_time_to_start_is_a_setting_and_who_needs_longer_is_named(tmp_path: Path) -> None:

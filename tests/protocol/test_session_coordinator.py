@@ -8,15 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.coordinator_effects import Launched, Opened, Restart, RunSettings, Timeouts
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Launched,
+    Opened,
+    Restart,
+    RunSettings,
+    StopRequested,
+    Timeouts,
+)
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.session_coordinator import (
     Answered,
     Ask,
-    Closed,
     Compiling,
-    HostLost,
     SessionCoordinator,
 )
 
@@ -86,7 +92,7 @@ def test_versions_that_differ_end_the_session() -> None:
     talk.give(Opened())
     *_, lost = talk.tell("part 0.1", m.Hello("tcp://there", {"python": "3.8"}))
     assert (
-        isinstance(lost, HostLost)
+        isinstance(lost, AbortRun)
         and "part 0.1 runs python 3.8 and the coordinator python 3.11" in lost.reason
     )
 
@@ -97,10 +103,10 @@ def test_a_death_an_error_and_a_silence_end_the_session_and_name_the_host() -> N
         talk.begin()
         talk.ask()
     *stops, lost = dead.give(Died("part 0.1", 0, "its process was ended by SIGKILL"))
-    assert lost == HostLost("part 0.1", "its process was ended by SIGKILL")
+    assert lost == AbortRun("its process was ended by SIGKILL", host="part 0.1")
     assert [stop.message for stop in stops if isinstance(stop, Send)] == [m.Stop(), m.Stop()]
     *_, lost = failed.tell("part 0.0", m.Failed("ValueError: no", "its lines"))
-    assert lost == HostLost("part 0.0", "ValueError: no", "its lines")
+    assert lost == AbortRun("ValueError: no", "its lines", "part 0.0")
     silent.tell("part 0.0", played())
     for _ in range(30):
         silent.give(Tick(), after_s=3.0)
@@ -108,10 +114,10 @@ def test_a_death_an_error_and_a_silence_end_the_session_and_name_the_host() -> N
             silent.tell(name, m.Heartbeat(0, silent.now))
     *_, lost = silent.give(Tick(), after_s=10.0)
     advice = "look at what it printed, or allow more by timeout_s"
-    assert lost == HostLost("part 0.1", f"no sign of life for 100 s while playing a step; {advice}")
+    assert lost == AbortRun(f"no sign of life for 100 s while playing a step; {advice}", host="part 0.1")
     for talk in (dead, failed, silent):
         (again,) = talk.ask()
-        assert isinstance(again, HostLost), "whoever asks again is told again"
+        assert isinstance(again, AbortRun), "whoever asks again is told again"
 
 
 def test_compiled_functions_are_signs_of_life() -> None:
@@ -120,7 +126,7 @@ def test_compiled_functions_are_signs_of_life() -> None:
     talk.ask()
     for n in range(1, 20):
         effects = talk.give(Tick(), after_s=rng.uniform(10.0, 45.0))
-        assert not any(isinstance(effect, HostLost) for effect in effects), talk.now
+        assert not any(isinstance(effect, AbortRun) for effect in effects), talk.now
         for name in talk.names:
             assert talk.tell(name, m.SetUpProgress(n))[-1:] in ([Compiling(2 * n)], [Compiling(2 * n - 1)])
     assert not talk.machine.is_answered and talk.now > 100.0
@@ -132,8 +138,8 @@ def test_compiled_functions_are_signs_of_life() -> None:
 def test_a_session_that_is_closed_stops_its_hosts_and_answers_no_more() -> None:
     talk = Talk()
     talk.begin()
-    assert [(send.to, send.message) for send in talk.give(Closed()) if isinstance(send, Send)] == [
+    assert [(send.to, send.message) for send in talk.give(StopRequested()) if isinstance(send, Send)] == [
         (name, m.Stop()) for name in talk.names
     ]
     assert talk.tell("part 0.0", played()) == []
-    assert talk.ask() == [HostLost("", "the session is over; open another one")]
+    assert talk.ask() == [AbortRun("the session is over; open another one", host="")]
