@@ -134,23 +134,30 @@ class VectorStore:
             ValueError: it reads a missing vector, or writes one with an invalid name; nothing is changed.
         """
         with np.errstate(all="ignore"):
-            match operation:
-                case Combine(to=to, terms=terms):
-                    self._combine(to, terms)
-                    return []
-                case Multiply(to=to, left=left, right=right):
-                    factors = self.vector(left), self.vector(right)
-                    np.multiply(*factors, out=self.target(to))  # a product rounded once in either precision
-                    return []
-                case Swap(one=one, other=other):
-                    _check_name(other)
-                    vectors = self._get_or_create(one), self._get_or_create(other)
-                    self._vectors[other], self._vectors[one] = vectors
-                    return []
-                case Dots(left=lefts, right=rights):
-                    return self._dots(lefts, rights)
-                case Largest(vector=name):
-                    return [_largest(self.vector(name))]
+            return self.execute_quietly(operation)
+
+    def execute_quietly(self, operation: Operation) -> list[float]:
+        """Executes one operation as `execute`, inside `np.errstate(all="ignore")`, which the caller enters.
+
+        Entering it takes as long as an operation on few numbers, so a caller enters it for several.
+        """
+        match operation:
+            case Combine(to=to, terms=terms):
+                self._combine(to, terms)
+                return []
+            case Multiply(to=to, left=left, right=right):
+                factors = self.vector(left), self.vector(right)
+                np.multiply(*factors, out=self.target(to))  # a product rounded once in either precision
+                return []
+            case Swap(one=one, other=other):
+                _check_name(other)
+                vectors = self._get_or_create(one), self._get_or_create(other)
+                self._vectors[other], self._vectors[one] = vectors
+                return []
+            case Dots(left=lefts, right=rights):
+                return self._dots(lefts, rights)
+            case Largest(vector=name):
+                return [_largest(self.vector(name))]
         raise ValueError(
             f"{type(operation).__name__} is not for vectors alone; a shard takes it in a command"
         )

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from enum import Enum
 
 from partita.engine.protocol.batch_messages import Command
-from partita.engine.protocol.commands import Evaluate, Request, Scalars, evaluation_in, join_scalars
+from partita.engine.protocol.commands import (
+    Evaluate,
+    Request,
+    Scalars,
+    evaluation_in,
+    join_scalars,
+    scalars_of_shard,
+)
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_registry import HostRecord, HostState
@@ -26,6 +33,8 @@ class CommandTracker:
 
     Attributes:
         command: the one under way.
+        evaluation: the evaluation that it contains; None: it contains none, or no command is under way.
+        scalars_of_shard: the number of scalars that each shard answers it with.
         purpose: of the last one.
         number: of the last one.
         given_at: when it was first sent (seconds).
@@ -33,6 +42,8 @@ class CommandTracker:
 
     def __init__(self, shards: Sequence[HostRecord]) -> None:
         self.command: Command | None = None
+        self.evaluation: Evaluate | None = None
+        self.scalars_of_shard = 0
         self.purpose = Purpose.REQUEST
         self.number = 0
         self.given_at = 0.0
@@ -43,11 +54,6 @@ class CommandTracker:
         self._works_since: dict[str, float] = {}  # since when it reports to be executing it
 
     @property
-    def evaluation(self) -> Evaluate | None:
-        """The evaluation under way, if the command contains one."""
-        return None if self.command is None else evaluation_in(self.command.operations)
-
-    @property
     def complete(self) -> bool:
         """Whether a command is under way that every shard has answered."""
         return self.command is not None and len(self._results) == len(self._shards)
@@ -56,11 +62,16 @@ class CommandTracker:
         """Sends the next command to all shards."""
         self.number += 1
         self.command, self.purpose = Command(self.number, request), purpose
+        self.evaluation, self.scalars_of_shard = evaluation_in(request), scalars_of_shard(request)
         self._asked_at = self.given_at = now
         self._results.clear()
         self._works_since.clear()
         self._reported_at = {shard.name: now for shard in self._shards}
         return [Send(shard.name, self.command) for shard in self._shards]
+
+    def end(self) -> None:
+        """Ends the command under way, or gives it up."""
+        self.command = self.evaluation = None
 
     def is_asked(self, number: int) -> bool:
         """Returns whether this is the number of the command under way."""

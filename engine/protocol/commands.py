@@ -10,6 +10,7 @@ using MapReduce" (all dot products in one round, one combination in the next).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,21 @@ def writes(operation: Operation) -> frozenset[str]:
             return frozenset()
 
 
+def n_vectors(operation: Operation) -> int:
+    """Returns how many vectors an operation on vectors alone reads and writes, as often as it does."""
+    match operation:
+        case Combine(terms=terms):
+            return len(terms) + 1
+        case Dots(left=left, right=right):
+            return len(left) + len(right)
+        case Multiply():
+            return 3
+        case Swap():
+            return 4
+        case _:
+            return 1
+
+
 def n_scalars(operation: Operation) -> int:
     """Returns the number of scalars that an operation gives."""
     match operation:
@@ -189,6 +205,10 @@ def join_scalars(request: Request, answers: Sequence[Scalars], losses: Scalars =
         answers: of each shard, in the order of the shards: the scalars of all operations but `Evaluate`.
         losses: those of `Evaluate`.
     """
+    if len(answers) == 1:
+        before = itertools.takewhile(lambda operation: not isinstance(operation, Evaluate), request)
+        first = sum(map(n_scalars, before)) if losses else 0
+        return (*answers[0][:first], *losses, *answers[0][first:])
     found: list[float] = []
     position = 0
     for operation in request:
@@ -198,7 +218,7 @@ def join_scalars(request: Request, answers: Sequence[Scalars], losses: Scalars =
         stop = position + n_scalars(operation)
         of_shards = [answer[position:stop] for answer in answers]
         add = _largest if isinstance(operation, Largest) else exact_sum
-        found += of_shards[0] if len(of_shards) == 1 else map(add, zip(*of_shards, strict=True))
+        found += map(add, zip(*of_shards, strict=True))
         position = stop
     return tuple(found)
 

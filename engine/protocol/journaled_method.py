@@ -116,18 +116,24 @@ def digest_of(request: Request) -> int:
 
 def _checked(request: object) -> Request:
     """Returns the request if that is what a method has yielded. Raises ValueError."""
-    known = isinstance(request, tuple) and all(hasattr(one, "__struct_fields__") for one in request)
-    if not known:
+    if not isinstance(request, tuple):
         raise ValueError(f"a method yielded {request!r}; it must yield a tuple of operations, or Iterated")
-    operations: Request = request  # type: ignore[assignment]
-    if sum(isinstance(one, Evaluate) for one in operations) > 1:
-        raise ValueError("a method asked for two evaluations at once; give each a request of its own")
-    evaluates = next((n for n, one in enumerate(operations) if isinstance(one, Evaluate)), len(operations))
-    if any(POINT in writes(one) for one in operations[evaluates:]):
-        raise ValueError(
-            f"a method changes {POINT!r} where it has just evaluated, and others may still compute there; "
-            "change it in the next request"
-        )
-    if any(isinstance(one, Snapshot | Restore) for one in operations):
-        raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
-    return operations
+    evaluates = False
+    for operation in request:
+        kind = type(operation)
+        if not hasattr(kind, "__struct_fields__"):
+            raise ValueError(
+                f"a method yielded {request!r}; it must yield a tuple of operations, or Iterated"
+            )
+        if kind is Evaluate:
+            if evaluates:
+                raise ValueError("a method asked for two evaluations at once; give each a request of its own")
+            evaluates = True
+        elif kind in (Snapshot, Restore):
+            raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
+        if evaluates and POINT in writes(operation):
+            raise ValueError(
+                f"a method changes {POINT!r} where it has just evaluated, and others may still compute "
+                "there; change it in the next request"
+            )
+    return request

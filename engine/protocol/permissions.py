@@ -44,6 +44,9 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
 }
 """Messages by (sender, receiver); other pairs have none."""
 
+_OF_SHARDS: Final = (m.Parameters, m.PushAck)
+"""Messages that name the incarnation of the shard that sends them."""
+
 
 def host_kind(name: str) -> HostKind:
     """Returns the kind of host that a name stands for."""
@@ -71,7 +74,7 @@ def rejection_reason(
     if reason is not None:
         return reason
     claimed = incarnation
-    if isinstance(message, m.Parameters | m.PushAck):
+    if isinstance(message, _OF_SHARDS):
         claimed = message.shard_incarnation
     elif isinstance(message, m.Saved):
         claimed = message.incarnation

@@ -29,7 +29,6 @@ from partita.engine.protocol.commands import (
     Scalars,
     Snapshot,
     Steps,
-    scalars_of_shard,
     work_units_of,
 )
 from partita.engine.protocol.coordinator import Coordinator
@@ -192,8 +191,7 @@ class SandblasterCoordinator(Coordinator):
         indices = part_indices(host.name)
         match message:
             case CommandResult(number=number, scalars=scalars) if self._commands.is_asked(number):
-                assert self._commands.command is not None
-                expected = scalars_of_shard(self._commands.command.operations)
+                expected = self._commands.scalars_of_shard
                 if len(scalars) != expected:
                     return f"{len(scalars)} scalars for command {number}, which gives {expected}"
             case MissingUnits(number=number, units=ranges) if self._commands.is_asked(number):
@@ -217,7 +215,7 @@ class SandblasterCoordinator(Coordinator):
         """Takes the results of a command that every shard has answered, with every work unit computed."""
         losses = () if evaluate is None else self._scheduler.losses(evaluate)
         self._scheduler.end()
-        self._commands.command = None
+        self._commands.end()
         if self._commands.purpose is Purpose.SNAPSHOT:
             if self._checkpoints.round is not None:
                 self.phase = Phase.FINISHING if self.phase is Phase.RUNNING else self.phase
@@ -326,7 +324,8 @@ class SandblasterCoordinator(Coordinator):
         """Takes all shards back to the checkpoint that the new one starts from."""
         start = self._shard_died(host)
         self._scheduler.end()
-        self._commands.command, self._rewind = None, True
+        self._commands.end()
+        self._rewind = True
         self._replay = self._needed_since_checkpoint()
         again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         effects: list[CoordinatorEffect] = [

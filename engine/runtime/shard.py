@@ -22,7 +22,7 @@ from partita.engine.parameters.storage import Updater
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore, compile_operations
 from partita.engine.protocol.apply_on_arrival import RestoredState
-from partita.engine.protocol.commands import POINT, reads, writes
+from partita.engine.protocol.commands import POINT, n_vectors
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.shard import Shard
@@ -237,8 +237,7 @@ class ShardBody(Body):
         """About how many numbers are read or written; files have no bound."""
         if isinstance(effect, LoadCheckpoint):
             return math.inf
-        vectors = sum(len(reads(one)) + len(writes(one)) for one in effect.operations)
-        return vectors * self._store.size
+        return sum(map(n_vectors, effect.operations)) * self._store.size
 
     def _run_operations(self, effect: LongEffect) -> OperationsDone:
         """Runs operations, on the host's thread or in the background."""
@@ -248,12 +247,13 @@ class ShardBody(Body):
             self._load(self._task.checkpoint if checkpoint is None else checkpoint)
             return OperationsDone()
         scalars: list[float] = []
-        for operation in effect.operations:
-            self._check_open()
-            try:
-                scalars += self._store.execute(operation)
-            except ValueError as error:
-                raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
+        with np.errstate(all="ignore"):
+            for operation in effect.operations:
+                self._check_open()
+                try:
+                    scalars += self._store.execute_quietly(operation)
+                except ValueError as error:
+                    raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
         return OperationsDone(scalars)
 
     def _check_open(self) -> None:
