@@ -6,7 +6,7 @@ Counts are kept with every change of a state, so that no question about the whol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +22,8 @@ class HostState(Enum):
     READY = "nothing"
     GONE = "nothing, it has ended and is not needed"
     AWAY = "the next wave, its replica has left"
+
+    __hash__ = object.__hash__  # that of an enumeration is a Python function
 
 
 _STARTING = (HostState.LAUNCHED, HostState.PREPARING)
@@ -277,14 +279,23 @@ class HostRegistry:
     def validate(self) -> None:
         """Checks the counts. Raises AssertionError."""
         hosts = self.hosts.values()
-        assert self.counts == Counter(host.state for host in hosts), self.counts
+        states = [host.state for host in hosts]
+        for state in HostState:
+            assert self.counts[state] == states.count(state), self.counts
         assert self.starting.keys() == {host.name for host in hosts if host.state in _STARTING}
-        assert self.ready_shards == sum(shard.state is HostState.READY for shard in self.shards)
-        assert self.reachable_shards == sum(shard.is_reachable for shard in self.shards)
+        assert (self.ready_shards, self.reachable_shards) == _ready(self.shards), self.shards
+        ready = reachable = 0
         for replica in self.replicas:
-            assert replica.ready == sum(part.state is HostState.READY for part in replica.parts), replica
-            assert replica.reachable == sum(part.is_reachable for part in replica.parts), replica
-        assert self.ready_replicas == sum(replica.is_ready for replica in self.replicas)
-        assert self.reachable_replicas == sum(replica.is_reachable for replica in self.replicas)
-        assert self.running == sum(host.runs for host in hosts), self.running
-        assert self.compiled == sum(host.compiled for host in hosts), self.compiled
+            assert (replica.ready, replica.reachable) == _ready(replica.parts), replica
+            ready += replica.is_ready
+            reachable += replica.is_reachable
+        assert (self.ready_replicas, self.reachable_replicas) == (ready, reachable)
+        assert self.running == sum([host.runs for host in hosts]), self.running
+        assert self.compiled == sum([host.compiled for host in hosts]), self.compiled
+
+
+def _ready(hosts: Iterable[HostRecord]) -> tuple[int, int]:
+    """The hosts that are ready, and those that are reachable."""
+    states = [host.state for host in hosts]
+    ready = states.count(HostState.READY)
+    return ready, ready + states.count(HostState.PREPARING)

@@ -37,6 +37,7 @@ class Exchanges:
 
     def __init__(self, seat: PartSeat, *, retry_s: float) -> None:
         self._seat: Final = seat
+        self._others: Final = seat.others
         self._retry_s: Final = retry_s
         self._view = rm.View(0, (), 0, 0, 0, 0)
         self._peers: Mapping[str, int] = {}
@@ -130,7 +131,7 @@ class Exchanges:
     def _begin_round(self, now: float) -> None:
         self._round += 1
         self._open = set()
-        self._informs = set(self._seat.others)
+        self._informs = set(self._others)
         self._asked_at = now
 
     def _machine(self, action: ExchangeAction, number: int, one: SharedSpan) -> Exchange | None:
@@ -201,7 +202,7 @@ class Exchanges:
     @property
     def complete(self) -> bool:
         """Whether the round under way is complete on all parts of the replica."""
-        return self._completed == self._round and not self._behind(self._seat.others, self._round)
+        return self._completed == self._round and not self._behind(self._others, self._round)
 
     @property
     def has_completed(self) -> bool:
@@ -241,7 +242,7 @@ class Exchanges:
     @property
     def _lacking(self) -> tuple[str, ...]:
         """The hosts that have not completed what this part waits for."""
-        found = self._behind(self._seat.others, self._round)
+        found = self._behind(self._others, self._round)
         for number, served in self._served.values():
             found += self._behind(sorted(served), number)
         return tuple(dict.fromkeys(found))

@@ -153,12 +153,14 @@ class SimulatedHost(Process):
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
         """Sends a message, unless the process crashes before."""
-        if self._left == 0:
-            self.exit()
-        elif self._left is not None:
+        if self._left is not None:
             self._left -= 1
-        if self.alive:
-            super().send(to, message, payload)
+            if self._left < 0:
+                self.exit()
+                return
+        target = self.resolve(to)
+        if target is not None:
+            self.world.carry(self, target, message, payload)
 
     def resolve(self, name: str) -> Process | None:
         """Finds a host in the newest directory that has arrived."""
@@ -179,8 +181,13 @@ class SimulatedHost(Process):
         """Gives the machine a message, in its turn."""
         sender, incarnation, data, payload = delivery
         message = decode(data)
-        if not (self.mute and isinstance(message, _WORK)):
-            self.on_event(Received(sender, incarnation, message, payload))
+        if self.mute and isinstance(message, _WORK):
+            return
+        event = Received(sender, incarnation, message, payload)
+        if self._paused:
+            self._inbox.append(event)
+        else:
+            self._handle(event)
 
     def on_event(self, event: Any) -> None:
         """Gives the machine an event, in its turn."""

@@ -6,6 +6,7 @@ coordinator's process launches the hosts and carries out the effects that all co
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
@@ -243,6 +244,7 @@ class Schedule(ABC):
         world = self.world
         self._plan()
         violation = None
+        gc.disable()  # a schedule is small, and its objects live as long as it does
         try:
             if not world.run(until=self.environment.chaos_s + CONVERGENCE_S):
                 waits = self.coordinator.machine.waits_for
@@ -259,6 +261,8 @@ class Schedule(ABC):
             violation = f"validate: {type(error).__name__} {error}"
         except RuntimeError as error:  # a driver's program does what no driver may
             violation = f"program: {error}"
+        finally:
+            gc.enable()
         keeps = violation is not None or world.history.maxlen is None
         trace = world.trace() if keeps else ()
         return Outcome(seed, violation, type(self.ending).__name__, world.events, world.now, trace)

@@ -19,8 +19,8 @@ from partita.engine.transport.simulated import SimulatedNetwork
 Delivery: TypeAlias = tuple[str, int, bytes, object]
 """A message in flight: sender, the sender's incarnation, encoded message, payload."""
 
-Occurrence: TypeAlias = tuple[float, str, int, str, Any]
-"""An event of the history: time, host, incarnation, handler, argument."""
+Occurrence: TypeAlias = tuple[float, "Process", Any, Any]
+"""An event of the history: time, process, handler or what is noted, argument."""
 
 _LAST_EVENTS = 60
 
@@ -46,7 +46,8 @@ class Process(ABC):
 
     def later(self, wait_s: float, handler: Callable[[Any], None], argument: object = None) -> None:
         """Calls a method of this process after a while, if the process still lives."""
-        self.world.at(self.world.now + wait_s, self, handler, argument)
+        world = self.world
+        world.at(world.now + wait_s, self, handler, argument)
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
         """Gives a message to the network, for the process that `resolve` finds under this name."""
@@ -117,9 +118,12 @@ class World:
 
     def carry(self, source: Process, target: Process, message: Message, payload: object) -> None:
         """Sends a message over the faulty network."""
-        delivery = (source.name, source.incarnation, encode(message), payload)
-        for arrival in self.network.arrivals(source.name, target.name, self.now):
-            self.at(arrival, target, target.on_message, delivery)
+        arrivals = self.network.arrivals(source.name, target.name, self.now)
+        if arrivals:
+            delivery = (source.name, source.incarnation, encode(message), payload)
+            for arrival in arrivals:
+                self._counter += 1
+                heapq.heappush(self._heap, (arrival, self._counter, target, target.on_message, delivery))
 
     def living(self, name: str) -> list[Process]:
         """The processes of this name that have not ended, in the order of their launch."""
@@ -127,9 +131,9 @@ class World:
 
     def run(self, until: float) -> bool:
         """Handles events in order until `over` is set; returns False when time runs out before."""
-        heap, history = self._heap, self.history
+        heap, pop, remember = self._heap, heapq.heappop, self.history.append
         while heap and not self.over:
-            time, _, process, handler, argument = heapq.heappop(heap)
+            time, _, process, handler, argument = pop(heap)
             if time > until:
                 return False
             self.now = time
@@ -139,14 +143,14 @@ class World:
                 if process.frozen:
                     process.backlog.append((handler, argument))
                     continue
-                history.append((time, process.name, process.incarnation, handler.__name__, argument))
+                remember((time, process, handler, argument))
             self.events += 1
             handler(argument)
         return self.over
 
     def note(self, process: Process, what: str, detail: object) -> None:
         """Adds an event to the history."""
-        self.history.append((self.now, process.name, process.incarnation, what, detail))
+        self.history.append((self.now, process, what, detail))
 
     def trace(self) -> tuple[str, ...]:
         """The kept history as lines, newest last."""
@@ -154,8 +158,8 @@ class World:
 
 
 def _line(occurrence: Occurrence) -> str:
-    time, name, incarnation, what, detail = occurrence
-    host = f"{time:9.4f}  {name}#{incarnation}"
+    time, process, what, detail = occurrence
+    host, what = f"{time:9.4f}  {process.name}#{process.incarnation}", getattr(what, "__name__", what)
     if what == "on_message":
         sender, sender_incarnation, data, payload = detail
         carried = "" if payload is None else f" + {payload}"

@@ -415,18 +415,18 @@ class Exchange:
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
-        assert len(self._early) <= 2 * sum(len(route.adds) + 1 for route in self._routes)
-        assert all(
-            isinstance(event.message, PartialChunk | FinalChunk) and event.message.number == self.next
-            for event in self._early.values()
-        )
-        for use in filter(None, (self._use, self._last)):
+        if self._early:
+            assert len(self._early) <= 2 * sum([len(route.adds) + 1 for route in self._routes])
+            for event in self._early.values():
+                assert isinstance(event.message, _CHUNKS) and event.message.number == self.next, event
+        for use in (self._use, self._last):
+            if use is None:
+                continue
             assert use.number < self.next
             assert use is self._use or not use.lacking
-            for piece, added in enumerate(use.added):
-                adds = self._adds(use, piece)
-                assert added <= len(adds), (piece, added)
-                assert not use.sent[piece] or added == len(adds), (piece, "sent before it was complete")
+            for piece, (route, added) in enumerate(zip(self._routes, use.added, strict=True)):
+                n = len(route.adds if use.adds is None else use.adds)
+                assert added == n or (added < n and not use.sent[piece]), (piece, added, n, "or sent early")
             for piece, rank in use.held:
                 assert rank in self._adds(use, piece)[use.added[piece] :], (piece, rank)
             if self.phase != "reduce-scatter":
