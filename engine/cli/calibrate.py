@@ -10,12 +10,10 @@ from typer import Argument, Option
 
 from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.output import one_sentence_each, terminal_width
-from partita.engine.cli.planning import Forget, Machines, Step
+from partita.engine.cli.output import terminal_width
+from partita.engine.cli.planning import Forget, Machines, Step, open_store
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import calibrate as calibrate_machine
-from partita.engine.profile.signature import signature
-from partita.engine.profile.store import Store
 from partita.engine.profile.tables import calibration_text
 from partita.engine.run.phases import Phases
 from partita.layers.text import counted
@@ -38,27 +36,21 @@ def calibrate(
     forget: Forget = False,
 ) -> None:
     """Measures this machine: a network's kernels and products, the runtime, links; only what is not known."""
-    with one_sentence_each():
-        store = Store()
-        if forget:
-            print("forgotten" if store.forget() else "nothing was remembered")
-            return
-        if (trouble := store.trouble()) is not None:
-            print(trouble)
-        print(signature())
-        network = None if file is None else UserFile.load(file).network()
-        with Phases(after_s=0.0) as on_phase:
-            found = calibrate_machine(
-                network,
-                **asdict(step),
-                progress=lambda what, done, total: on_phase(f"measuring {what}: {done} of {total}"),
-                bench=Bench(on_phase=lambda phase: on_phase(f"measuring: {phase}")),
-                store=store,
-            )
-        print(calibration_text(found, width=terminal_width()))
-        if found.refused is not None:
-            print(found.refused)
-        print(f"products: {found.record.choices()}")
-        print(f"{counted(found.measured, 'kernel')} measured now; kept in {store.path}")
-        if cluster_out is not None:
-            print(f"written: {found.cluster(machines, threads=step.threads).write(cluster_out)}")
+    if (store := open_store(forget=forget)) is None:
+        return
+    network = None if file is None else UserFile.load(file).network()
+    with Phases(after_s=0.0) as on_phase:
+        found = calibrate_machine(
+            network,
+            **asdict(step),
+            progress=lambda what, done, total: on_phase(f"measuring {what}: {done} of {total}"),
+            bench=Bench(on_phase=lambda phase: on_phase(f"measuring: {phase}")),
+            store=store,
+        )
+    print(calibration_text(found, width=terminal_width()))
+    if found.refused is not None:
+        print(found.refused)
+    print(f"products: {found.record.choices()}")
+    print(f"{counted(found.measured, 'kernel')} measured now; kept in {store.path}")
+    if cluster_out is not None:
+        print(f"written: {found.cluster(machines, threads=step.threads).write(cluster_out)}")

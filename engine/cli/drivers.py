@@ -7,11 +7,11 @@ of its `CHOICES`, with options for what these have in common.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, Literal, get_type_hints
 
-from partita.engine.cli.fields import ByHand, Fields
+from partita.engine.cli.fields import ByHand, Option, options_of, written
 from partita.engine.drivers import AllReduce, Downpour, Driver, Sandblaster
 from partita.engine.methods import LBFGS, GradientDescent, Method, NonlinearCG
 from partita.engine.parameters.optimizers import Optimizer
@@ -111,111 +111,117 @@ _HELP: Final = {
 """Texts of options in the place of a docstring's."""
 
 
-@dataclass
-class _Option:
-    """An option of the drivers that have it: the field `name` of `kinds`, or of each driver that has it."""
-
-    name: str
-    kinds: list[type]
-    drivers: list[type[Driver]] = field(default_factory=list)
-    choices: Choices | None = None
+def _settings_of(kind: type[Driver]) -> Iterator[tuple[str, str, Choices | None]]:
+    """Yields each field of a driver, its option ("": none), and the choices where it is chosen by name."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):  # type: ignore[arg-type]
+        yield one.name, one.metadata.get("option", one.name), CHOICES.get(hints[one.name])
 
 
-def _options_of(driver: type[Driver]) -> Iterator[tuple[str, _Option]]:
+def _options_of(kind: type[Driver]) -> Iterator[Option]:
     """Yields the options of a driver, in the order of its fields."""
-    hints = get_type_hints(driver)
-    for one in fields(driver):  # type: ignore[arg-type]
-        option = one.metadata.get("option", one.name)
-        choices = CHOICES.get(hints[one.name])
-        if option == "warm_epochs":
-            yield option, _Option(option, [Others])
-        elif option:
-            yield option, _Option(one.name, [driver], choices=choices)
+    own = {one.name for one in fields(Others)}
+    for field, name, choices in _settings_of(kind):
+        if name:
+            names = () if choices is None else (choices.default, *choices.kinds)
+            yield Option(name, field, (Others if name in own else kind,), names=names)
         if choices is not None:
-            kinds = list(choices.kinds.values())
-            yield from ((name, _Option(name, kinds)) for name in choices.options)
-            yield from ((name, _Option(name, [Others])) for name in choices.more)
-    if not driver.ends:
-        yield "epochs", _Option("epochs", [Others])
+            yield from (Option(name, name, tuple(choices.kinds.values())) for name in choices.options)
+            yield from (Option(name, name, (Others,)) for name in choices.more)
+    if not kind.ends:
+        yield Option("epochs", "epochs", (Others,))
 
 
-def _all_options() -> dict[str, _Option]:
-    found: dict[str, _Option] = {}
-    for driver in DRIVERS.values():
-        for option, new in _options_of(driver):
-            known = found.setdefault(option, new)
-            known.drivers.append(driver)
-            if driver in new.kinds and driver not in known.kinds:
-                known.kinds.append(driver)
+def _options_by_name() -> dict[str, dict[type[Driver], Option]]:
+    """Returns each option as each driver that has it describes it."""
+    found: dict[str, dict[type[Driver], Option]] = {}
+    for kind in DRIVERS.values():
+        for option in _options_of(kind):
+            found.setdefault(option.name, {})[kind] = option
     return found
 
 
-_ALL: Final = _all_options()
+HAVING: Final = _options_by_name()
+"""The drivers that have an option, by its name."""
 
 
-def _fields_of(option: str, has: _Option) -> Fields:
-    everybody = len(has.drivers) == len(DRIVERS)
-    panel = None if everybody else " and ".join(driver.__name__ for driver in has.drivers)
-    names = None if has.choices is None else (has.choices.default, *has.choices.kinds)
-    help_of = {option: _HELP[option]} if option in _HELP else {}
-    return Fields(tuple(has.kinds), {option: has.name}, panel, help_of, names)
+def _joined(having: Mapping[type[Driver], Option]) -> Option:
+    """Returns an option of all drivers that have it, under their names."""
+    first, panel = next(iter(having.values())), None if len(having) == len(DRIVERS) else _names(having)
+    kinds = dict.fromkeys(kind for option in having.values() for kind in option.kinds)
+    return replace(first, kinds=tuple(kinds), panel=panel, help=_HELP.get(first.name, ""))
 
 
-def _by_panel() -> tuple[Fields, ...]:
-    """All options: first those of all drivers, then those of several, and each driver's own last."""
-    every = [_fields_of(option, has) for option, has in _ALL.items()]
-    several = sorted(every, key=lambda one: -len(next(_ALL[option] for option in one.options).drivers))
-    return (Fields.of(Others, "driver"), *several)
+def _names(kinds: Iterable[type[Driver]]) -> str:
+    return " and ".join(kind.__name__ for kind in kinds)
 
 
-OPTIONS: Final = _by_panel()
-"""All options of drivers, in the order of the help."""
+OPTIONS: Final = (
+    *options_of(Others, "driver"),
+    *map(_joined, sorted(HAVING.values(), key=len, reverse=True)),
+)
+"""All options of drivers: those of all of them first, each one's own last."""
 
 
-def make_driver(given: ByHand) -> tuple[Driver, int | None]:
+def make_driver(given: ByHand, own: Driver | None = None) -> tuple[Driver, int | None]:
     """Makes the driver that the options ask for, and says how many epochs it is given.
+
+    Args:
+        given: the options.
+        own: the driver of the user's file, if it has one; taken if the options name no other.
 
     Raises:
         ValueError: an option belongs to another driver, or its value is out of range.
     """
-    kind = DRIVERS[given.get("driver", Others.driver)]
+    if own is not None and "driver" not in given:
+        for option in given.keys() - {"epochs"}:
+            raise ValueError(
+                f"{_written(option)} is given, and the file has a driver(); set it there, or name another "
+                "driver with --driver"
+            )
+        driver = own
+    else:
+        driver = _named(DRIVERS[given.get("driver", Others.driver)], given)
+    return driver, given.get("epochs") if driver.ends else given.get("epochs", Others.epochs)
+
+
+def _named(kind: type[Driver], given: ByHand) -> Driver:
     warm = "warm_epochs" in given and kind is Sandblaster
-    for option in given.keys() & _ALL.keys():
+    for option in given.keys() & HAVING.keys():
         _check_has(option, kind, warm=warm)
     settings = _settings(kind, given)
     if warm:
         others = {option: value for option, value in given.items() if option != "push_every"}
         settings["warm_start"] = Downpour(**_settings(Downpour, others))
-    return kind(**settings), None if kind.ends else given.get("epochs", Others.epochs)
+    return kind(**settings)
 
 
 def _settings(kind: type[Driver], given: ByHand) -> dict[str, Any]:
     """Returns the arguments of a driver."""
     settings: dict[str, Any] = {}
-    for option, has in _options_of(kind):
-        if has.choices is not None:
-            some = (*has.choices.options, *has.choices.more)
-            own = {name: given[name] for name in some if name in given}
-            settings[has.name] = has.choices.made(given.get(option, has.choices.default), own)
-        elif option in given and (kind in has.kinds or option == "warm_epochs"):
-            settings[has.name] = given[option]
+    for field, name, choices in _settings_of(kind):
+        if choices is not None:
+            some = (*choices.options, *choices.more)
+            own = {option: given[option] for option in some if option in given}
+            settings[field] = choices.made(given.get(name, choices.default), own)
+        elif name in given:
+            settings[field] = given[name]
     return settings
 
 
 def _check_has(option: str, kind: type[Driver], *, warm: bool) -> None:
     """Refuses an option of other drivers. Raises ValueError."""
-    drivers = _ALL[option].drivers
-    if kind in drivers or (warm and Downpour in drivers and option != "epochs"):
+    kinds = HAVING[option]
+    if kind in kinds or (warm and Downpour in kinds and option != "epochs"):
         return
-    whose = " and ".join(driver.__name__ for driver in drivers)
-    instead = " or ".join(f"--driver {name}" for name, driver in DRIVERS.items() if driver in drivers)
+    instead = " or ".join(f"--driver {name}" for name, one in DRIVERS.items() if one in kinds)
     instead = f"train with {instead}"
-    if kind is Sandblaster and Downpour in drivers:
+    if kind is Sandblaster and Downpour in kinds:
         instead = "let Downpour begin with --warm-epochs"
         if option == "epochs":
             instead = "give --max-iterations or --warm-epochs"
-    raise ValueError(f"{_written(option)} is an option of {whose}; leave it out, or {instead}")
+    raise ValueError(f"{_written(option)} is an option of {_names(kinds)}; leave it out, or {instead}")
 
 
 def _written(option: str) -> str:
-    return "--no-backups" if option == "backups" else f"--{option.replace('_', '-')}"
+    return "--no-backups" if option == "backups" else written(option)

@@ -1,7 +1,8 @@
-"""The user's file: ordinary Python with a function `network()`, and for training `data()`.
+"""The user's file: ordinary Python with a function `network()`, for training `data()`, perhaps a `driver()`.
 
 `data()` returns a dictionary of arrays by the names of inputs and targets, or two of them, to train on and to
-hold out. An error of the user's own code is reported with the user's own lines.
+hold out; `driver()` a driver with its settings. An error of the user's own code is reported with the user's
+own lines.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Self
 import cloudpickle
 
 from partita import layers, partitioner
+from partita.engine.drivers import Driver
 from partita.engine.protocol.failure import report_of
 from partita.engine.run.data import Data
 from partita.layers.network import Network
@@ -97,6 +99,20 @@ class UserFile:
             )
         return given[0], given[1]
 
+    def driver(self) -> Driver | None:
+        """Calls `driver()`; None where there is no such function.
+
+        Raises:
+            ValueError: it returns something else.
+            UserCodeError: it raised.
+        """
+        if not callable(getattr(self.module, "driver", None)):
+            return None
+        found = self._call("driver")
+        if not isinstance(found, Driver):
+            raise ValueError(f"driver() in {self.path} returns a {type(found).__name__}; return a driver")
+        return found
+
     def _call(self, name: str) -> Any:
         function = getattr(self.module, name, None)
         if not callable(function):
@@ -116,13 +132,11 @@ def _users_code(path: Path, what: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         own = [n for n, frame in enumerate(frames) if Path(frame.filename) == path.resolve()]
         where = f"{path}, line {frames[own[-1]].lineno}" if own else str(path)
-        failure = UserCodeError(f"{where}: {what} raised {report_of(error).reason}")
         if _is_ours(frames[-1].filename) and isinstance(error, ValueError | TypeError):
-            failure = UserCodeError(
-                f"{where}: {error}"
-            )  # a mistake in a declaration, whose message names the next step
-        else:
-            failure.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
+            # A mistake in a declaration, whose message names the next step.
+            raise UserCodeError(f"{where}: {error}") from error
+        failure = UserCodeError(f"{where}: {what} raised {report_of(error).reason}")
+        failure.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
         raise failure from error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.output import one_sentence_each, terminal_width
+from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
 from partita.partitioner.pictures import view
 from partita.partitioner.table import plan_table
@@ -33,17 +33,16 @@ class Shown:
 @command()
 def plan(file: File, machines: Machines = 2, *, planning: Planning, shown: Shown) -> None:
     """Prints who owns what, which messages follow, and the predicted step."""
-    with one_sentence_each():
-        if shown.timeline or shown.page:
-            view("pages")  # a library that is missing is named before any work
-        found = planning.plan(UserFile.load(file), machines)
-        print(plan_table(found, width=terminal_width()))
-        if shown.programs:
-            for machine, program in zip(found.cluster.machines, found.programs, strict=True):
-                print(f"\nprogram of {machine.name}:\n{program}")
-        if shown.draw is not None:
-            print(f"\ndrawn: {found.draw(shown.draw)}")
-        if shown.timeline is not None:
-            print(f"\ntimeline: {found.draw_timeline(shown.timeline)}")
-        if shown.page is not None:
-            print(f"\npage: {found.write_page(shown.page)}")
+    if shown.timeline or shown.page:
+        view("pages")  # a library that is missing is named before any work
+    found = planning.plan(UserFile.load(file), machines)
+    print(plan_table(found, width=terminal_width()))
+    if shown.programs:
+        for machine, program in zip(found.cluster.machines, found.programs, strict=True):
+            print(f"\nprogram of {machine.name}:\n{program}")
+    if shown.draw is not None:
+        print(f"\ndrawn: {found.draw(shown.draw)}")
+    if shown.timeline is not None:
+        print(f"\ntimeline: {found.draw_timeline(shown.timeline)}")
+    if shown.page is not None:
+        print(f"\npage: {found.write_page(shown.page)}")

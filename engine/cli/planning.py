@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import typer
 
 from partita.engine.cli.loading import UserFile
+from partita.engine.profile.signature import signature
+from partita.engine.profile.store import Store
 from partita.engine.run.phases import Phases
 from partita.layers.text import counted
 from partita.partitioner.assign.cut_text import parse_cut
@@ -90,3 +92,15 @@ class Planning(Step):
         with Phases() as on_phase:
             on_phase(f"planning {network.name} for {counted(len(cluster), 'machine')}")
             return partition(network, cluster, **self.arguments())
+
+
+def open_store(*, forget: bool) -> Store | None:
+    """Opens what calibrations have measured, and prints of which machine; or forgets it all (None)."""
+    store = Store()
+    if forget:
+        print("forgotten" if store.forget() else "nothing was remembered")
+        return None
+    if (trouble := store.trouble()) is not None:
+        print(trouble)
+    print(signature())
+    return store

@@ -10,7 +10,7 @@ from typer import Option
 
 from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.output import one_sentence_each, terminal_width
+from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Planning
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
@@ -49,37 +49,36 @@ def profile(file: File, machines: Counts = None, *, planning: Planning, measurin
 
     With --cluster its first machines are simulated, and nothing is measured.
     """
-    with one_sentence_each():
-        users = UserFile.load(file)
-        described = None if planning.cluster is None else Cluster.read(planning.cluster)
-        counts = default_counts(described) if machines is None else parse_counts(machines)
-        for target in (measuring.trace, measuring.page, measuring.json):
-            if target is not None:
-                check_target(target)
-        if measuring.page:
-            view("pages")  # a library that is missing is named before any work
-        with Phases(after_s=0.0) as on_phase:
-            on_phase("planning")
-            found = profile_network(
-                users.network(),
-                counts,
-                threads=planning.threads,
-                cluster=described,
-                calibrated=not measuring.uncalibrated,
-                data=users.data()[0] if users.has_data else None,
-                steps=measuring.steps,
-                on_phase=on_phase,
-                **planning.arguments(),
-            )
-        print(found.report().text(terminal_width()))
-        written = [
-            (measuring.page, found.write_page),
-            (measuring.trace, found.write_trace),
-            (measuring.json, found.write_json),
-        ]
-        for target, write in written:
-            if target is not None:
-                print(f"written: {write(target)}")
+    users = UserFile.load(file)
+    described = None if planning.cluster is None else Cluster.read(planning.cluster)
+    counts = default_counts(described) if machines is None else parse_counts(machines)
+    for target in (measuring.trace, measuring.page, measuring.json):
+        if target is not None:
+            check_target(target)
+    if measuring.page:
+        view("pages")  # a library that is missing is named before any work
+    with Phases(after_s=0.0) as on_phase:
+        on_phase("planning")
+        found = profile_network(
+            users.network(),
+            counts,
+            threads=planning.threads,
+            cluster=described,
+            calibrated=not measuring.uncalibrated,
+            data=users.data()[0] if users.has_data else None,
+            steps=measuring.steps,
+            on_phase=on_phase,
+            **planning.arguments(),
+        )
+    print(found.report().text(terminal_width()))
+    written = [
+        (measuring.page, found.write_page),
+        (measuring.trace, found.write_trace),
+        (measuring.json, found.write_json),
+    ]
+    for target, write in written:
+        if target is not None:
+            print(f"written: {write(target)}")
 
 
 def default_counts(described: Cluster | None) -> tuple[int, ...]:

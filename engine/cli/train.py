@@ -10,9 +10,9 @@ from typing import Annotated, Final
 from typer import Option
 
 from partita.engine.cli import drivers
-from partita.engine.cli.fields import ByHand, Fields, command
+from partita.engine.cli.fields import ByHand, command, options_of, values_of
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.output import one_sentence_each, terminal_width
+from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
 from partita.engine.parameters.files import check_target
 from partita.engine.run.caller import Caller
@@ -24,7 +24,7 @@ from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 from partita.partitioner.table import plan_table
 
-RUN: Final = Fields.of(
+RUN: Final = options_of(
     TrainArguments,
     "seed",
     "checkpoints",
@@ -35,10 +35,11 @@ RUN: Final = Fields.of(
     "resume",
     "overwrite",
     "listen",
-).helped(checkpoints="Folder for checkpoints; FILE's name with .checkpoints if not given.")
+    checkpoints="Folder for checkpoints; FILE's name with .checkpoints if not given.",
+)
 
 
-@command(driver=drivers.OPTIONS, run=[RUN])
+@command(driver=drivers.OPTIONS, run=RUN)
 def train(
     file: File,
     machines: Machines = 2,
@@ -49,21 +50,19 @@ def train(
     save: Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")] = None,
 ) -> None:
     """Trains the network on processes of this machine."""
-    with one_sentence_each():
-        users = UserFile.load(file)
-        settings, epochs = drivers.make_driver(driver)
-        if planning.micro_batches is None and driver.get("overlap", 1) > 1:
-            planning = replace(
-                planning, micro_batches=1
-            )  # whole minibatches overlap, unless both are asked for
-        plan = planning.plan(users, machines)
-        data, held_out = users.data()
-        check_end(plan, held_out, save)
-        print(plan_table(plan, width=terminal_width()), flush=True)
-        given = {"checkpoints": Path(f"{file.stem}.checkpoints"), **RUN.given(run)}
-        caller = Caller.of_command(["partita", *sys.argv[1:]])
-        trained = train_as(caller, TrainArguments(plan, data, driver=settings, epochs=epochs, **given))
-        report(trained, held_out, save)
+    users = UserFile.load(file)
+    settings, epochs = drivers.make_driver(driver, users.driver())
+    if planning.micro_batches is None and getattr(settings, "overlap", 1) > 1:
+        # Whole minibatches overlap, unless both are asked for.
+        planning = replace(planning, micro_batches=1)
+    plan = planning.plan(users, machines)
+    data, held_out = users.data()
+    check_end(plan, held_out, save)
+    print(plan_table(plan, width=terminal_width()), flush=True)
+    given = {"checkpoints": Path(f"{file.stem}.checkpoints"), **values_of(RUN, run)}
+    caller = Caller.of_command(["partita", *sys.argv[1:]])
+    trained = train_as(caller, TrainArguments(plan, data, driver=settings, epochs=epochs, **given))
+    report(trained, held_out, save)
 
 
 def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:

@@ -146,13 +146,56 @@ def test_every_field_of_a_driver_is_an_option() -> None:
     """The settings that the options make are those that a dataclass has, whatever is given."""
     for name, kind in drivers.DRIVERS.items():
         known = {one.name for one in fields(kind)}
-        options = [option for option, has in drivers._ALL.items() if kind in has.drivers]
-        assert known <= {drivers._ALL[option].name for option in options} | {"warm_start"}, name
+        options = {one.field for one in drivers.OPTIONS[1:] if kind in drivers.HAVING[one.name]}
+        assert known <= options | {"warm_start"}, name
         made, epochs = drivers.make_driver({"driver": name})
         assert type(made) is kind and (epochs is None) == bool(kind.ends)
     by_hand = {"driver": "all-reduce", "elastic": (2, 3), "by": "tree", "momentum": 0.5}
     made, _ = drivers.make_driver(by_hand | {"optimizer": "momentum"})
     assert made == AllReduce(elastic=(2, 3), by=Tree(), optimizer=Momentum(0.05, momentum=0.5))
+
+
+OWN = """
+from dataclasses import dataclass
+from partita.engine import SGD, Optimizer, Ring
+from partita.engine.drivers import Driver
+from partita.engine.protocol.actions import AllReduce, Apply, Compute, SafePoint
+from tests.faults.toy import data, network
+
+@dataclass(frozen=True)
+class Own(Driver):
+    replicas: int = 1
+    optimizer: Optimizer = SGD(0.1)
+
+    def replica(self, me):
+        for step in me.steps():
+            yield Compute(step)
+            yield AllReduce("gradient", by=Ring())
+            yield Apply(self.optimizer)
+            yield SafePoint()
+
+def driver():
+    return Own(replicas=2)
+"""
+
+
+def test_a_file_may_have_a_driver_of_its_own(
+    partita: Partita, on_threads: list[WatchedThreads], tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    ended = partita("train", "own.py", "--machines", "1", "--batch", "16", "--epochs", "3")
+    assert ended.code == 0 and "trained 48 steps in " in ended.out, ended.err
+    assert "toy: 2 replicas of 1 machine; durability: replicas" in ended.err
+    named = partita(
+        "train", "own.py", "--driver", "downpour", "--shards", "2", "--epochs", "1", "--overwrite"
+    )
+    assert named.code == 0 and "1 replica of 2 machines, 2 shards" in named.err
+    assert_one_sentence(
+        partita("train", "own.py", "--replicas", "3"),
+        "--replicas is given, and the file has a driver(); set it there, or name another driver with --driver",
+    )
+    (tmp_path / "wrong.py").write_text(OWN.replace("Own(replicas=2)", "Own"))
+    assert_one_sentence(partita("train", "wrong.py"), "driver() in wrong.py returns a type; return a driver")
 
 
 @pytest.mark.parametrize(
