@@ -192,7 +192,7 @@ def test_a_file_may_have_a_driver_of_its_own(
     assert named.code == 0 and "1 replica of 2 machines, 2 shards" in named.err
     assert_one_sentence(
         partita("train", "own.py", "--replicas", "3"),
-        "--replicas is given, and the file has a driver(); set it there, or name another driver with --driver",
+        "--replicas is given, and the file has a driver(); set it there, or name another driver with ",
     )
     (tmp_path / "wrong.py").write_text(OWN.replace("Own(replicas=2)", "Own"))
     assert_one_sentence(partita("train", "wrong.py"), "driver() in wrong.py returns a type; return a driver")
