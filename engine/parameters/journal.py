@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Self
 
 from partita.engine.parameters.files import open_plain, read_plain, write_atomically
 from partita.engine.parameters.journal_format import (
@@ -30,8 +30,6 @@ from partita.engine.parameters.journal_format import (
 from partita.engine.parameters.manifest import CheckpointError
 
 JOURNAL_BYTES: Final = 1 << 32  # largest journal that is read
-Durability: TypeAlias = Literal["process", "disk"]
-"""Whether an appended entry survives the death of processes, or also of the machine."""
 
 
 def is_journal(path: Path) -> bool:
@@ -53,7 +51,6 @@ class Journal:
         end: end of the complete entries (bytes).
         entries: those in the file when it was opened.
         cut: sentence about bytes behind the last complete entry, which will be cut off; "" if there are none.
-        durability: of appended entries.
     """
 
     path: Final[Path]
@@ -61,7 +58,6 @@ class Journal:
     end: Final[int]
     entries: Final[tuple[JournalEntry, ...]] = ()
     cut: Final[str] = ""
-    durability: Final[Durability] = "process"
     _descriptor: int | None = field(default=None, init=False)
     _failed: bool = field(default=False, init=False)
 
@@ -69,7 +65,7 @@ class Journal:
         self._next = len(self.entries)
 
     @classmethod
-    def create(cls, path: Path, header: JournalHeader, *, durability: Durability = "process") -> Self:
+    def create(cls, path: Path, header: JournalHeader) -> Self:
         """Writes a journal without entries, which replaces an older one atomically.
 
         Raises:
@@ -77,10 +73,10 @@ class Journal:
         """
         data = encode_header(header)
         write_atomically(path, data)
-        return cls(path, header, len(data), durability=durability)
+        return cls(path, header, len(data))
 
     @classmethod
-    def read(cls, path: Path, *, durability: Durability = "process") -> Self | None:
+    def read(cls, path: Path) -> Self | None:
         """Reads the journal of any run without changing it; None where there is no file.
 
         Raises:
@@ -104,7 +100,7 @@ class Journal:
             f"the journal {path} is damaged or cut short behind request {len(entries)}; its last {rest} "
             f"bytes do not count"
         )
-        return cls(path, header, end, entries, cut if rest else "", durability)
+        return cls(path, header, end, entries, cut if rest else "")
 
     def check(self, expected: JournalHeader) -> None:
         """Raises CheckpointError where a run like this cannot continue the journal: says what differs."""
@@ -116,7 +112,7 @@ class Journal:
         return self._next
 
     def append(self, index: int, digest: int, scalars: tuple[float, ...]) -> None:
-        """Appends an entry, which is written (or synced, by `durability`) when this returns.
+        """Appends an entry, which is written when this returns.
 
         Raises:
             OSError: it is not, and the journal accepts no more.
@@ -129,8 +125,6 @@ class Journal:
             view = memoryview(encode_entry(JournalEntry(index, digest, scalars)))
             while view:
                 view = view[os.write(descriptor, view) :]
-            if self.durability == "disk":
-                os.fdatasync(descriptor)
         self._next += 1
 
     def sync(self) -> None:

@@ -14,11 +14,13 @@ from typing import Final
 
 import msgspec
 
+from partita.engine.drivers.trainer import Resumed
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import hash_plain, write_atomically
 from partita.engine.parameters.journal import Journal
-from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
+from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import CheckpointError, Manifest
+from partita.engine.protocol.coordinator_effects import AppendJournal
 
 JOURNAL: Final = "journal"
 """Name of the file."""
@@ -29,9 +31,6 @@ class RunJournal:
 
     Attributes:
         header: header of the journal, also before it exists.
-        found: whether a run goes on.
-        checkpoint: the newest checkpoint of the run that goes on; None: it has none.
-        skipped: files that could not be used, one sentence each.
     """
 
     def __init__(self, store: Checkpoints, header: JournalHeader) -> None:
@@ -46,46 +45,41 @@ class RunJournal:
         self._path: Final = store.folder / JOURNAL
         self.header = header
         self._journal: Journal | None = None
-        self.found = False
-        self.checkpoint: Manifest | None = None
-        self.skipped: tuple[str, ...] = ()
+        self._given = Path()  # the file of the first parameters, of a run from the start
 
     @property
-    def start(self) -> Path | None:
-        """File of the parameters that the method began with; None while there is no journal."""
-        return None if self._journal is None else self._start
-
-    @property
-    def entries(self) -> tuple[JournalEntry, ...]:
-        """Entries of the run that goes on."""
-        return () if self._journal is None else self._journal.entries
+    def start(self) -> Path:
+        """File of the parameters that the method began with, beside the journal."""
+        return self._start_of(self.header)
 
     def __len__(self) -> int:
         """Number of entries now."""
         return 0 if self._journal is None else len(self._journal)
 
-    def find(self, *, others: bool) -> bool:
-        """Looks for a run to go on with, and says whether there is one.
+    def find(self, *, others: bool) -> tuple[Resumed, tuple[str, ...]] | None:
+        """Looks for a run to go on with.
 
         Args:
             others: whether checkpoints of another driver are allowed, which that driver handles.
+
+        Returns:
+            Its newest checkpoint, if it has one, and its entries; and files that could not be used, one
+            sentence each. None: there is no run.
 
         Raises:
             CheckpointError: there is one, and it cannot go on so.
         """
         journal = Journal.read(self._path)
-        mine = None if journal is None else self._newest(journal)
-        if journal is None or mine is None:
+        newest = None if journal is None else self._newest(journal)
+        if journal is None or newest is None:
             self._check_others(others=others)
-            return False
+            return None
         journal.check(self.header)
-        self._journal, self.header, self.found = journal, journal.header, True
-        self.checkpoint, self.skipped = mine
-        if journal.cut:
-            self.skipped = (*self.skipped, journal.cut)
-        if self.checkpoint is None:
+        self._journal, self.header = journal, journal.header
+        checkpoint, skipped = newest
+        if checkpoint is None:
             self._check_start()
-        return True
+        return Resumed(checkpoint, journal.entries), (*skipped, *((journal.cut,) if journal.cut else ()))
 
     def _newest(self, journal: Journal) -> tuple[Manifest | None, tuple[str, ...]] | None:
         """The run's newest usable checkpoint, if any, and why others are not; None if a later run has made
@@ -128,53 +122,51 @@ class RunJournal:
 
     def _check_start(self) -> None:
         try:
-            same = hash_plain(self._start) == self.header.start
+            same = hash_plain(self.start) == self.header.start
         except (OSError, ValueError):
             same = False
         if not same:
             raise CheckpointError(
-                f"the journal {self._path} has no checkpoint that can be used, and {self._start.name}, from "
+                f"the journal {self._path} has no checkpoint that can be used, and {self.start.name}, from "
                 "which it began, is missing or damaged; train from the start"
             )
-
-    @property
-    def _start(self) -> Path:
-        return self._start_of(self.header)
 
     def _start_of(self, header: JournalHeader) -> Path:
         return self._store.folder / f"start-{header.run[:8]}.safetensors"
 
-    def begin(self, *, first_checkpoint: int) -> None:
-        """Begins or goes on with the run. Checkpoints below this number are others'. Raises OSError."""
+    def begin(self, *, first_checkpoint: int, start: Path) -> None:
+        """Begins or goes on with the run.
+
+        Args:
+            first_checkpoint: number of the run's first checkpoint; those below are others'.
+            start: file of the parameters that the method begins with, copied with the first entry.
+
+        Raises:
+            OSError: the journal of the run that goes on cannot be written.
+        """
+        self._given = start
         if self._journal is not None:
             self._journal.claim()
         else:
             self.header = msgspec.structs.replace(self.header, first_checkpoint=first_checkpoint)
 
-    def append(self, index: int, digest: int, scalars: tuple[float, ...], *, start: Path) -> None:
-        """Adds an entry, which is written when this returns. Raises OSError.
+    def append(self, entry: AppendJournal) -> None:
+        """Adds an entry, which is written when this returns. Raises OSError."""
+        self._made().append(entry.index, entry.digest, entry.scalars)
 
-        Args:
-            index: index of the entry.
-            digest: digest of the request.
-            scalars: answer to the request.
-            start: file of the parameters that the method began with, copied with the first entry.
-        """
-        self._made(start).append(index, digest, scalars)
-
-    def sync(self, *, start: Path) -> None:
+    def sync(self) -> None:
         """Forces every entry to the disk. Raises OSError."""
-        self._made(start).sync()
+        self._made().sync()
 
     def close(self) -> None:
         """Closes the journal's file."""
         if self._journal is not None:
             self._journal.close()
 
-    def _made(self, start: Path) -> Journal:
+    def _made(self) -> Journal:
         if self._journal is None:
             replaced = self._replaced_start()
-            sha256 = write_atomically(self._start, start.read_bytes())
+            sha256 = write_atomically(self.start, self._given.read_bytes())
             self.header = msgspec.structs.replace(self.header, start=sha256)
             self._journal = Journal.create(self._path, self.header)
             if replaced is not None:

@@ -151,30 +151,25 @@ class Session(Arguments):
                 raise
 
     def _opened(self, on_phase: OnPhase) -> HostedBackend | InlineBackend:
-        hosts, listen, places = self.hosts, self.listen, self.places or {}
-        if hosts != "processes" and (places or listen is not None):
+        tasks, timeout_s = self._tasks, self.timeout_s
+        if self.hosts == "processes":
+            places = {part_name(0, machine): place for machine, place in (self.places or {}).items()}
+            launcher = ProcessLauncher(hosts=len(tasks), listen=self.listen, places=places)
+            silence_s = min(timeout_s, MOST_SILENCE_S)
+            return HostedBackend(tasks, launcher, timeout_s=timeout_s, silence_s=silence_s, on_phase=on_phase)
+        if self.places or self.listen is not None:
             raise ValueError(
-                f"hosts is '{hosts}', and only processes have addresses; "
+                f"hosts is '{self.hosts}', and only processes have addresses; "
                 "ask for 'processes', or leave out listen and places"
             )
-        if hosts == "threads":
-            return HostedBackend(self._tasks, ThreadLauncher(), timeout_s=self.timeout_s, on_phase=on_phase)
-        if hosts == "processes":
-            named = {part_name(0, machine): place for machine, place in places.items()}
-            launcher = ProcessLauncher(hosts=len(self._tasks), listen=listen, places=named)
-            return HostedBackend(
-                self._tasks,
-                launcher,
-                timeout_s=self.timeout_s,
-                silence_s=min(self.timeout_s, MOST_SILENCE_S),
-                on_phase=on_phase,
-            )
-        if len(self._tasks) > 1:
+        if self.hosts == "threads":
+            return HostedBackend(tasks, ThreadLauncher(), timeout_s=timeout_s, on_phase=on_phase)
+        if len(tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "
-                f"{len(self._tasks)}; give 'threads' or 'processes'"
+                f"{len(tasks)}; give 'threads' or 'processes'"
             )
-        return InlineBackend(self._tasks[0], on_phase)
+        return InlineBackend(tasks[0], on_phase)
 
     @property
     def launcher(self) -> Launcher:

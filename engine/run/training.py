@@ -104,12 +104,12 @@ class Training(Work):
         return Resumed(manifest)
 
     def _found_journal(self, journal: RunJournal, others: bool) -> Resumed | None:
-        if not journal.find(others=others):
+        if (found := journal.find(others=others)) is None:
             return None
-        self._skip(journal.skipped, "the journal", known=bool(journal.header.network))
-        assert journal.start is not None, "a journal that was found has one"
+        resumed, skipped = found
+        self._skip(skipped, "the journal", known=bool(journal.header.network))
         self.trainer.initial = journal.start
-        return Resumed(journal.checkpoint, journal.entries)
+        return resumed
 
     def _skip(self, skipped: Sequence[str], what: str, *, known: bool) -> None:
         """Keeps the sentences about a file; one that is older than the texts of networks adds a warning."""
@@ -157,7 +157,8 @@ class Training(Work):
         )
         coordinator = trainer.coordinator(self.resumed)
         if self._journal is not None:
-            self._journal.begin(first_checkpoint=trainer.settings.next_checkpoint)
+            next_checkpoint = trainer.settings.next_checkpoint
+            self._journal.begin(first_checkpoint=next_checkpoint, start=trainer.job.initial)
         supervisor = Supervisor(launcher, coordinator, self, warn=display.print_line)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce()
@@ -206,15 +207,14 @@ class Training(Work):
     @override
     def record(self, record: AppendJournal) -> None:
         assert self._journal is not None, record
-        job = self.trainer.job
-        if job.keep:  # a run that cannot be resumed needs no journal
-            self._journal.append(record.index, record.digest, record.scalars, start=job.initial)
+        if self.trainer.job.keep:  # a run that cannot be resumed needs no journal
+            self._journal.append(record)
 
     @override
     def commit(self, commit: Commit) -> str | None:
         trainer, job, journal = self.trainer, self.trainer.job, self._journal
         if journal is not None and job.keep:
-            journal.sync(start=job.initial)
+            journal.sync()
         manifest = Manifest(
             checkpoint=commit.checkpoint,
             run=trainer.run_id if journal is None else journal.header.run,

@@ -7,6 +7,7 @@ import math
 import os
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,12 +170,9 @@ def test_entries_come_in_order(path: Path) -> None:
         journal.append(1, 0, ())
 
 
-@pytest.mark.parametrize(("durability", "syncs"), [("process", 1), ("disk", 4)])
-def test_durability_decides_when_an_entry_is_synced(
-    path: Path, monkeypatch: pytest.MonkeyPatch, durability: Any, syncs: int
-) -> None:
-    """Each entry is written before `append` returns; with "disk" it is synced, too."""
-    journal, calls, real = Journal.create(path, HEADER, durability=durability), [], os.fdatasync
+def test_entries_are_written_at_once_and_synced_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry is written before `append` returns; `sync` syncs all of them."""
+    journal, calls, real = Journal.create(path, HEADER), [], os.fdatasync
 
     def counted(descriptor: int) -> None:
         calls.append(path.stat().st_size)
@@ -186,13 +184,14 @@ def test_durability_decides_when_an_entry_is_synced(
         assert len(read(path)) == index + 1
     journal.sync()
     journal.close()
-    assert len(calls) == syncs and calls[-1] == path.stat().st_size
+    assert calls == [path.stat().st_size]
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 def test_a_failed_write_is_not_retried(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    journal = Journal.create(path, HEADER, durability="disk")
+    journal = Journal.create(path, HEADER)
     journal.append(0, 0, (1.0,))
+    act = partial(journal.append, 1, 0, (2.0,)) if call == "write" else journal.sync
     real = os.write
 
     def fails(descriptor: int, *data: Any) -> None:
@@ -203,9 +202,9 @@ def test_a_failed_write_is_not_retried(path: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
         with pytest.raises(OSError, match="no space"):
-            journal.append(1, 0, (2.0,))
+            act()
     with pytest.raises(OSError, match="could not be written before"):
-        journal.append(1, 0, (2.0,))
+        act()
     journal.close()
     assert read(path)[0] == (1.0,)
 
