@@ -19,7 +19,7 @@ class Fault:
 
     Args:
         owner: the class.
-        method: the name of one of its methods.
+        method: the name of one of its methods, or of a property.
         instead: called as `instead(method, self, *arguments)` with the real method.
     """
 
@@ -36,7 +36,11 @@ class Fault:
         def broken(this: Any, *arguments: Any, **named: Any) -> Any:
             return instead(real, this, *arguments, **named)
 
-        setattr(self.owner, self.method, broken)
+        def broken_property(this: Any) -> Any:
+            return instead(real.__get__, this)
+
+        is_property = isinstance(real, property)
+        setattr(self.owner, self.method, property(broken_property) if is_property else broken)
         try:
             yield
         finally:

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from partita.engine import LARS
 from partita.engine.drivers import AllReduce
-from partita.engine.protocol.events import Received, Send
+from partita.engine.protocol import actions as a
+from partita.engine.protocol.events import Received, Send, Span
 from partita.engine.protocol.exchange import (
     AddChunk,
     CopyChunk,
@@ -35,6 +37,7 @@ from partita.engine.testing import Fault
 RING = AllReduce(replicas=3)
 SHARDED = AllReduce(replicas=3, shard_optimizer=True)
 BACKUP = AllReduce(replicas=4, by=Server(), backup_workers=1)
+NORMED = AllReduce(replicas=3, optimizer=LARS(0.05))
 
 
 class Planted(NamedTuple):
@@ -121,6 +124,27 @@ def nothing_is_copied(method: Any, change: Any, step: int, sources: Any) -> Iter
 
 def released(method: Any, exchanges: Any, vector: str) -> bool:
     return True
+
+
+def norms_are_released(method: Any, exchanges: Any, vector: str) -> bool:
+    return vector == "norms" or bool(method(exchanges, vector))
+
+
+def all_ranges(method: Any, exchanges: Any) -> tuple[Span, ...]:
+    return tuple(Span("parameters", one.start, one.stop) for one in exchanges._seat.spans)
+
+
+def without(left_out: Any) -> Any:
+    """A driver's program that leaves out some actions."""
+
+    def program(method: Any, driver: Any, me: Any) -> Any:
+        return (action for action in method(driver, me) if not left_out(action))
+
+    return program
+
+
+own_norms_alone = without(lambda action: isinstance(action, a.AllReduce) and action.vector == "norms")
+no_norms = without(lambda action: isinstance(action, a.Norms))
 
 
 def first_piece_is_all(method: Any, target: Any, event: Any, now: float) -> Any:
@@ -265,4 +289,14 @@ FAULTS = [
         )
     ),
     Planted("a sum without the last is not scaled", "R2", (Fault(Exchange, "_divisor", unscaled),), BACKUP),
+    Planted(
+        "norms change that others may ask for",
+        "R1",
+        (Fault(Exchanges, "released", norms_are_released),),
+        AllReduce(replicas=4, by=Server(), backup_workers=1, optimizer=LARS(0.05)),
+        at=83,
+    ),
+    Planted("norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1),
+    Planted("norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1),
+    Planted("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),
 ]

@@ -14,15 +14,16 @@ from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
     CopyVector,
+    MeasureNorms,
     RestartSteps,
     RunStep,
     StateReceived,
     StepDone,
 )
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
-from partita.engine.testing.invariants import ProcessId
+from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.program.lockstep import share
-from partita.engine.testing.program.regression import STATE, update
+from partita.engine.testing.program.regression import STATE, VECTORS
 
 if TYPE_CHECKING:
     from partita.engine.testing.program.schedule import ProgramSchedule
@@ -52,9 +53,11 @@ class PartBody(SimulatedBody):
         self.replica, self.machine_index = indices
         self.schedule, self.model = schedule, schedule.model
         self.vectors = {name: list(vector) for name, vector in zip(STATE, state, strict=True)}
-        self.vectors |= {name: [0.0] * len(state[0]) for name in ("gradient", "sum")}
+        self.vectors |= {name: [0.0] * len(state[0]) for name in VECTORS if name not in STATE}
+        self.vectors["norms"] = [0.0] * schedule.function.norms(schedule.environment.topology.replicas)
         self.own: tuple[Span, ...] = (Span("parameters", 0, len(state[0])),)
         self.step: RunStep | None = None
+        self._normed = False  # the program has measured norms since it computed
         self._reached: int | None = None
 
     @property
@@ -72,6 +75,11 @@ class PartBody(SimulatedBody):
             case RestartSteps(first=first):
                 self.step = None
                 self.model.enters(self.host.id, first)
+            case MeasureNorms(spans=spans):
+                ranges = [(span.start, span.stop) for span in spans]
+                place = {"replica": self.replica, "machine": self.machine_index}
+                self.schedule.function.measure(self.vectors, ranges, **place)
+                self._normed = True
             case ApplyUpdate():
                 self._apply(effect)
             case AddChunk(span=span, payload=Marked() as payload, divisor=divisor):
@@ -118,7 +126,7 @@ class PartBody(SimulatedBody):
 
     def _run(self, step: RunStep) -> None:
         self._look()
-        self.step = step
+        self.step, self._normed = step, False
         self.model.begins(self.host.id, self.replica, step)
         parts = self.schedule.meet(self, self.replica, step.number)
         if parts:
@@ -148,8 +156,11 @@ class PartBody(SimulatedBody):
 
     def _apply(self, effect: ApplyUpdate) -> None:
         self.own = effect.spans
+        needed = getattr(effect.optimizer, "needs_norms", False)
+        require(self._normed or not needed, "program", effect.optimizer, "needs norms, and has none")
+        update, machine = self.schedule.function.update, self.machine_index
         for span in effect.spans:
-            update(self.vectors, span.start, span.stop)
+            update(self.vectors, span.start, span.stop, machine=machine, normed=self._normed)
         self.host.result(0.2 * self.schedule.scenario.step_s * self.host.world.random.random(), Applied())
 
     def _persist(self, order: Persist) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from partita.engine.drivers.all_reduce import AllReduce
+from partita.engine.parameters.optimizers import LARS, SGD
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program import play_programs
@@ -20,10 +21,12 @@ def draw(random: Random) -> AllReduce:
     replicas = random.choice((1, 2, 2, 3, 4))
     kind = random.choice(("plain", "plain", "sharded", "backup", "elastic", "elastic"))
     by = random.choice((Ring(), Tree(), Hierarchical(), Server()))
+    least = random.randint(1, replicas)
+    optimizer = random.choice((SGD(0.05), SGD(0.05), LARS(0.05)))
     if kind == "sharded":
-        return AllReduce(replicas=replicas, shard_optimizer=True)
+        return AllReduce(replicas=replicas, shard_optimizer=True, optimizer=optimizer)
     if kind == "backup" and replicas > 1:
-        return AllReduce(replicas=replicas, by=Server(), backup_workers=1)
+        return AllReduce(replicas=replicas, by=Server(), backup_workers=1, optimizer=optimizer)
     if kind == "elastic":
-        return AllReduce(elastic=(random.randint(1, replicas), replicas), by=by)
-    return AllReduce(replicas=replicas, by=by)
+        return AllReduce(elastic=(least, replicas), by=by, optimizer=optimizer)
+    return AllReduce(replicas=replicas, by=by, optimizer=optimizer)

@@ -14,7 +14,7 @@ from partita.engine.protocol.program_effects import SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.testing.invariants import require
-from partita.engine.testing.program.regression import STATE, Regression, Vector, update
+from partita.engine.testing.program.regression import STATE, Regression, Vector
 
 State: TypeAlias = tuple[tuple[Vector, ...], ...]
 """The vectors `STATE` of every machine."""
@@ -64,9 +64,10 @@ class _Step:
         self._keys = [(rank, machine) for rank in range(len(view.members)) for machine in range(len(state))]
         self._vectors: dict[tuple[int, int], Vectors] = {
             (rank, machine): {name: list(one) for name, one in zip(STATE, state[machine], strict=True)}
-            | {"gradient": [0.0] * len(state[machine][0])}
+            | {"gradient": [0.0] * len(state[machine][0]), "norms": [0.0] * function.norms(1)}
             for rank, machine in self._keys
         }
+        self._normed = False
 
     def run(self, replica: Replica) -> State:
         view = self._view
@@ -90,17 +91,35 @@ class _Step:
         match action:
             case a.Compute():
                 self._compute()
+            case a.AllReduce(vector="norms"):
+                pass  # each member has those of all machines here
             case a.AllReduce(vector=vector, mean=mean):
                 self._sum(vector, mean=mean)
             case a.ReduceScatter(vector=vector):
                 self._sum(vector, mean=False)
+            case a.Norms():
+                self._measure()
             case a.Apply():
-                for vectors in self._vectors.values():
-                    update(vectors, 0, len(vectors["parameters"]))
+                for (_, machine), vectors in self._vectors.items():
+                    n = len(vectors["parameters"])
+                    self._function.update(vectors, 0, n, machine=machine, normed=self._normed)
             case a.AllGather():
                 pass  # every member has all ranges here
 
+    def _measure(self) -> None:
+        """Measures the parameters and the gradient that all members have, each number of a machine once."""
+        found = [0.0] * self._function.norms(1)
+        for machine, spans in enumerate(self._spans):
+            vectors = self._vectors[0, machine]
+            own = [(one.start, one.stop) for one in spans if one.machines[0] == machine]
+            self._function.measure(vectors, own, replica=0, machine=machine)
+            found = [one + other for one, other in zip(found, vectors["norms"], strict=True)]
+        for vectors in self._vectors.values():
+            vectors["norms"][:] = found
+        self._normed = True
+
     def _compute(self) -> None:
+        self._normed = False
         machines, view = range(len(self._spans)), self._view
         for rank in range(len(view.members)):
             parameters = [self._vectors[rank, machine]["parameters"] for machine in machines]

@@ -22,7 +22,7 @@ Known: TypeAlias = tuple[tuple[float | None, ...], ...]
 """The vectors of a part's state, as far as it has them."""
 
 NextStates: TypeAlias = Callable[[View, State], Sequence[State]]
-"""The states that a step of a view may lead to, from the state before it."""
+"""The states that a step of a view may lead to, from the state before it; none: it may be any."""
 
 ROUNDING: Final = 1e-9
 """Largest difference to the reference: sums may be taken in another order there."""
@@ -196,6 +196,8 @@ class ProgramModel:
         view = self._views[number]
         before = View(number, view.members, 0, step - 1, self.positions[step - 1], view.until)
         expected = [_flat(state) for state in self._next_states(before, self.state(step - 1))]
+        if not expected:
+            return
         for n, held in enumerate(_flat(self.state(step))):
             wanted = [state[n] for state in expected]
             near = any(abs(held - one) <= ROUNDING * (1 + abs(one)) for one in wanted)

@@ -1,12 +1,14 @@
 """The arithmetic that stands for a network: least squares over few numbers, and SGD with momentum.
 
 Every example couples all machines, as a network's does. A machine holds numbers of its own, and a few that
-all machines share, as machines share the weights of a convolution. All results have the same bits each time.
+all machines share, as machines share the weights of a convolution: these are two parameters, of which an
+optimizer may need the norms. All results have the same bits each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final, TypeAlias, TypeVar
 
@@ -15,6 +17,9 @@ Vector: TypeAlias = tuple[float, ...]
 
 STATE: Final = ("parameters", "momentum")
 """The vectors that make up the state of a part."""
+
+VECTORS: Final = (*STATE, "gradient", "sum")
+"""The vectors of a part that hold a number for each parameter; "norms" is one more."""
 
 RATE: Final = 0.125
 DECAY: Final = 0.5
@@ -43,6 +48,37 @@ class Regression:
     def places(self) -> list[list[int]]:
         """By machine, the place of each of its numbers among those of all machines."""
         return self._cut(range(sum(self.own) + self.shared))
+
+    def norms(self, replicas: int) -> int:
+        """The size of "norms": sums of squares by replica, machine, parameter, and value or gradient."""
+        return replicas * len(self.own) * 4
+
+    def measure(
+        self, vectors: dict[str, list[float]], spans: Iterable[tuple[int, int]], *, replica: int, machine: int
+    ) -> None:
+        """Writes sums of squares of these ranges to a part's place in "norms", and zeros to all others."""
+        norms = [0.0] * len(vectors["norms"])
+        first = 4 * (replica * len(self.own) + machine)
+        for start, stop in spans:
+            for i in range(start, stop):
+                place = first + 2 * (i >= self.own[machine])
+                norms[place] += vectors["parameters"][i] ** 2
+                norms[place + 1] += vectors["gradient"][i] ** 2
+        vectors["norms"][:] = norms
+
+    def update(
+        self, vectors: dict[str, list[float]], start: int, stop: int, *, machine: int, normed: bool
+    ) -> None:
+        """Updates a range of the parameters and their momentum by the same range of the gradient.
+
+        `normed`: the gradient of each parameter is scaled by its norms, which are in "norms".
+        """
+        parameters, momentum, gradient = vectors["parameters"], vectors["momentum"], vectors["gradient"]
+        sums = [math.fsum(vectors["norms"][n::4]) for n in range(4)] if normed else [0.0] * 4
+        factors = [math.sqrt((1 + sums[n]) / (1 + sums[n + 1])) for n in (0, 2)]
+        for i in range(start, stop):
+            momentum[i] = DECAY * momentum[i] + factors[i >= self.own[machine]] * gradient[i]
+            parameters[i] -= RATE * momentum[i]
 
     def _cut(self, whole: Sequence[T]) -> list[list[T]]:
         """The vectors of the machines, each with the shared numbers at its end."""
@@ -76,11 +112,3 @@ class Regression:
         n = sum(self.own)
         gradient[n:] = [number / len(self.own) for number in gradient[n:]]
         return self._cut(gradient)
-
-
-def update(vectors: dict[str, list[float]], start: int, stop: int) -> None:
-    """Updates a range of the parameters and their momentum by the same range of the gradient."""
-    parameters, momentum, gradient = vectors["parameters"], vectors["momentum"], vectors["gradient"]
-    for i in range(start, stop):
-        momentum[i] = DECAY * momentum[i] + gradient[i]
-        parameters[i] -= RATE * momentum[i]

@@ -127,6 +127,8 @@ class ProgramSchedule(Schedule):
         self.batches = JoinedBatches(scenario.examples, scenario.batch)
         self.function = Regression(world.random, scenario.own, scenario.shared, scenario.examples)
         self.spans = shared_spans(scenario.own, scenario.shared)
+        everyone, size = tuple(range(topology.machines)), self.function.norms(topology.replicas)
+        self.norms = SharedSpan(topology.machines + bool(scenario.shared), 0, size, everyone)
         self.coordinator = ProgramCoordinatorHost(self)
         self.model = ProgramModel(
             self._start,
@@ -165,9 +167,15 @@ class ProgramSchedule(Schedule):
         return tuple((vector, (0.0,) * len(vector)) for vector in self.function.start)
 
     def _next_states(self, view: View, state: State) -> list[State]:
-        """The states after a step: one, unless a sum leaves out the member that comes last."""
+        """The states after a step: one, unless a sum leaves out the member that comes last.
+
+        Where norms join several sums, and each leaves out a member of its own, nothing is compared.
+        """
         members = len(view.members) * len(state)
         late = range(members) if getattr(self.driver, "backup_workers", 0) else ()
+        normed = getattr(getattr(self.driver, "optimizer", None), "needs_norms", False)
+        if late and normed and self.norms.index > 1:
+            return []
         return [
             step_of(self.driver.replica, self.function, self.batches, self.spans, view, state, without=n)
             for n in (None, *late)
@@ -191,7 +199,8 @@ class ProgramSchedule(Schedule):
             incarnation=host.incarnation,
             size=len(state[0]),
             spans=self.spans[machine],
-            exchanges=len(self.scenario.own) + bool(self.scenario.shared),
+            norms=self.norms,
+            exchanges=self.norms.index + 1,
             state=STATE,
             step=step,
         )
