@@ -8,7 +8,6 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 import msgspec
@@ -103,9 +102,7 @@ class Launcher(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(patience_s=0.0 if kind is not None else 0.5)
 
 

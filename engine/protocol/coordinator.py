@@ -16,16 +16,12 @@ from partita.engine.protocol.checkpointing import CheckpointRound, CheckpointTra
 from partita.engine.protocol.coordinator_effects import (
     Committed,
     CoordinatorEffect,
-    CoordinatorEvent,
     NotCommitted,
-    Opened,
     Restart,
     RunSettings,
-    StopRequested,
     Warn,
 )
 from partita.engine.protocol.elastic import ElasticLifecycle
-from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
@@ -66,32 +62,14 @@ class Coordinator(ElasticLifecycle):
         """Acknowledged pushes that no shard holds any more, as far as is known."""
         return self._checkpoints.lost
 
-    @property
-    def wakes_at(self) -> float:
-        """Time of the next `Tick` beyond the usual ones (seconds); infinity: none."""
-        return _NEVER
-
-    def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
-        """Returns the effects of an event at `now` (seconds, monotonic), to be carried out in order."""
-        if self.phase is Phase.OVER:
-            return []
+    def _own_event(self, event: Committed | NotCommitted, now: float) -> list[CoordinatorEffect]:
         match event:
-            case Received():
-                return self._received(event, now)
-            case Tick():
-                return self._tick(now)
-            case Opened():
-                return self._start(now)
-            case StopRequested():
-                return self._stop_requested(now)
             case Committed(checkpoint=checkpoint):
                 return self._committed(checkpoint, now)
             case NotCommitted(checkpoint=checkpoint, reason=reason):
                 under_way = self._checkpoints.round
                 known = under_way is not None and under_way.checkpoint == checkpoint
                 return self._fail_round(reason, now) if known else []
-            case _:
-                return self._process_event(event, now)
 
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:

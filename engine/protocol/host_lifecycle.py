@@ -10,21 +10,25 @@ Source: DistBelief, section 4 (the coordinator's role); supervision and restarts
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     CoordinatorEffect,
+    CoordinatorEvent,
     EndRun,
     Launched,
+    Opened,
     ProcessStarted,
     Restart,
     RunSettings,
     Starting,
+    StopRequested,
     Warn,
 )
 from partita.engine.protocol.directories import Directories
@@ -81,6 +85,29 @@ class HostLifecycle(ABC):
         starting = self._registry.starting.values()
         return tuple((host.name, host.state.value, host.since) for host in starting)
 
+    @property
+    def wakes_at(self) -> float:
+        """Time of the next `Tick` beyond the usual ones (seconds); infinity: none."""
+        return math.inf
+
+    def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
+        """Returns the effects of an event at `now` (seconds, monotonic), to be carried out in order."""
+        if self.phase is Phase.OVER:
+            return []
+        match event:
+            case Received():
+                return self._received(event, now)
+            case Tick():
+                return self._tick(now)
+            case Opened():
+                return self._start(now)
+            case StopRequested():
+                return self._stop_requested(now)
+            case Died() | Launched() | ProcessStarted():
+                return self._process_event(event, now)
+            case _:
+                return self._own_event(event, now)
+
     # Hooks.
 
     @abstractmethod
@@ -94,6 +121,18 @@ class HostLifecycle(ABC):
     @abstractmethod
     def _result(self, *, complete: bool) -> EndRun:
         """Returns the run's result; `complete`: the last checkpoint holds all of the work."""
+
+    @abstractmethod
+    def _tick(self, now: float) -> list[CoordinatorEffect]:
+        """Looks for hosts and work that take too long, and repeats what was not answered."""
+
+    @abstractmethod
+    def _stop_requested(self, now: float) -> list[CoordinatorEffect]:
+        """Ends the run soon, as its user wants."""
+
+    def _own_event(self, event: Any, now: float) -> list[CoordinatorEffect]:
+        """Handles an event that only some coordinators have."""
+        raise AssertionError(event)
 
     def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         """Assigns work to a replica whose parts have all become ready, once the run has begun."""

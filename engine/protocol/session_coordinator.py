@@ -17,11 +17,9 @@ from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     CoordinatorEffect,
     EndRun,
-    Opened,
     RunSettings,
-    StopRequested,
 )
-from partita.engine.protocol.events import Received, Send, Span, Tick
+from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.failure import bounded
 from partita.engine.protocol.host_lifecycle import HostLifecycle, Phase
 from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
@@ -90,30 +88,15 @@ class SessionCoordinator(HostLifecycle):
         """Whether every host that was asked has answered."""
         return not self._missing
 
-    @property
-    def wakes_at(self) -> float:
-        """Infinity: no `Tick` beyond the usual ones."""
-        return math.inf
-
     def receive(self, event: Any, now: float) -> list[Any]:
-        """Returns the effects of an event at `now` (seconds, monotonic), to be carried out in order."""
-        if self.phase is Phase.OVER:
-            return [self._lost] if isinstance(event, Ask) else []
-        match event:
-            case Received():
-                return self._received(event, now)
-            case Tick():
-                return self._tick(now)
-            case Ask():
-                return self._ask(event, now)
-            case Opened():
-                return self._start(now)
-            case StopRequested():
-                return self._stop_all()
-            case _:
-                return self._process_event(event, now)
+        """See `HostLifecycle`; who asks when the session is over receives the reason again."""
+        over = self.phase is Phase.OVER and isinstance(event, Ask)
+        return [self._lost] if over else super().receive(event, now)
 
-    def _ask(self, ask: Ask, now: float) -> list[CoordinatorEffect]:
+    def _stop_requested(self, now: float) -> list[Any]:
+        return self._stop_all()
+
+    def _own_event(self, ask: Ask, now: float) -> list[CoordinatorEffect]:
         self._asked, self._missing, self._alive_at = ask, set(ask.orders), now
         payload = Span("order", 0, 0) if ask.has_payload else None
         return [Send(name, order, payload) for name, order in ask.orders.items()]

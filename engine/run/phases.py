@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Final, Literal, Self, TextIO, TypeAlias, get_args
 
 from partita.engine.protocol.coordinator_effects import Starting
@@ -71,9 +70,7 @@ class Phases:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
@@ -290,9 +289,7 @@ class Session(Arguments):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._backend.close(orderly=kind is None)
 
     def _places(self, task: SessionTask) -> Iterator[_Place]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from partita.engine.launch.launcher import Launcher
 from partita.engine.protocol.coordinator_effects import (
@@ -35,6 +35,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import HostError, RunFailed, sentence
+from partita.engine.protocol.host_lifecycle import HostLifecycle
 from partita.engine.protocol.messages import Hello, Refused, SetUp
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import rejection_reason
@@ -44,17 +45,6 @@ from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
 from partita.engine.transport.payload import Payload, PayloadLike
 
 TICK_S: Final = 0.1
-
-
-class CoordinatorMachine(Protocol):
-    """The decisions: the coordinator of a driver or of a session."""
-
-    @property
-    def wakes_at(self) -> float:
-        """Time of the next `Tick` beyond the usual ones (seconds)."""
-
-    def receive(self, event: Any, now: float) -> Sequence[Any]:
-        """Returns the effects of an event, to be carried out in order."""
 
 
 class Work(ABC):
@@ -117,7 +107,7 @@ class Supervisor:
     def __init__(
         self,
         launcher: Launcher,
-        coordinator: CoordinatorMachine,
+        coordinator: HostLifecycle,
         work: Work,
         *,
         warn: Callable[[str], None],
