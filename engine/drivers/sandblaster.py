@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from typing_extensions import override
 
@@ -23,15 +23,23 @@ from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.failure import RunFailed, report_of
 from partita.engine.protocol.journaled_method import JournalMismatch
-from partita.engine.protocol.names import Topology
+from partita.engine.protocol.names import Topology, part_name, shard_name
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.shard_policies import SumPolicy
-from partita.layers.checks import check_fields, check_flag, check_number, check_whole
+from partita.layers.checks import check_choice, check_fields, check_flag, check_number, check_whole
 from partita.layers.text import counted
 
 LIMITS: Final = ("max_iterations", "gtol", "ftol")
 """Settings of a method that limit its end, not its path: they may change when a run goes on."""
+
+Inline: TypeAlias = Literal["auto", "none", "shard", "all"]
+"""See `Sandblaster`."""
+
+INLINE_SIZE: Final = 1 << 16
+"""Most parameters of a shard that is inline if nothing is said: operations on them take less than about a
+millisecond, so the coordinator answers in time.
+"""
 
 _MOST_STRETCH: Final = 4
 _LEAST_STRETCHES: Final = 16
@@ -60,6 +68,11 @@ class Sandblaster(Driver):
             gradient is computed on these examples. Rounded to whole portions, 1 or more.
         l2: adds `l2 / 2 * |x|^2` over all parameters to the mean loss.
         backups: whether portions that others still compute at the end of a batch are assigned a second time.
+        inline: the hosts that run in the process and thread of the call, so that a message to them takes a
+            few microseconds: "none", the "shard" alone, or "all" (the shard and the first replica, where
+            there is one shard, and a replica has one machine). "auto" is "shard" for one shard of few
+            parameters. With "all" a crash in a node's compiled function ends this process, too; the run goes
+            on from its journal.
         warm_start: a run of Downpour that comes first, in the same call; the method begins where it ends.
         warm_epochs: epochs of `warm_start`.
 
@@ -87,6 +100,7 @@ class Sandblaster(Driver):
     overlap: float = field(default=0.25, metadata={"option": "overlap_share"})
     l2: float = 0.0
     backups: bool = True
+    inline: Inline = "auto"
     warm_start: Downpour | None = field(default=None, metadata={"option": ""})
     warm_epochs: int = 1
 
@@ -102,6 +116,7 @@ class Sandblaster(Driver):
             self, check_number, "l2", of="Sandblaster's ", zero=True, rule="; give 0 or a number above"
         )
         check_fields(self, check_flag, "backups", of="Sandblaster's ")
+        check_choice(self.inline, "Sandblaster's inline is", get_args(Inline))
         if not isinstance(self.warm_start, Downpour | None):
             raise ValueError(
                 f"Sandblaster's warm_start is {self.warm_start!r}; give a Downpour, or leave it out"
@@ -265,6 +280,16 @@ class SandblasterTrainer(Trainer):
             job.instruction_timeout_s,
             self.objective.sampled,
         )
+
+    @property
+    @override
+    def inline(self) -> tuple[str, ...]:
+        chosen, has = self.driver.inline, self.topology
+        size = sum(math.prod(shape) for shape in self.job.shapes.values())
+        if has.shards > 1 or chosen == "none" or (chosen == "auto" and size > INLINE_SIZE):
+            return ()
+        alone = chosen == "all" and has.machines == 1
+        return (shard_name(0), part_name(0, 0)) if alone else (shard_name(0),)
 
     @property
     @override

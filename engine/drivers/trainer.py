@@ -136,6 +136,11 @@ class Trainer(ABC):
             heartbeats=self.settings.timeouts.heartbeats,
         )
 
+    @property
+    def inline(self) -> tuple[str, ...]:
+        """The hosts that run in the coordinator's process, where no `places` are given."""
+        return ()
+
     # What a driver with a journal, or without a known number of steps, says otherwise.
 
     @property

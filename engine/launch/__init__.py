@@ -2,9 +2,10 @@
 
 `launcher` is the interface, and starts hosts as threads of this process; `processes` starts them as
 processes, each with a key pair of its own, on this machine or in another `placement`. On this machine a
-`template` imports the engine once and forks each host; `forks` is its launcher's side. `start` is the first
-file of any process, `bootstrap` its first message, `worker` its life as a host, and `cores` the cores it
-keeps to; `descriptors` checks that there are enough open files.
+`template` imports the engine once and forks each host; `forks` is its launcher's side. Hosts that are
+`inline` run in the coordinator's process. `start` is the first file of any process, `bootstrap` its first
+message, `worker` its life as a host, and `cores` the cores it keeps to; `descriptors` checks that there are
+enough open files.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

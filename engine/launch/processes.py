@@ -16,20 +16,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 from typing_extensions import override
 
+from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.descriptors import reserve
 from partita.engine.launch.forks import ForkedHost, Forks
+from partita.engine.launch.inline import InlineNetwork
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.start import command
 from partita.engine.protocol.messages import Peer
-from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import LOOPBACK, is_loopback
 from partita.engine.transport.zeromq import ZmqMailbox
@@ -47,7 +49,12 @@ class ProcessLauncher(Launcher):
     kind = ("process", "processes")
 
     def __init__(
-        self, *, hosts: int = 1, listen: str | None = None, places: Mapping[str, Placement] | None = None
+        self,
+        *,
+        hosts: int = 1,
+        listen: str | None = None,
+        places: Mapping[str, Placement] | None = None,
+        inline: Collection[str] = (),
     ) -> None:
         """Opens the coordinator's mailbox.
 
@@ -57,6 +64,7 @@ class ProcessLauncher(Launcher):
                 addresses than loopback's need `places`.
             places: where hosts run, by name; the others run here, on loopback, and share memory with one
                 another and with the coordinator.
+            inline: names of hosts that run in this process, see `inline`; not where there are `places`.
 
         Raises:
             ValueError: the endpoint is none, or hosts could not reach it.
@@ -72,7 +80,13 @@ class ProcessLauncher(Launcher):
         self._processes: dict[str, Process] = {}
         self._forks: Forks | None = None
         self._unborn: dict[str, ForkedHost] = {}  # that were asked for, and are not known to run
-        self.mailbox = ZmqMailbox(self._keys, endpoint=endpoint, machine=self._here.machine)
+        self._network = ZmqMailbox(self._keys, endpoint=endpoint, machine=self._here.machine)
+        self._inline = InlineNetwork(self._network)
+        self._inline_names = frozenset(inline if not self._places else ())
+        self.mailbox = self._inline if self._inline_names else self._network
+        self._ending = contextlib.ExitStack()
+        if any(part_indices(name) for name in self._inline_names):
+            self._ending.enter_context(blas_on_one_thread())  # a host's process has no other threads of it
         self._coordinator = Peer(
             COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key, self._here.machine
         )
@@ -87,6 +101,8 @@ class ProcessLauncher(Launcher):
 
     def _start(self, name: str, incarnation: int) -> Peer:
         keys, place = KeyPair.generate(), self._places.get(name, self._here)
+        if name in self._inline_names:
+            return self._start_inline(Peer(name, incarnation, "", keys.public, place.machine), keys)
         bootstrap = Bootstrap(
             name,
             incarnation,
@@ -104,6 +120,13 @@ class ProcessLauncher(Launcher):
         else:
             self._processes[name] = self._unborn[name] = self._fork(encoded)
         return Peer(name, incarnation, "", keys.public, place.machine)
+
+    def _start_inline(self, peer: Peer, keys: KeyPair) -> Peer:
+        mailbox = ZmqMailbox(
+            keys, endpoint=self._here.endpoint, machine=peer.machine, polled_by=self._network
+        )
+        self._inline.start(peer, mailbox, self._coordinator)
+        return peer
 
     def _fork(self, bootstrap: bytes) -> ForkedHost:
         if self._forks is None or not self._forks.is_alive:
@@ -127,13 +150,19 @@ class ProcessLauncher(Launcher):
             if code is not None and name in self._running:
                 del self._processes[name]
                 found.append((name, self._running[name].incarnation, _reason(code)))
+        for name, host in self._inline.hosts.items():
+            if host.stopped and name in self._running:
+                found.append((name, self._running[name].incarnation, "it has stopped"))
         return found
 
     def _started(self) -> list[str]:
-        return list(self._processes)
+        return [*self._processes, *self._inline.hosts]
 
     def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None:
-        ending = [self._processes.pop(name) for name in names if name in self._processes]
+        stopping = list(names)
+        for name in stopping:
+            self._inline.stop(name)
+        ending = [self._processes.pop(name) for name in stopping if name in self._processes]
         until = time.monotonic() + patience_s
         try:
             for process in ending:
@@ -150,6 +179,7 @@ class ProcessLauncher(Launcher):
         try:
             super().close(patience_s=patience_s)
         finally:
+            self._ending.close()
             if self._forks is not None:
                 self._forks.close()
 

@@ -184,7 +184,9 @@ def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoi
             if run is not None:
                 training.trainer.job.begin_with(run.parameters)
             hosts = training.trainer.topology.n_hosts
-            with ProcessLauncher(hosts=hosts, listen=given.listen, places=given.places) as launcher:
+            with ProcessLauncher(
+                hosts=hosts, listen=given.listen, places=given.places, inline=training.trainer.inline
+            ) as launcher:
                 after = training.run(launcher, display, timeouts, first_checkpoint=first_checkpoint)
             run = after if run is None else after.following(run)
     assert run is not None

@@ -63,6 +63,7 @@ class Host:
         *,
         prepare: Callable[[HostTask], object] | None = None,
         timers: HostTimers = DEFAULT_TIMERS,
+        interruptible: bool = False,
     ) -> None:
         """A host that has not begun.
 
@@ -73,7 +74,9 @@ class Host:
             coordinator: the only peer whose orders count.
             prepare: called with the task, before the role is built; for a process that is the host's alone.
             timers: when what was not answered is repeated.
+            interruptible: whether a KeyboardInterrupt is not an error but the user's, and raised again.
         """
+        self._passed: Final = (KeyboardInterrupt,) if interruptible else ()
         self._prepare = prepare
         self._mailbox = mailbox
         self._coordinator = coordinator
@@ -90,24 +93,38 @@ class Host:
 
     def run(self) -> None:
         """Runs the host to its end."""
-        self._mailbox.allow([self._coordinator])
-        self._mailbox.connect(self._coordinator)
         try:
-            self._tick_in_time()  # Hello need not wait until something comes
+            self.begin()
             with reports_compiling(lambda compiled: self._give(Compiled(compiled))):
                 while not self._stopped:
-                    self._run_once()
+                    self.turn(TICK_S)
         finally:
-            if self._body is not None:
-                self._body.close()
+            self.close()
+
+    def begin(self) -> None:
+        """Sends the first message. Then `turn` is to be called again and again, and `close` at the end."""
+        self._mailbox.allow([self._coordinator])
+        self._mailbox.connect(self._coordinator)
+        self._tick_in_time()  # Hello need not wait until something comes
+
+    def close(self) -> None:
+        """Ends the threads of the role."""
+        if self._body is not None:
+            self._body.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the host has come to its end."""
+        return self._stopped
 
     def stop(self) -> None:
         """Ends `run` soon. From any thread."""
         self._stopped = True
         self._mailbox.wake()
 
-    def _run_once(self) -> None:
-        events = self._mailbox.receive(TICK_S)
+    def turn(self, timeout_s: float) -> None:
+        """Waits for messages, at most so long, and does all that is to be done."""
+        events = self._mailbox.receive(timeout_s)
         while not self._stalled.empty():
             self._mailbox.reconnect(self._stalled.get())
         for event in events:
@@ -122,6 +139,8 @@ class Host:
         try:
             for result in self._body.poll(time.monotonic()):
                 self._interpret(result)
+        except self._passed:
+            raise
         except BaseException as error:  # noqa: BLE001 - reported to the coordinator, whatever it is
             self._interpret(Raised(_report(error)))
 
@@ -137,6 +156,8 @@ class Host:
         if self._body is not None and not self._machine.failed:
             try:
                 self._body.tick(time.monotonic())
+            except self._passed:
+                raise
             except BaseException as error:  # noqa: BLE001 - as above
                 self._interpret(Raised(_report(error)))
 
@@ -146,6 +167,8 @@ class Host:
         """
         try:
             self._interpret(event)
+        except self._passed:
+            raise
         except BaseException as error:  # noqa: BLE001 - as above
             self._interpret(Raised(_report(error)))
 

@@ -45,6 +45,8 @@ class ZmqMailbox(Mailbox):
             host that sends and receives much may want a second one, if it has a core for it.
         machine: label of this machine, see `Peer`. Peers with the same label exchange messages without
             encryption and payloads in shared memory; "" shares memory with no peer.
+        polled_by: a mailbox of the same thread, whose `receive` waits for the messages of this one, too;
+            `receive` of this one then returns what is there.
 
     Raises:
         ValueError: `endpoint` is not an endpoint.
@@ -61,6 +63,7 @@ class ZmqMailbox(Mailbox):
         max_backlog: int = MAX_PAYLOAD,
         io_threads: int = 1,
         machine: str = "",
+        polled_by: ZmqMailbox | None = None,
     ) -> None:
         self._machine, self._max_payload, self._max_backlog = machine, max_payload, max_backlog
         self._sockets = SocketFactory(keys, io_threads=io_threads)
@@ -84,7 +87,13 @@ class ZmqMailbox(Mailbox):
         if machine:
             with contextlib.suppress(OSError):  # then no host shares memory with this one
                 self._rendezvous = Rendezvous(keys.public)
+        self._poller: zmq.Poller = zmq.Poller() if polled_by is None else polled_by._poller
+        self._polled_by = polled_by
+        self._beside: list[ZmqMailbox] = []  # mailboxes in the same poll
+        self._held: list[Received] = []  # what the other mailbox's poll has found for this one
         self._watch_connections()
+        if polled_by is not None:
+            polled_by._beside.append(self)
 
     def _watch_connections(self) -> None:
         """Creates what serves the inbox and its connections, and registers it in the poll."""
@@ -104,7 +113,6 @@ class ZmqMailbox(Mailbox):
         self._authenticator = Authenticator(
             self._zap, is_authorised=self._inbound.__contains__, on_unknown_key=self._count_refused
         )
-        self._poller = zmq.Poller()
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)
 
@@ -155,6 +163,8 @@ class ZmqMailbox(Mailbox):
     def receive(self, timeout_s: float) -> list[Received]:
         self._check_open()
         self._owner = threading.get_ident()
+        if self._polled_by is not None:
+            return self._take_held()
         deadline = time.monotonic() + timeout_s
         arrived: list[Received] = []
         left_s = timeout_s
@@ -183,6 +193,10 @@ class ZmqMailbox(Mailbox):
         for name in list(self._outbound):
             self.disconnect(name)
         self._inbound.replace(())
+        if self._polled_by is not None:
+            self._polled_by._beside.remove(self)
+            for source in (self._inbox, self._zap, self._wake_fd):
+                self._poller.unregister(source)
         if self._rendezvous is not None:
             self._rendezvous.close()
         self._sockets.close()
@@ -190,24 +204,44 @@ class ZmqMailbox(Mailbox):
     def _poll(self, wait_ms: int, arrived: list[Received]) -> bool:
         """Waits until there is work, does all of it, and returns whether `wake` was called."""
         woken = False
-        now = time.monotonic()
+        self._serve_peers(time.monotonic())
+        for source, _ in self._poller.poll(wait_ms):
+            if source == self._wake_fd:
+                os.eventfd_read(self._wake_fd)
+                woken = True
+            elif not self._serve(source, arrived) and self._beside:
+                for other in self._beside:
+                    other._serve(source, other._held)
+                woken = True  # also for a backlog of the other, which its owner flushes
+        return woken
+
+    def _take_held(self) -> list[Received]:
+        """Returns what the poll of the other mailbox has found, and serves this one's peers."""
+        self._serve_peers(time.monotonic())
+        found, self._held = self._held, []
+        return found
+
+    def _serve_peers(self, now: float) -> None:
+        """Does what is due for peers: acknowledgements, checks of connections, backlogs."""
         if now >= self._acks_due_at:
             self._request_acks(now)
         if now >= self._guard.next_check:
             self._guard.check(now)
         if self._backlogs:
             self._serve_backlogs()
-        for source, _ in self._poller.poll(wait_ms):
-            if source in self._channels:
-                arrived += self._inbound.poll_link(self._channels[source])
-            elif source is self._inbox:
-                self._drain(arrived)
-            elif source is self._zap:
-                self._authenticator.serve()
-            elif source == self._wake_fd:
-                os.eventfd_read(self._wake_fd)
-                woken = True
-        return woken
+
+    def _serve(self, source: object, arrived: list[Received]) -> bool:
+        """Takes what has come from a source of the poll; False if that is not this mailbox's."""
+        key = self._channels.get(source)  # type: ignore[call-overload]
+        if key is not None:
+            arrived += self._inbound.poll_link(key)
+        elif source is self._inbox:
+            self._drain(arrived)
+        elif source is self._zap:
+            self._authenticator.serve()
+        else:
+            return False
+        return True
 
     def _drain(self, arrived: list[Received]) -> None:
         for _ in range(_MAX_DRAINED):
