@@ -34,7 +34,7 @@ LIMITS: Final = ("max_iterations", "gtol", "ftol")
 """Settings of a method that limit its end, not its path: they may change when a run goes on."""
 
 Inline: TypeAlias = Literal["auto", "none", "shard", "all"]
-"""See `Sandblaster`."""
+"""Settings of which hosts run in the process of the call."""
 
 INLINE_SIZE: Final = 1 << 16
 """Most parameters of a shard that is inline if nothing is said: operations on them take less than about a
