@@ -20,9 +20,11 @@ from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
-from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.linked_part import HasSteps
 from partita.engine.protocol.names import Topology
+from partita.engine.protocol.views import Outline
 from partita.engine.runtime.downpour_part import DownpourPartTask
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.shard_policies import ApplyPolicy
@@ -128,6 +130,7 @@ class DownpourTrainer(Trainer):
             alone=alone,
         )
         self.driver: Final = driver
+        self._epochs: Final = epochs
         self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
         """Folder in which parts record the pushes that shards have acknowledged."""
         self._units_done: tuple[tuple[int, int], ...] = ()
@@ -164,9 +167,15 @@ class DownpourTrainer(Trainer):
         return self.driver.optimizer
 
     @override
-    def coordinator(self, resumed: Resumed | None) -> DownpourCoordinator:
-        units, done = self.steps, self._units_done
-        return DownpourCoordinator(self.topology, units=units, done=done, settings=self.settings)
+    def coordinator(self, resumed: Resumed | None) -> Coordinator:
+        job, driver = self.job, self.driver
+        return Coordinator(
+            driver.coordinator,
+            Outline(self._epochs, job.examples, job.plan.batch * driver.overlap, driver.replicas),
+            LeasedMode(done=self._units_done),
+            self.topology,
+            settings=self.settings,
+        )
 
     @override
     def part(self, replica: int, machine: int, checkpoint: int | None) -> DownpourPartTask:

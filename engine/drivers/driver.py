@@ -1,8 +1,8 @@
 """The base of drivers: settings, and the two programs of those that the frame runs.
 
 A driver is a frozen dataclass. `coordinator(run)` says what work the replicas do, and `replica(me)` how one
-part does it. Both are generators of actions (`protocol.actions`); `protocol.program_coordinator` and
-`protocol.program` interpret them.
+part does it. Both are generators of actions (`protocol.actions`), for `protocol.coordinator` and
+the machines of parts.
 """
 
 from __future__ import annotations

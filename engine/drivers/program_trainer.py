@@ -10,8 +10,9 @@ from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.names import Topology
-from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.views import Member, Outline
 from partita.engine.runtime.joint_sampler import JointSampler
 from partita.engine.runtime.program_part import ProgramPartTask
@@ -79,14 +80,13 @@ class ProgramTrainer(Trainer):
         """Checks nothing: vectors are exchanged in pieces of any size."""
 
     @override
-    def coordinator(self, resumed: Resumed | None) -> ProgramCoordinator:
+    def coordinator(self, resumed: Resumed | None) -> Coordinator:
         job, driver = self.job, self.driver
-        return ProgramCoordinator(
+        return Coordinator(
             driver.coordinator,
             Outline(self._epochs, job.examples, job.plan.batch, driver.replicas),
+            JoinedMode(done=min(self.done), sharded=driver.is_sharded),
             self.topology,
-            done=min(self.done),
-            sharded=driver.is_sharded,
             settings=self.settings,
         )
 

@@ -20,11 +20,14 @@ from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.parameters.journal_format import JournalHeader
+from partita.engine.protocol.actions import Plan
 from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.failure import RunFailed, report_of
-from partita.engine.protocol.journaled_method import JournalMismatch
+from partita.engine.protocol.journaled_plan import JournalMismatch
 from partita.engine.protocol.names import Topology, part_name, shard_name
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.views import Outline
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.shard_policies import SumPolicy
 from partita.layers.checks import check_choice, check_fields, check_flag, check_number, check_whole
@@ -177,6 +180,10 @@ class Sandblaster(Driver):
         return f"{name}({', '.join(f'{setting}={getattr(method, setting)!r}' for setting in settings)})"
 
     @override
+    def coordinator(self, run: Outline) -> Plan:
+        return (yield from self.method.steps(self.objective(plan_batch=run.batch, examples=run.examples)))
+
+    @override
     def trainers(self, job: Job, epochs: int) -> tuple[Trainer, ...]:
         before, last = self.warm_start, SandblasterTrainer(job, self)
         if before is None:
@@ -194,7 +201,7 @@ class SandblasterTrainer(Trainer):
         "checkpoint)"
     )
 
-    _coordinating: SandblasterCoordinator
+    _coordinating: Coordinator
 
     def __init__(self, job: Job, driver: Sandblaster) -> None:
         """Divides the data into portions.
@@ -245,17 +252,17 @@ class SandblasterTrainer(Trainer):
         pass  # the coordinator repeats what the journal holds
 
     @override
-    def coordinator(self, resumed: Resumed | None) -> SandblasterCoordinator:
+    def coordinator(self, resumed: Resumed | None) -> Coordinator:
         manifest = None if resumed is None else resumed.manifest
         entries = () if resumed is None else resumed.entries
         try:
-            self._coordinating = SandblasterCoordinator(
+            position = 0 if manifest is None else manifest.position or 0
+            self._coordinating = Coordinator(
+                self.driver.coordinator,
+                Outline(0, self.job.examples, self.job.plan.batch, self.driver.replicas),
+                EvaluationMode(unit_size=self.unit_size, position=position, backups=self.driver.backups),
                 self.topology,
-                begin=lambda: self.driver.method.steps(self.objective),
-                unit_size=self.unit_size,
                 journal=[(entry.digest, entry.scalars) for entry in entries],
-                position=0 if manifest is None else manifest.position or 0,
-                backups=self.driver.backups,
                 settings=self.settings,
             )
         except (JournalMismatch, KeyboardInterrupt):
@@ -305,11 +312,11 @@ class SandblasterTrainer(Trainer):
         if resumed is not None:
             manifest, now = resumed.manifest, self._coordinating
             where = "the start" if manifest is None else f"checkpoint {manifest.checkpoint}"
-            journal = f"a journal of {now.recorded} answers"
-            yield f"resumed from {where} and {journal}, at iteration {now.iterations}"
-            if now.outcome is not None:
+            journal = f"a journal of {now.plan.answered} answers"
+            yield f"resumed from {where} and {journal}, at iteration {sum(now.mode.steps_done)}"
+            if now.plan.outcome is not None:
                 yield "the method had ended already; allow more iterations or smaller tolerances"
 
     @override
     def held(self, committed: tuple[int, ...] | None) -> int:
-        return self._coordinating.iterations  # the journal holds every one
+        return sum(self._coordinating.mode.steps_done)  # the journal holds every one

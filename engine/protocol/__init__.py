@@ -14,42 +14,46 @@
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
   every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,
   `sum_tree`).
-- The coordinator: `coordinator` is common to all drivers, over `host_lifecycle`, with
+- The coordinator: one `coordinator` runs the program of any driver (`journaled_plan`) over `supervision`
+  (with `checkpointing`), `elastic` (replicas leave and join) and `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
-  changes), `seats` (who takes part), `elastic` (replicas leave and join), `checkpointing` and `wait_graph`.
-  `program_coordinator` (with `view_change`), `downpour_coordinator` (which has `leases` of work) and
-  `sandblaster_coordinator` derive from it; the last one has a `journaled_method`, a `command_tracker`, a
-  `work_scheduler` over a `work_queue`, and `recovery`. `session_coordinator` supervises sessions, in which
-  nothing is started again.
+  changes), `seats` (who takes part) and `wait_graph`. It has one `work_mode`: `leased_mode` (with `leases`),
+  `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` over
+  a `work_queue`, and `recovery`). `session_coordinator` supervises sessions, in which nothing is started
+  again.
 
 This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
-from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.instruction_scheduler import InstructionScheduler
+from partita.engine.protocol.joined_mode import JoinedMode
+from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.sandblaster_client import SandblasterClient
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ShardRanges
 from partita.engine.protocol.sum_then_continue import SumThenContinue
 
 __all__ = [
     "ApplyOnArrival",
-    "DownpourCoordinator",
+    "Coordinator",
+    "EvaluationMode",
     "InstructionScheduler",
+    "JoinedMode",
+    "LeasedMode",
     "LinkedPart",
     "MalformedMessage",
     "Membership",
     "Message",
     "ParameterLinks",
     "SandblasterClient",
-    "SandblasterCoordinator",
     "Shard",
     "ShardRanges",
     "SumThenContinue",

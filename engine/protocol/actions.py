@@ -1,8 +1,8 @@
 """The actions of a driver: the closed set of requests that `replica(me)` and `coordinator(run)` may yield.
 
 A driver is two generators. An action is one thing that a part, or the coordinator, is asked to do; its result
-is the value of the `yield`. The machines `program` and `program_coordinator` are the only interpreters, so a
-driver knows nothing of messages, views, failures or checkpoints. All parts of a replica run the same
+is the value of the `yield`. The machines of a part and `coordinator` are the only interpreters, so a driver
+knows nothing of messages, views, failures or checkpoints. All parts of a replica run the same
 generator in step: it may branch only on the arguments of the driver and on values that all of them have.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias
+
+from partita.engine.protocol.commands import Iterated, Request
 
 # Actions of `replica(me)`.
 
@@ -164,6 +166,11 @@ class Checkpoint:
     """
 
 
-CoordinatorAction: TypeAlias = Work | Checkpoint
-Plan: TypeAlias = Generator[CoordinatorAction, Any, None]
-"""The type of `coordinator(run)`."""
+CoordinatorAction: TypeAlias = Work | Checkpoint | Request
+"""A request is a tuple of operations on vectors, see `commands`: the shards execute them, and replicas
+compute what it evaluates. Result: its scalars. Only a driver with shards and no `replica(me)` yields
+requests.
+"""
+
+Plan: TypeAlias = Generator[CoordinatorAction | Iterated, Any, Any]
+"""The type of `coordinator(run)`. An `Iterated` is displayed; who yields requests returns an `Outcome`."""

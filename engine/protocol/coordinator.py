@@ -1,188 +1,254 @@
-"""The coordinator of all drivers: checkpoints, shards that do not answer, and Ctrl-C.
+"""The coordinator of every driver: it runs `driver.coordinator(run)`, and supervises the hosts of a run.
 
-It holds no parameters and sees no gradient. `checkpointing.py` defines a checkpoint; `Save` is repeated until
-it is answered. The work, and who is needed for it, is known to a subclass: `downpour_coordinator.py`,
-`sandblaster_coordinator.py`.
+It holds no parameters and sees no gradient. A `WorkMode` knows how replicas do the work: on their own
+(`leased_mode`), together (`joined_mode`), or as evaluations of a function (`evaluation_mode`).
+`checkpointing.py` defines a checkpoint; `Save` is repeated until it is answered.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from typing_extensions import override
 
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.checkpointing import CheckpointRound, CheckpointTracker
+from partita.engine.protocol.actions import Checkpoint, Plan, Work
+from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import (
     Committed,
     CoordinatorEffect,
+    CoordinatorEvent,
+    EndRun,
     NotCommitted,
-    Restart,
     RunSettings,
     Warn,
 )
-from partita.engine.protocol.elastic import ElasticLifecycle
-from partita.engine.protocol.failure import sentence
+from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
+from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
+from partita.engine.protocol.journaled_plan import JournaledPlan, RecordedAnswer
 from partita.engine.protocol.names import Topology
+from partita.engine.protocol.supervision import Supervision
+from partita.engine.protocol.views import Outline
+from partita.engine.protocol.work_mode import WorkMode
 
-_NEVER: Final = float("inf")
+Schedule: TypeAlias = Callable[[Outline], Plan]
+"""The type of a driver's method `coordinator`."""
 
 
-class Coordinator(ElasticLifecycle):
-    """Supervises the hosts of one run."""
+class Coordinator(Supervision):
+    """Supervises the hosts of one run.
+
+    Attributes:
+        mode: how replicas do the work.
+    """
 
     def __init__(
-        self, topology: Topology, settings: RunSettings | None, *, done: tuple[int, ...], steps: int
+        self,
+        schedule: Schedule,
+        outline: Outline,
+        mode: WorkMode,
+        topology: Topology,
+        *,
+        journal: Sequence[RecordedAnswer] = (),
+        settings: RunSettings | None = None,
     ) -> None:
         """Creates a run that has not started; `Opened` starts it.
 
         Args:
+            schedule: the driver's program for the coordinator.
+            outline: the run.
+            mode: how replicas do the work.
             topology: how many hosts of each kind.
+            journal: the entries of a run that is resumed.
             settings: of the run.
-            done: the steps that each replica has done.
-            steps: the steps that each replica has to do in all.
+
+        Raises:
+            JournalMismatch: the journal is not this program's.
+            ValueError: the program yields what is no action of it.
         """
-        settings = settings or RunSettings()
-        stall_s, incarnations = settings.timeouts.stall_s, settings.incarnations
-        registry = HostRegistry.of(
-            topology, done=done, steps=steps, stall_s=stall_s, incarnations=incarnations
-        )
-        super().__init__(registry, settings)
-        self._checkpoints: Final = CheckpointTracker(settings.next_checkpoint)
-        self._next_round_at = _NEVER
-        self._stop_at = _NEVER
-        self._round_is_last = False  # the round under way began when all of the work was done
-        self._replaced: Final[dict[str, HostRecord]] = {}  # shards whose lease has to end before
-        self._unresponsive: Final[dict[str, HostRecord]] = {}  # shards that were replaced for that in a row
+        plan = JournaledPlan(schedule(outline), journal)
+        super().__init__(plan, outline, topology, settings or RunSettings())
+        self.mode: Final = mode
+        mode.attach(self)
+        self._skip_what_is_done()
 
     @property
-    def lost(self) -> int:
-        """Acknowledged pushes that no shard holds any more, as far as is known."""
-        return self._checkpoints.lost
+    @override
+    def wakes_at(self) -> float:
+        return self.mode.wakes_at
 
+    @override
+    def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
+        effects = super().receive(event, now)
+        return effects if self.phase is Phase.OVER else effects + self.mode.settle(now)
+
+    @override
+    def _start(self, now: float) -> list[CoordinatorEffect]:
+        over = self.plan.asks is None and self.mode.is_saved
+        return self._end(complete=True) if over else super()._start(now)
+
+    @override
     def _own_event(self, event: Committed | NotCommitted, now: float) -> list[CoordinatorEffect]:
         match event:
             case Committed(checkpoint=checkpoint):
                 return self._committed(checkpoint, now)
             case NotCommitted(checkpoint=checkpoint, reason=reason):
-                under_way = self._checkpoints.round
+                under_way = self.checkpoints.round
                 known = under_way is not None and under_way.checkpoint == checkpoint
                 return self._fail_round(reason, now) if known else []
 
+    @override
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
             case m.Saved():
-                commit = self._checkpoints.saved(host.name, message, now)
-                self._extend_stop(now)
+                commit = self.checkpoints.saved(host.name, message, now)
+                self.extend_stop(now)
                 return [] if commit is None else [commit]
             case m.SaveProgress():
-                under_way = self._checkpoints.of_round(host.name, message)
+                under_way = self.checkpoints.of_round(host.name, message)
                 if under_way is not None:
                     under_way.progress_at = now
-                    self._extend_stop(now)
+                    self.extend_stop(now)
                 return []
-            case m.SaveFailed(reason=reason):
-                known = self._checkpoints.of_round(host.name, message) is not None
-                return self._fail_round(f"{host.name}: {reason}", now) if known else []
+            case m.SaveFailed(reason=reason, late=late):
+                if self.checkpoints.of_round(host.name, message) is None:
+                    return []
+                return self.mode.postpone(now) if late else self._fail_round(f"{host.name}: {reason}", now)
             case _:
                 return super()._handle(host, message, now)
 
-    @abstractmethod
-    def _watch_work(self, now: float) -> list[CoordinatorEffect]:
-        """Repeats what was not answered, and begins the checkpoints that are due."""
+    # The driver's program.
 
-    @abstractmethod
-    def _last_round(self, now: float) -> list[CoordinatorEffect]:
-        """Begins the checkpoint after which the run ends, after Ctrl-C."""
+    def proceed(self, result: object, now: float) -> list[CoordinatorEffect]:
+        """Gives the driver's program the result of its action, and begins the work that it yields next.
+
+        It may be a user's code: an error of it ends the run, and the journal is kept.
+        """
+        try:
+            done = [*self.plan.advance(result), *self._skip_what_is_done()]
+        except KeyboardInterrupt:  # of the user, in the same thread
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported to the user, whatever it is
+            report = report_of(error)
+            return self.fail(f"{self.mode.program} failed: {report.reason}", report.traceback)
+        more = self.mode.begin_work(now) if isinstance(self.plan.asks, Work) else []
+        return [*map(self.mode.progress, done), *more]
+
+    def _skip_what_is_done(self) -> list[Iterated]:
+        """Runs the program up to an action that is to be done; what was resumed holds those before."""
+        done: list[Iterated] = []
+        while True:
+            action = self.plan.asks
+            if isinstance(action, Work) and self.mode.works:
+                self.until += (action.examples or 0) + (action.epochs or 0) * self.outline.examples
+                if self.mode.extend():
+                    return done
+            elif not (isinstance(action, Checkpoint) and self.phase is Phase.LAUNCHING and self.until):
+                self.mode.check(action)
+                return done
+            done += self.plan.advance(
+                None if isinstance(action, Work) else self._settings.next_checkpoint - 1
+            )
+
+    def finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
+        """Goes on with the program when the work that it has yielded is done; begins the last checkpoint."""
+        ready = self.phase is Phase.RUNNING and self.registry.shards_ready
+        if not ready or not self.mode.is_complete:
+            return []
+        effects: list[CoordinatorEffect] = []
+        if isinstance(self.plan.asks, Work):
+            effects = self.proceed(None, now)
+        writing = self.checkpoints.round is not None and (self.round_is_whole or not self.mode.drops_rounds)
+        waits = writing or now < self.checkpoints.retry_at
+        if waits or self.phase is Phase.OVER or isinstance(self.plan.asks, Work):
+            return effects
+        self.phase = Phase.FINISHING if self.plan.asks is None else self.phase
+        return effects + self.mode.begin_round(now)
+
+    # The work.
+
+    @override
+    def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        return self.mode.receive(host, message, now)
+
+    @override
+    def _rejection_reason(self, host: HostRecord, message: object) -> str | None:
+        return self.mode.rejection_reason(host, message) or super()._rejection_reason(host, message)
+
+    @override
+    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        return self.mode.joined(replica, now)
+
+    @override
+    def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        return self.mode.has_left(replica, now)
+
+    @override
+    def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        return self.mode.go_on(now)
+
+    @override
+    def _is_dispensable(self, host: HostRecord) -> bool:
+        return self.mode.is_dispensable(host)
+
+    @override
+    def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        return self.mode.restart_replica(replica, reason, now)
+
+    @override
+    def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
+        super()._end_host(host, state, now)
+        self.mode.ended(host)
+
+    @override
+    def _result(self, *, complete: bool) -> EndRun:
+        steps, committed = self.mode.steps_done, self.checkpoints.committed
+        return EndRun(steps, committed, self.lost, complete, self.plan.outcome)
 
     # Checkpoints.
 
-    def _all_ready(self, now: float) -> None:
-        every_s = self._timeouts.checkpoint_every_s
-        self._next_round_at = _NEVER if every_s is None else now + every_s
-
-    def _shard_is_back(self, now: float) -> None:
-        """Begins a round soon: what the shard has lost since the last checkpoint would be lost again."""
-        if self._timeouts.checkpoint_every_s is not None:
-            self._next_round_at = min(self._next_round_at, now + self._timeouts.restart_s)
-
-    def _new_round(
-        self,
-        now: float,
-        *,
-        steps: tuple[int, ...],
-        is_last: bool,
-        position: int | None = None,
-        step: int = 0,
-        done: tuple[m.UnitRange, ...] = (),
-    ) -> CheckpointRound:
-        self._all_ready(now)
-        self._round_is_last = is_last
-        incarnations = {host.name: host.incarnation for host in self._files_of()}
-        return self._checkpoints.begin(
-            incarnations, steps=steps, position=position, step=step, done=done, now=now
-        )
-
-    def _files_of(self) -> Sequence[HostRecord]:
-        """The hosts that write the files of a checkpoint."""
-        return self._registry.shards
-
-    def _extend_stop(self, now: float) -> None:
-        """Gives the last checkpoint time after Ctrl-C as long as it progresses."""
-        if self.phase is Phase.STOPPING:
-            self._stop_at = max(self._stop_at, now + self._timeouts.stop_s)
-
     def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
         """Uses a checkpoint for restarts from now on, unless its round was dropped meanwhile."""
-        if not self._checkpoints.kept(checkpoint):
+        if not self.checkpoints.kept(checkpoint):
             return []
-        for shard in self._registry.shards:
+        for shard in self.registry.shards:
             shard.deaths = 0
-        over = self.phase in (Phase.FINISHING, Phase.STOPPING)
-        return self._end(complete=self._round_is_last) if over else []
-
-    def _fail_round(self, reason: str, now: float) -> list[CoordinatorEffect]:
-        """Ends a round that could not be written; another one follows, since disks become free again."""
-        last = self.phase is Phase.FINISHING
-        checkpoint, wait_s, tried_s = self._checkpoints.fail(self._timeouts, now, last=last)
-        if self._timeouts.checkpoint_every_s is not None:
-            self._next_round_at = min(self._next_round_at, now + wait_s)
-        what = f"checkpoint {checkpoint} was not written: {sentence(reason)}"
-        if last and tried_s >= self._timeouts.save_s:
-            return self._fail(f"{what}; the last one was tried for {tried_s:.0f} s, so make room for it")
-        self.phase = Phase.RUNNING if last else self.phase
-        return [Warn(f"{what}; it is tried again in {wait_s:g} s")]
+        self.mode.committed()
+        if self.phase in (Phase.FINISHING, Phase.STOPPING):
+            return self._end(complete=self.round_is_whole and self.plan.asks is None)
+        waited_for = isinstance(self.plan.asks, Checkpoint) and self.round_is_whole
+        effects = self.proceed(checkpoint, now) if waited_for and self.mode.is_complete else []
+        return effects if self.phase is Phase.OVER else effects + self.mode.go_on(now)
 
     def _watch_round(self, now: float) -> list[CoordinatorEffect]:
-        under_way = self._checkpoints.round
+        """Begins a checkpoint that is due, repeats `Save`, and gives up a round without progress."""
+        under_way, timeouts = self.checkpoints.round, self.timeouts
         if under_way is None:
-            return []
+            due_at = self.checkpoints.retry_at if self.phase is Phase.STOPPING else self.next_round_at
+            due = now >= max(due_at, self.checkpoints.retry_at) and self.registry.shards_ready
+            works = self.phase in (Phase.RUNNING, Phase.STOPPING)
+            return self.mode.begin_round(now) if due and works else []
         waited_s = now - under_way.progress_at
-        if waited_s < self._timeouts.save_s:
-            return [*under_way.ask_again(now, self._timeouts.retry_s)]
+        if waited_s < timeouts.save_s:
+            return [*under_way.ask_again(now, timeouts.retry_s)]
         missing = ", ".join(under_way.missing) or "its manifest"
         what = f"checkpoint {under_way.checkpoint} waits for {missing} since {waited_s:.0f} s"
         if self.phase is Phase.FINISHING:
-            return self._fail(f"{what}, and it is the last one; look for a full or slow disk")
-        self._checkpoints.round = None
+            return self.fail(f"{what}, and it is the last one; look for a full or slow disk")
+        self.checkpoints.round = None
         return [Warn(f"{what} and is given up; the next one follows")]
 
-    def _relaunch(self, hosts: Sequence[HostRecord], reason: str, now: float) -> Restart:
-        for host in hosts:
-            self._end_host(host, host.state, now)
-            self._replaced.pop(host.name, None)
-        started = tuple(self._registry.relaunch(host, now) for host in hosts)
-        return Restart(started, self._checkpoints.committed, reason)
-
-    def _shard_died(self, host: HostRecord) -> str:
-        """Drops the round. Returns from what the shard starts again."""
+    @override
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Drops the round, and starts the shard again from the last checkpoint."""
         if self.phase is Phase.FINISHING:
             self.phase = Phase.RUNNING  # parts finish with the new shard
-        self._checkpoints.shard_died(host.name)
-        committed = self._checkpoints.committed
-        return "the start" if committed is None else f"checkpoint {committed}"
+        self.checkpoints.shard_died(host.name)
+        follows = self.mode.shard_died(self.start_text)
+        warning, again = Warn(f"{host.name}: {reason}; {follows}"), self.relaunch((host,), reason, now)
+        return [warning, again, *self.mode.shard_is_replaced(now)]
 
     # Shards that are alive and do not answer.
 
@@ -191,89 +257,54 @@ class Coordinator(ElasticLifecycle):
         for old in self._replaced.values():
             if old.replaced is not None and now >= old.replaced[0]:
                 return self._lose(old, old.replaced[1], now)
-        hosts, limit_s = self._registry.hosts, self._timeouts.answer_s
-        for part, shard, since in self._waits:
+        hosts, limit_s = self.registry.hosts, self.timeouts.answer_s
+        for part, shard, since in self.waits:
             waiting, asked = hosts[part], hosts[shard]
             if asked.replica is not None or {waiting.state, asked.state} != {HostState.READY}:
                 continue
-            waited_s = now - max(since, waiting.since, asked.since, self._answers_since)
+            waited_s = now - max(since, waiting.since, asked.since, self.mode.answers_since)
             if waited_s < limit_s:
                 continue
             why = f"{part} has no answer of {shard} for {waited_s:.0f} s ({limit_s:g} s are allowed)"
-            others = (r for r in self._registry.replicas if r.index != waiting.replica)
+            others = (r for r in self.registry.replicas if r.index != waiting.replica)
             if any(replica.progress_at > now - waited_s for replica in others):
                 return self._died(waiting, f"{why}, which answers another replica", now)
-            return self._replace_unresponsive(asked, why, now)
+            return self.replace_unresponsive(asked, why, now)
         return []
-
-    @property
-    def _answers_since(self) -> float:
-        """Since when shards can answer parts (seconds; infinity: they cannot now)."""
-        return -_NEVER
-
-    def _replace_unresponsive(self, shard: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
-        """Revokes a shard's lease; the next process starts when it has ended. Replicas wait meanwhile."""
-        if shard.replaced is not None:
-            return []
-        shard.unresponsive += 1
-        if shard.unresponsive >= self._timeouts.deaths and not self._is_dispensable(shard):
-            return self._fail(
-                f"{shard.name} is alive and does not answer, also after {shard.unresponsive - 1} "
-                f"replacements: {why}; look at what it printed, and at the network between these hosts"
-            )
-        self._membership.revoke(shard.name)
-        self._replaced[shard.name] = self._unresponsive[shard.name] = shard
-        shard.replaced = now + self._timeouts.heartbeats.dead_s, why
-        return [Warn(f"{shard.name}: {why}; it is replaced when its lease has ended")]
-
-    def _shards_answer(self) -> None:
-        for shard in self._unresponsive.values():
-            shard.unresponsive = 0
-        self._unresponsive.clear()
-
-    def _waits_for_shard(self, replica: ReplicaRecord) -> bool:
-        """Returns whether a replica stands still because of a shard."""
-        hosts = self._registry.hosts
-        return not self._registry.shards_ready or any(
-            hosts[other].replica is None for part in replica.parts for other in self._waits.of(part.name)
-        )
-
-    def _restart_stalled(self, replica: ReplicaRecord, what: str, now: float) -> list[CoordinatorEffect]:
-        """Restarts a replica without progress, and allows it twice the time from now on."""
-        effects = self._restart_replica(replica, f"no {what} for {replica.stall_s:.0f} s", now)
-        replica.stall_s *= 2
-        return effects
 
     # Time.
 
     def _tick(self, now: float) -> list[CoordinatorEffect]:
         effects = self._watch_membership(now)
         hosts = self._watch_starts, self._watch_seats, self._watch_answers
-        for watch in (*hosts, self._watch_work, self._watch_round, self._watch_stop):
+        for watch in (*hosts, self.mode.watch, self.finish_if_complete, self._watch_round, self._watch_stop):
             if self.phase is not Phase.OVER:
                 effects += watch(now)
         if self.phase is not Phase.OVER:
-            effects += self._directories.repeat(now, self._timeouts.retry_s)
+            effects += self.directories.repeat(now, self.timeouts.retry_s)
         return effects
 
     def _stop_requested(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is Phase.STOPPING:
             return []
-        if self.phase is Phase.LAUNCHING or not self._registry.shards_ready:
+        if self.phase is Phase.LAUNCHING or not self.registry.shards_ready:
             return self._end()
         self.phase = Phase.STOPPING
-        self._stop_at = now + self._timeouts.stop_s
-        return self._last_round(now)
+        self._stop_at = now + self.timeouts.stop_s
+        return self.mode.last_round(now)
 
     def _watch_stop(self, now: float) -> list[CoordinatorEffect]:
         if now < self._stop_at:
             return []
-        committed = self._checkpoints.committed
+        committed = self.checkpoints.committed
         kept = "there is none before it" if committed is None else f"checkpoint {committed} is kept"
-        late = f"the last checkpoint has come no further for {self._timeouts.stop_s:g} s; {kept}"
+        late = f"the last checkpoint has come no further for {self.timeouts.stop_s:g} s; {kept}"
         return [Warn(late), *self._end()]
 
+    @override
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         super().validate()
-        self._checkpoints.validate()
+        self.checkpoints.validate()
+        self.mode.validate()
+        assert self.phase is not Phase.FINISHING or self.checkpoints.round is not None

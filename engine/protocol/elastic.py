@@ -37,7 +37,7 @@ class ElasticLifecycle(HostLifecycle):
         return self._settings.least is not None
 
     @abstractmethod
-    def _relaunch(self, hosts: Sequence[HostRecord], reason: str, now: float) -> Restart:
+    def relaunch(self, hosts: Sequence[HostRecord], reason: str, now: float) -> Restart:
         """Starts the next processes of these hosts."""
 
     def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
@@ -46,36 +46,36 @@ class ElasticLifecycle(HostLifecycle):
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Lets a replica that has come back leave at once, if others are enough; else deaths are counted."""
-        replica = self._registry.replica_of(host)
-        on_trial = replica is not None and replica.left > 0 and self._n_staying > self._least
+        replica = self.registry.replica_of(host)
+        on_trial = replica is not None and replica.left > 0 and self.n_staying > self.least
         if replica is None or not on_trial or not self.is_elastic or self._is_dispensable(host):
             return super()._died(host, reason, now)
         return self._leave(replica, f"{host.name}: {reason}", now)
 
     def _give_up(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
-        replica = self._registry.replica_of(host)
-        if replica is None or not self.is_elastic or self._n_staying <= self._least:
+        replica = self.registry.replica_of(host)
+        if replica is None or not self.is_elastic or self.n_staying <= self.least:
             return super()._give_up(host, why, now)
         return self._leave(replica, why, now)
 
     @property
-    def _n_staying(self) -> int:
+    def n_staying(self) -> int:
         """Replicas that are at work or starting."""
         return self._n_replicas - len(self._away)
 
     def _leave(self, replica: ReplicaRecord, why: str, now: float) -> list[CoordinatorEffect]:
-        timeouts = self._timeouts
+        timeouts = self.timeouts
         wait_s = min(timeouts.wave_s * 2.0**replica.left, timeouts.longest_wave_s)
         replica.left, replica.returns_at = replica.left + 1, now + wait_s
         self._away[replica.index] = replica
         for part in replica.parts:
             self._end_host(part, HostState.AWAY, now)
-        staying = (r.index for r in self._registry.replicas if r.parts and r.index not in self._away)
+        staying = (r.index for r in self.registry.replicas if r.index not in self._away)
         text = f"{why}; replica {replica.index} leaves the run, which goes on with {replicas_text(staying)}"
         return [
             Warn(f"{text}; it is tried again in {wait_s:g} s"),
             EndHosts(tuple(part.name for part in replica.parts)),
-            *self._directories.remove(replica.parts, now),
+            *self.directories.remove(replica.parts, now),
             *self._has_left(replica, now),
         ]
 
@@ -101,11 +101,11 @@ class ElasticLifecycle(HostLifecycle):
             part.deaths = 0
         verb = "is" if len(replicas) == 1 else "are"
         text = f"{replicas_text(r.index for r in replicas)} {verb} started again, to join the run"
-        return [Warn(text), self._relaunch(parts, "the next wave", now)]
+        return [Warn(text), self.relaunch(parts, "the next wave", now)]
 
     def _starting_text(self) -> str:
         """Returns whom the run does not wait for, of the replicas that are starting."""
-        starting = {h.replica for h in self._registry.starting.values() if h.replica is not None}
+        starting = {h.replica for h in self.registry.starting.values() if h.replica is not None}
         if not starting:
             return ""
         joins = "joins when it is ready" if len(starting) == 1 else "join when they are ready"
@@ -114,6 +114,6 @@ class ElasticLifecycle(HostLifecycle):
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         super().validate()
-        for replica in self._registry.replicas:
+        for replica in self.registry.replicas:
             assert replica.is_away == (replica.index in self._away), replica
-        assert not self._away or self._n_staying >= self._least, self._away
+        assert not self._away or self.n_staying >= self.least, self._away

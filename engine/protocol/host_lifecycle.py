@@ -68,21 +68,21 @@ class HostLifecycle(ABC):
 
     def __init__(self, registry: HostRegistry, settings: RunSettings) -> None:
         self.phase = Phase.LAUNCHING
-        self._registry: Final = registry
+        self.registry: Final = registry
         self._settings: Final = settings
-        self._timeouts: Final = settings.timeouts
-        self._membership: Final = Membership(self._timeouts.heartbeats)
-        self._directories: Final = Directories(registry, collective=not registry.shards)
+        self.timeouts: Final = settings.timeouts
+        self._membership: Final = Membership(self.timeouts.heartbeats)
+        self.directories: Final = Directories(registry, collective=not registry.shards)
         self.seats: Final = Seats()
-        self._n_replicas: Final = sum(bool(replica.parts) for replica in registry.replicas)
-        self._least: Final = min(settings.least or self._n_replicas, self._n_replicas)
-        self._shards_revision = 0  # the first directory with the present shards
-        self._waits: Final = WaitGraph()
+        self._n_replicas: Final = len(registry.replicas)
+        self.least: Final = min(settings.least or self._n_replicas, self._n_replicas)
+        self.shards_revision = 0  # the first directory with the present shards
+        self.waits: Final = WaitGraph()
 
     @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
         """(host, for what, since when in seconds) of each wait, for status lines and errors."""
-        starting = self._registry.starting.values()
+        starting = self.registry.starting.values()
         return tuple((host.name, host.state.value, host.since) for host in starting)
 
     @property
@@ -115,7 +115,7 @@ class HostLifecycle(ABC):
         """Handles a message about the work; the table of permissions has refused all others."""
 
     @abstractmethod
-    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+    def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Replaces all parts of a replica of which one has died: a step needs every part."""
 
     @abstractmethod
@@ -160,15 +160,13 @@ class HostLifecycle(ABC):
     # Start.
 
     def _start(self, now: float) -> list[CoordinatorEffect]:
-        hosts = tuple(self._registry.present())
-        if not hosts:
-            return self._end(complete=True)
+        hosts = tuple(self.registry.present())
         for host in hosts:
-            self._registry.move(host, HostState.LAUNCHED, now)
+            self.registry.move(host, HostState.LAUNCHED, now)
         return [Restart(tuple((host.name, host.incarnation) for host in hosts), None, "the run starts")]
 
     def _process_event(self, event: Died | Launched | ProcessStarted, now: float) -> list[CoordinatorEffect]:
-        host = self._registry.current(event.name, event.incarnation)
+        host = self.registry.current(event.name, event.incarnation)
         if host is None:
             return []
         match event:
@@ -176,13 +174,13 @@ class HostLifecycle(ABC):
                 return self._died(host, reason or "its process ended", now)
             case Launched() if host.state is HostState.LAUNCHED:
                 host.public_key, host.machine = event.public_key, event.machine
-                self._registry.move(host, HostState.LAUNCHED, now)
+                self.registry.move(host, HostState.LAUNCHED, now)
             case ProcessStarted():
-                self._registry.alive(host, now)
+                self.registry.alive(host, now)
         return []
 
     def _received(self, event: Received, now: float) -> list[CoordinatorEffect]:
-        host = self._registry.current(event.sender, event.incarnation)
+        host = self.registry.current(event.sender, event.incarnation)
         if host is None:
             return self._from_the_past(event)
         effects: list[CoordinatorEffect] = []
@@ -201,21 +199,21 @@ class HostLifecycle(ABC):
         match message:
             case m.Saved(file=file) if not _FILE.fullmatch(file):
                 return f"a file {sentence(file)!r}, which is not in the folder of a checkpoint"
-            case m.WaitReport(host=other) if other not in self._registry.hosts:
+            case m.WaitReport(host=other) if other not in self.registry.hosts:
                 return f"that it waits for {sentence(other)!r}, which is no host of this run"
             case m.LostPushes(part=part) if not self._is_part(part):
                 return f"lost pushes of {sentence(part)!r}, which is no part of this run"
         return None
 
     def _is_part(self, name: str) -> bool:
-        host = self._registry.hosts.get(name)
+        host = self.registry.hosts.get(name)
         return host is not None and host.replica is not None
 
     def _from_the_past(self, event: Received) -> list[CoordinatorEffect]:
         """Ignores a replaced process, except for an error, which counts although its end was known before it
         (I13).
         """
-        host = self._registry.hosts.get(event.sender)
+        host = self.registry.hosts.get(event.sender)
         if host is None or not isinstance(event.message, m.Failed) or event.incarnation in host.failed:
             return []
         return self._count_failure(host, event.message, event.incarnation)
@@ -223,21 +221,21 @@ class HostLifecycle(ABC):
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
             case m.DirectoryAck(revision=revision):
-                self._directories.acknowledge(host, revision)
+                self.directories.acknowledge(host, revision)
             case m.Hello():
                 return self._hello(host, message, now)
             case m.SetUpProgress(compiled=compiled):
-                self._registry.alive(host, now, compiled=compiled)
+                self.registry.alive(host, now, compiled=compiled)
             case m.Ready():
                 return self._ready(host, now)
             case m.WaitReport(host=other, what=what, waited_s=waited_s):
-                self._waits.note(host.name, other, now - waited_s)
+                self.waits.note(host.name, other, now - waited_s)
                 return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
             case m.Failed():
                 return self._failed(host, message, now)
             case _:
                 if isinstance(message, PROGRESS_MESSAGES):
-                    self._waits.clear(host.name)
+                    self.waits.clear(host.name)
                 return self._work_message(host, message, now)
         return []
 
@@ -245,7 +243,7 @@ class HostLifecycle(ABC):
         for key, ours in self._settings.versions.items():
             theirs = hello.versions.get(key, "nothing")
             if theirs != ours:
-                return self._fail(
+                return self.fail(
                     f"{host.name} runs {key} {theirs} and the coordinator {key} {ours}: "
                     "all hosts of a run must have the same; install it there"
                 )
@@ -254,19 +252,19 @@ class HostLifecycle(ABC):
             return [task]
         if host.state is not HostState.LAUNCHED:
             return []
-        self._registry.alive(host, now)
-        self._registry.move(host, HostState.PREPARING, now)
+        self.registry.alive(host, now)
+        self.registry.move(host, HostState.PREPARING, now)
         host.endpoint = hello.endpoint
         return [task, *self._publish(host, now)]
 
     def _publish(self, host: HostRecord, now: float) -> list[Send]:
         """Sends the address of a host after its Hello: first when all are there, then of whole replicas."""
-        registry, publish = self._registry, self._directories.publish
+        registry, publish = self.registry, self.directories.publish
         replica = registry.replica_of(host)
         if replica is None:
-            self._shards_revision = self._directories.revision + 1
-        if not self._directories.revision:
-            if registry.reachable_shards < len(registry.shards) or registry.reachable_replicas < self._least:
+            self.shards_revision = self.directories.revision + 1
+        if not self.directories.revision:
+            if registry.reachable_shards < len(registry.shards) or registry.reachable_replicas < self.least:
                 return []
             return publish((*registry.shards, *registry.parts_of_reachable()), now)
         if replica is None:
@@ -276,11 +274,11 @@ class HostLifecycle(ABC):
     def _ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
         if host.state is not HostState.PREPARING:
             return []
-        self._registry.move(host, HostState.READY, now)
+        self.registry.move(host, HostState.READY, now)
         self._membership.watch(host.name, host.incarnation, now)
         if self.phase is Phase.LAUNCHING:
             return self._begin_run(now)
-        replica = self._registry.replica_of(host)
+        replica = self.registry.replica_of(host)
         if replica is None:
             self._shard_is_back(now)
             return self._go_on(now)
@@ -288,8 +286,8 @@ class HostLifecycle(ABC):
 
     def _begin_run(self, now: float) -> list[CoordinatorEffect]:
         """Begins the run when the shards and enough replicas are ready."""
-        registry = self._registry
-        if not registry.shards_ready or registry.ready_replicas < self._least:
+        registry = self.registry
+        if not registry.shards_ready or registry.ready_replicas < self.least:
             return []
         self.phase = Phase.RUNNING
         self._all_ready(now)
@@ -306,14 +304,14 @@ class HostLifecycle(ABC):
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         host.deaths += 1
-        if host.deaths >= self._timeouts.deaths and not self._is_dispensable(host):
+        if host.deaths >= self.timeouts.deaths and not self._is_dispensable(host):
             why = f"{host.name} died {host.deaths} times without getting any further: {reason}"
             return self._give_up(host, why, now)
         return self._lose(host, reason, now)
 
     def _give_up(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
         """Ends the run, which cannot go on without a host."""
-        return self._fail(why)
+        return self.fail(why)
 
     def _failed(self, host: HostRecord, failed: m.Failed, now: float) -> list[CoordinatorEffect]:
         """Counts an error in a user's function apart from deaths: it would come again and again (I13)."""
@@ -323,16 +321,16 @@ class HostLifecycle(ABC):
     def _count_failure(self, host: HostRecord, failed: m.Failed, incarnation: int) -> list[CoordinatorEffect]:
         failed = bounded(failed)
         host.failed += (incarnation,)
-        times, limit = len(host.failed), self._timeouts.failures
+        times, limit = len(host.failed), self.timeouts.failures
         if failed.final:
-            return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
+            return self.fail(f"{host.name}: {failed.reason}", failed.traceback)
         if self.phase is Phase.LAUNCHING:  # nothing has run yet: a restart would not help
-            return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
+            return self.fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
         if failed.stuck:  # a second time is hardly by chance, and each takes long
             limit = min(limit, _MOST_STUCK)
         if times >= limit:
             advice = "" if failed.stuck else "; correct what its traceback shows"
-            return self._fail(f"{host.name} failed {times} times: {failed.reason}{advice}", failed.traceback)
+            return self.fail(f"{host.name} failed {times} times: {failed.reason}{advice}", failed.traceback)
         return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]
 
     def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
@@ -342,19 +340,19 @@ class HostLifecycle(ABC):
             if host.replica is None:
                 return [Warn(f"{host.name}: {reason}; no last checkpoint was taken"), *self._end()]
             return [Warn(f"{host.name}: {reason}; its work was done"), *self._go_on(now)]
-        replica = self._registry.replica_of(host)
+        replica = self.registry.replica_of(host)
         if replica is None:
             return self._restart_shard(host, reason, now)
-        return self._restart_replica(replica, f"{host.name}: {reason}", now)
+        return self.restart_replica(replica, f"{host.name}: {reason}", now)
 
     def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
         """Notes that no process of a host runs any more."""
         self._membership.forget(host.name)
-        self._directories.withdraw(host)
-        self._waits.clear(host.name)
+        self.directories.withdraw(host)
+        self.waits.clear(host.name)
         if host.replica is not None:
             self.seats.leave(host.replica)
-        self._registry.move(host, state, now)
+        self.registry.move(host, state, now)
 
     # Time.
 
@@ -363,7 +361,7 @@ class HostLifecycle(ABC):
         for sign in self._membership.receive(Tick(), now):
             match sign:
                 case Died(name=name, incarnation=incarnation, reason=reason):
-                    host = self._registry.current(name, incarnation)
+                    host = self.registry.current(name, incarnation)
                     effects += self._died(host, reason, now) if host is not None else []
                 case Suspected():
                     effects.append(Warn(f"{sign.name} has been silent for {sign.silent_s:.1f} s"))
@@ -375,7 +373,7 @@ class HostLifecycle(ABC):
 
     def _watch_starts(self, now: float) -> list[CoordinatorEffect]:
         """Reports the hosts' start until the run has begun, and looks for one that takes too long."""
-        limit_s, registry = self._timeouts.start_s, self._registry
+        limit_s, registry = self.timeouts.start_s, self.registry
         host = next(iter(registry.starting.values()), None)  # the one without a sign of life for longest
         if host is not None and now - host.since >= limit_s:
             silence = f"no sign of life for {now - host.since:.0f} s while {host.doing}"
@@ -392,13 +390,13 @@ class HostLifecycle(ABC):
 
     @property
     def _starting(self) -> Starting:
-        registry, ready = self._registry, self._registry.counts[HostState.READY]
+        registry, ready = self.registry, self.registry.counts[HostState.READY]
         return Starting(registry.n_present, registry.running, ready, registry.compiled, self._last_text())
 
     def _last_text(self) -> str:
         """Returns the hosts that the run still waits for, when they are few, and what they do."""
-        starting = self._registry.starting
-        if len(starting) > _FEW or len(starting) == self._registry.n_present:
+        starting = self.registry.starting
+        if len(starting) > _FEW or len(starting) == self.registry.n_present:
             return ""
         return ", ".join(f"{host.name} ({host.doing})" for host in starting.values())
 
@@ -406,24 +404,25 @@ class HostLifecycle(ABC):
 
     def _stop_all(self) -> list[CoordinatorEffect]:
         self.phase = Phase.OVER
-        return [Send(host.name, m.Stop()) for host in self._registry.reachable()]
+        return [Send(host.name, m.Stop()) for host in self.registry.reachable()]
 
     def _end(self, *, complete: bool = False) -> list[CoordinatorEffect]:
         return [*self._stop_all(), self._result(complete=complete)]
 
-    def _fail(self, reason: str, traceback: str = "") -> list[CoordinatorEffect]:
+    def fail(self, reason: str, traceback: str = "") -> list[CoordinatorEffect]:
+        """Ends the run without a result."""
         return [*self._stop_all(), AbortRun(reason, traceback)]
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         self._membership.validate()
-        self._registry.validate()
-        self._directories.validate()
+        self.registry.validate()
+        self.directories.validate()
         for index, incarnations in self.seats.seated.items():
-            replica = self._registry.replicas[index]
+            replica = self.registry.replicas[index]
             known = tuple(part.incarnation for part in replica.parts)
             assert replica.is_ready and known == incarnations, (replica, incarnations)
         watched, over = self._membership.watched, self.phase is Phase.OVER
-        for host in self._registry.hosts.values():
+        for host in self.registry.hosts.values():
             assert (host.name in watched) == (host.state is HostState.READY) or over, host
-            assert len(host.failed) < self._timeouts.failures or over, host
+            assert len(host.failed) < self.timeouts.failures or over, host

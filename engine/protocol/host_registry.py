@@ -80,15 +80,12 @@ class HostRecord:
 
 @dataclass(slots=True, eq=False)
 class ReplicaRecord:
-    """One replica. `first` is the step at which the run began, `step` where its present processes did, and
-    `begun` whether Begin was sent to them.
-    """
+    """One replica. `step` is where its present processes began; `begun`: Begin was sent to them."""
 
     index: int
-    first: int
-    step: int
     stall_s: float
-    parts: tuple[HostRecord, ...] = ()
+    parts: tuple[HostRecord, ...]
+    step: int = 0
     begun: bool = False
     restarted: bool = False
     look_at: float = 0.0  # when it is looked at next
@@ -103,22 +100,22 @@ class ReplicaRecord:
     @property
     def is_reachable(self) -> bool:
         """Whether the endpoints of all of its parts are known."""
-        return 0 < len(self.parts) == self.reachable
+        return self.reachable == len(self.parts)
 
     @property
     def is_ready(self) -> bool:
         """Whether all of its parts are ready."""
-        return 0 < len(self.parts) == self.ready
+        return self.ready == len(self.parts)
 
     @property
     def is_away(self) -> bool:
         """Whether it has left an elastic run, until the next wave."""
-        return bool(self.parts) and self.parts[0].state is HostState.AWAY
+        return self.parts[0].state is HostState.AWAY
 
     @property
     def steps_done(self) -> int:
         """Steps that every part has reported."""
-        return min((part.step for part in self.parts), default=self.step)
+        return min(part.step for part in self.parts)
 
     def is_complete(self, directory: int) -> bool:
         """Whether every part has finished under this directory or a newer one, or is gone for good."""
@@ -154,37 +151,20 @@ class HostRegistry:
     compiled: int = 0
 
     @classmethod
-    def of(
-        cls,
-        topology: Topology,
-        *,
-        done: tuple[int, ...],
-        steps: int,
-        stall_s: float,
-        incarnations: Mapping[str, int],
-    ) -> HostRegistry:
-        """Returns the hosts of a run. A replica without steps has none; nor have shards without replicas."""
+    def of(cls, topology: Topology, *, stall_s: float, incarnations: Mapping[str, int]) -> HostRegistry:
+        """Returns the hosts of a run, none of which has been started."""
+
+        def host(name: str, replica: int | None) -> HostRecord:
+            return HostRecord(name, incarnations.get(name, 0), replica)
+
+        shards = tuple(host(name, None) for name in topology.shard_names)
         replicas = tuple(
-            ReplicaRecord(r, min(step, steps), min(step, steps), stall_s) for r, step in enumerate(done)
+            ReplicaRecord(r, stall_s, tuple(host(name, r) for name in topology.parts(r)))
+            for r in range(topology.replicas)
         )
-        for replica in replicas:
-            if replica.step < steps:
-                replica.parts = tuple(
-                    HostRecord(
-                        name,
-                        incarnations.get(name, 0),
-                        replica.index,
-                        step=replica.step,
-                        furthest=replica.step,
-                    )
-                    for name in topology.parts(replica.index)
-                )
-        works = any(replica.parts for replica in replicas)
-        names = topology.shard_names if works else ()
-        shards = tuple(HostRecord(name, incarnations.get(name, 0), None) for name in names)
         registry = cls(shards, replicas)
-        registry.hosts = {host.name: host for host in shards}
-        registry.hosts |= {host.name: host for replica in replicas for host in replica.parts}
+        hosts = (*shards, *(part for replica in replicas for part in replica.parts))
+        registry.hosts = {host.name: host for host in hosts}
         registry.starting = dict(registry.hosts)
         registry.counts[HostState.LAUNCHED] = len(registry.hosts)
         return registry

@@ -68,13 +68,12 @@ class Ranges:
             del self._starts[0], self._stops[0]
         return start, end
 
-    def gaps(self, size: int) -> Iterator[UnitRange]:
-        """Yields the ranges of the numbers below `size` that are not in the set."""
-        first = 0
+    def gaps(self, first: int, size: int) -> Iterator[UnitRange]:
+        """Yields the ranges of the numbers from `first` on and below `size` that are not in the set."""
         for start, stop in self:
             if first < min(start, size):
                 yield first, min(start, size)
-            first = stop
+            first = max(first, stop)
         if first < size:
             yield first, size
 
@@ -97,10 +96,18 @@ class WorkLeases:
 
     def __init__(self, units: int, replicas: int, *, done: Iterable[UnitRange] = ()) -> None:
         """Creates a run of so many units, of which some are done."""
-        self.units: Final = units
-        self.done: Final = Ranges((start, min(stop, units)) for start, stop in done)
-        self._free: Final = Ranges(self.done.gaps(units))
+        self.units = 0
+        self.done: Final = Ranges(done)
+        self._free: Final = Ranges()
         self._holders: Final = [_Holder() for _ in range(replicas)]
+        self.extend(units)
+
+    def extend(self, units: int) -> bool:
+        """Makes a run of so many units. Returns whether any of those that are new is not done."""
+        for start, stop in self.done.gaps(self.units, units):
+            self._free.add(start, stop)
+        self.units = max(self.units, units)
+        return bool(self._free.size)
 
     @property
     def free(self) -> int:
@@ -172,7 +179,7 @@ class WorkLeases:
             steps = [number for lease in holder.open for number in (lease.step, lease.end)]
             assert steps == sorted(steps) and all(step <= holder.next for step in steps), steps
         ranges.sort()
-        assert not ranges or (ranges[0][0], ranges[-1][1]) == (0, self.units), ranges
+        assert not ranges or (ranges[0][0] == 0 and ranges[-1][1] >= self.units), ranges
         assert all(a[1] == b[0] for a, b in pairwise(ranges)), ranges
 
 

@@ -69,7 +69,7 @@ class SessionCoordinator(HostLifecycle):
             settings: `timeouts.start_s` limits the start of a host and every answer (seconds).
         """
         topology = Topology(1, machines, 0)
-        registry = HostRegistry.of(topology, done=(0,), steps=1, stall_s=math.inf, incarnations={})
+        registry = HostRegistry.of(topology, stall_s=math.inf, incarnations={})
         super().__init__(registry, settings)
         self._asked: Ask | None = None
         self._missing: set[str] = set()
@@ -80,7 +80,7 @@ class SessionCoordinator(HostLifecycle):
     @property
     def is_begun(self) -> bool:
         """Whether all hosts are ready and know one another."""
-        hosts = self._registry.hosts.values()
+        hosts = self.registry.hosts.values()
         return self.phase is Phase.RUNNING and all(host.informed == host.sent > 0 for host in hosts)
 
     @property
@@ -119,37 +119,39 @@ class SessionCoordinator(HostLifecycle):
 
     # Failures.
 
-    def _fail(self, reason: str, traceback: str = "", *, hosts: str = "") -> list[Any]:
+    def fail(self, reason: str, traceback: str = "", *, hosts: str = "") -> list[Any]:
+        """Stops all hosts; `hosts` are those that have failed."""
         self._lost = AbortRun(reason, traceback, host=hosts)
         return [*self._stop_all(), self._lost]
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[Any]:
-        return self._fail(reason, hosts=host.name)
+        return self.fail(reason, hosts=host.name)
 
     def _failed(self, host: HostRecord, failed: m.Failed, now: float) -> list[Any]:
         failed = bounded(failed)
-        return self._fail(failed.reason, failed.traceback, hosts=host.name)
+        return self.fail(failed.reason, failed.traceback, hosts=host.name)
 
     def _tick(self, now: float) -> list[Any]:
         effects: list[Any] = self._watch_membership(now)
         effects += self._watch_starts(now) if self.phase is not Phase.OVER else []
         if self.phase is not Phase.OVER:
-            effects += self._directories.repeat(now, self._timeouts.retry_s)
+            effects += self.directories.repeat(now, self.timeouts.retry_s)
         return effects
 
     def _watch_starts(self, now: float) -> list[Any]:
         """Reports the hosts' start, and looks for hosts that neither start nor answer in time."""
-        limit_s = self._timeouts.start_s
-        doing = {h.name: h.doing for h in self._registry.starting.values() if now - h.since >= limit_s}
+        limit_s = self.timeouts.start_s
+        doing = {h.name: h.doing for h in self.registry.starting.values() if now - h.since >= limit_s}
         if self._asked is not None and now - self._alive_at >= limit_s:
             doing |= {name: self._asked.doing for name in self._asked.orders if name in self._missing}
         if doing:
             silence = f"no sign of life for {limit_s:.0f} s while {next(iter(doing.values()))}"
             advice = "look at what it printed, or allow more by timeout_s"
-            return self._fail(f"{silence}; {advice}", hosts=", ".join(doing))
+            return self.fail(f"{silence}; {advice}", hosts=", ".join(doing))
         return [self._starting] if self.phase is Phase.LAUNCHING else []
 
-    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+    def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Refuses: a session ends with the first host that is lost."""
         raise AssertionError("a session ends with the first host")
 
     def _result(self, *, complete: bool) -> EndRun:
@@ -158,5 +160,5 @@ class SessionCoordinator(HostLifecycle):
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         super().validate()
-        assert self._missing <= self._registry.hosts.keys(), self._missing
+        assert self._missing <= self.registry.hosts.keys(), self._missing
         assert self._asked is not None or not self._missing, self._missing

@@ -28,7 +28,7 @@ from partita.engine.protocol.commands import (
     Segment,
     Steps,
 )
-from partita.engine.protocol.journaled_method import JournaledMethod
+from partita.engine.protocol.journaled_plan import JournaledPlan
 
 Summed: TypeAlias = tuple[float, float, Vector]
 """Sum of the losses of a segment's examples, number of those that are right, and `[n]` the sum of their
@@ -102,9 +102,9 @@ def play(
         store: its vectors; `x` is the start and, afterwards, the result.
         evaluate: (`x`, a segment) -> sums over its examples.
     """
-    method = JournaledMethod(steps)
+    method = JournaledPlan(steps)
     iterations: list[Iterated] = []
-    while method.asks is not None:
+    while isinstance(method.asks, tuple):
         iterations += method.advance(_answered(method.asks, store, evaluate))
     assert method.outcome is not None
     return method.outcome, tuple(iterations)

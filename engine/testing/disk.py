@@ -12,7 +12,7 @@ from typing import Any
 
 from partita.engine.protocol.commands import Scalars
 from partita.engine.protocol.coordinator_effects import Commit
-from partita.engine.protocol.journaled_method import RecordedAnswer
+from partita.engine.protocol.journaled_plan import RecordedAnswer
 from partita.engine.testing.invariants import require
 
 

@@ -19,8 +19,9 @@ from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Method, Objective
 from partita.engine.parameters import Vector, VectorStore
 from partita.engine.protocol import (
+    Coordinator,
+    EvaluationMode,
     SandblasterClient,
-    SandblasterCoordinator,
     Shard,
     ShardRanges,
     SumThenContinue,
@@ -51,6 +52,7 @@ from partita.engine.protocol.shard_effects import (
     ShardEvent,
     StoreGradient,
 )
+from partita.engine.protocol.views import Outline
 from partita.engine.testing.world import Delivery
 
 UNIT_SIZE = 2
@@ -199,10 +201,11 @@ class Director(Host):
         objective = Objective(Portions(EXAMPLES, setting.digits.batch))
         topology = Topology(fleet.replicas, 1, fleet.groups)
         self._hosts = (*topology.shard_names, *(topology.parts(n)[0] for n in range(fleet.replicas)))
-        self.machine = SandblasterCoordinator(
+        self.machine = Coordinator(
+            lambda run: method.steps(objective),
+            Outline(0, EXAMPLES, setting.digits.batch, fleet.replicas),
+            EvaluationMode(unit_size=UNIT_SIZE),
             topology,
-            begin=lambda: method.steps(objective),
-            unit_size=UNIT_SIZE,
             settings=RunSettings(
                 incarnations=dict.fromkeys(self._hosts, self.incarnation), timeouts=NOTHING_FAILS
             ),
@@ -287,7 +290,7 @@ class Sandblaster(Run):
     @property
     @override
     def over(self) -> bool:
-        return self.director.machine.outcome is not None
+        return self.director.machine.plan.outcome is not None
 
     @override
     def begin(self) -> None:

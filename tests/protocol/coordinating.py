@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from partita.engine.protocol import DownpourCoordinator, Message, Topology
+from partita.engine.drivers import Downpour
+from partita.engine.protocol import Coordinator, LeasedMode, Message, Topology
 from partita.engine.protocol.coordinator_effects import (
     Commit,
     Committed,
@@ -28,6 +29,7 @@ from partita.engine.protocol.messages import (
     ResumeStep,
     Saved,
 )
+from partita.engine.protocol.views import Outline
 
 T = TypeVar("T")
 SHARDS = ("shard 0", "shard 1")
@@ -40,11 +42,14 @@ class Run:
     """A coordinator of two replicas of two machines and two shards, and the events of its hosts."""
 
     def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
-        driver = {"units": 2 * STEPS, "least_ahead": STEPS}  # so each replica is leased all of its steps
-        driver |= {key: options.pop(key) for key in ("units", "done", "least_ahead") if key in options}
+        units = options.pop("units", 2 * STEPS)
+        driver = {"least_ahead": STEPS}  # so each replica is leased all of its steps
+        driver |= {key: options.pop(key) for key in ("done", "least_ahead") if key in options}
         settings = RunSettings(**({"run": "r", "versions": {"python": "3.11"}} | options))  # type: ignore[arg-type]
         topology = topology or Topology(2, 2, 2)
-        self.machine = DownpourCoordinator(topology, settings=settings, **driver)  # type: ignore[arg-type]
+        outline = Outline(1, units, 1, topology.replicas)  # type: ignore[arg-type]
+        mode = LeasedMode(**driver)  # type: ignore[arg-type]
+        self.machine = Coordinator(Downpour().coordinator, outline, mode, topology, settings=settings)
         self.now = 100.0
         self.commits = True  # every manifest is written at once
         self.incarnations = dict.fromkeys(HOSTS, 0)

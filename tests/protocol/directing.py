@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from partita.engine import Outcome
-from partita.engine.protocol import Message, SandblasterCoordinator, Topology
+from partita.engine.protocol import Coordinator, EvaluationMode, Message, Topology
 from partita.engine.protocol.batch_messages import (
     Assignment,
     AssignmentResult,
@@ -43,9 +43,10 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Died, Received, Send
-from partita.engine.protocol.journaled_method import RecordedAnswer
+from partita.engine.protocol.journaled_plan import RecordedAnswer
 from partita.engine.protocol.messages import Directory, DirectoryAck, Hello, Ready, Save, Saved, SetUp
 from partita.engine.protocol.names import part_indices, shard_index
+from partita.engine.protocol.views import Outline
 
 PORTIONS = 7
 UNIT_SIZE = 2
@@ -78,7 +79,7 @@ class Shard:
 class Stage:
     """The hosts around a coordinator. `deliver` returns whether a message arrives."""
 
-    coordinator: SandblasterCoordinator
+    coordinator: Coordinator
     shards: int = 2
     deliver: Callable[[str, Message], bool] = lambda to, message: True
     now: float = 0.0
@@ -239,12 +240,12 @@ def staged(
     timeouts: Timeouts | None = None,
 ) -> Stage:
     """Creates a run that has not started."""
-    coordinator = SandblasterCoordinator(
+    coordinator = Coordinator(
+        lambda run: begin(),
+        Outline(0, PORTIONS, 1, replicas),
+        EvaluationMode(unit_size=UNIT_SIZE, position=position),
         Topology(replicas, machines, shards),
-        begin=begin,
-        unit_size=UNIT_SIZE,
         journal=journal,
-        position=position,
         settings=RunSettings(timeouts=timeouts or Timeouts()),
     )
     return Stage(coordinator, shards)

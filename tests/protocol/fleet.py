@@ -15,6 +15,7 @@ from partita.engine.protocol import Message, Topology
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.actions import Plan, Program, Work
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -33,9 +34,9 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Died, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.exchange import AddChunk, CopyChunk
 from partita.engine.protocol.host import BuildRole, EndHost, HostMachine, Reach, RoleBuilt
+from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
 from partita.engine.protocol.program import ReplicaProgram
-from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
@@ -157,12 +158,11 @@ class Fleet:
         self.batches = JoinedBatches(examples, batch)
         self.total = epochs * examples
         self.now = 0.0
-        self.coordinator = ProgramCoordinator(
+        self.coordinator = Coordinator(
             schedule,
             Outline(epochs, examples, batch, replicas),
+            JoinedMode(done=resumed.commits[-1].steps[0] if resumed else 0, sharded=sharded),
             Topology(replicas, machines, 0),
-            done=resumed.commits[-1].steps[0] if resumed else 0,
-            sharded=sharded,
             settings=RunSettings(
                 run="r", least=least, timeouts=timeouts or Timeouts(checkpoint_every_s=None)
             ),

@@ -181,9 +181,9 @@ def test_a_report_is_progress_once(run: Run) -> None:
     assert run.report("part 0.0", 2) == []
     assert run.report("part 0.0", 1) == []
     assert run.report("part 0.0", STEPS + 1) == []
-    assert run.machine.steps_done == (0, 0)
+    assert run.machine.mode.steps_done == (0, 0)
     run.report("part 0.1", 1)
-    assert run.machine.steps_done == (1, 0), "what every part of the replica has done"
+    assert run.machine.mode.steps_done == (1, 0), "what every part of the replica has done"
 
 
 def test_a_replica_that_stands_still_is_restarted_and_given_more_time() -> None:
@@ -282,7 +282,7 @@ def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lack
     assert begins(begun) == dict.fromkeys(PARTS[2:], (5, STEPS))
     assert of(Warn, begun)[0].text == "replica 1 begins again at step 5"
     assert run.receive("part 1.0", ResumeStep(6)) == [], "a repeat"
-    assert run.machine.steps_done == (0, 5)
+    assert run.machine.mode.steps_done == (0, 5)
     assert run.report("part 1.0", 6), "what it did before and does again"
     assert run.report("part 0.0", 1), "the other replica goes on"
 

@@ -166,7 +166,7 @@ def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
     assert messages(Save, run.wait(0.25)) == dict.fromkeys(SHARDS, Save(3))
     run.saved("shard 0", 3)
     run.saved("shard 1", 3)
-    assert run.feed(Committed(3)) == [] and run.machine._checkpoints.committed == 3
+    assert run.feed(Committed(3)) == [] and run.machine.checkpoints.committed == 3
     assert messages(Save, run.wait(30.0)) == dict.fromkeys(SHARDS, Save(4)), "after its usual interval"
 
 
@@ -204,7 +204,7 @@ def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_be
     assert of(Commit, run.saved("shard 1", 1))
     [restart] = of(Restart, run.feed(Died("shard 1", 0)))
     assert restart.checkpoint is None
-    assert run.feed(Committed(1)) == [] and run.machine._checkpoints.committed is None
+    assert run.feed(Committed(1)) == [] and run.machine.checkpoints.committed is None
     run.restarted("shard 1")
     assert messages(Save, run.wait(2.0)) == dict.fromkeys(SHARDS, Save(2)), "soon, or it is lost again"
 
@@ -258,7 +258,7 @@ def test_a_resumed_run_does_just_the_ranges_that_are_left() -> None:
     begun = messages(Begin, [effect for name in HOSTS for effect in run.ready(name)])
     assert begun["part 0.0"].leases == (Lease(0, 6, 8), Lease(2, 10, 12)), "its own steps count from 0"
     assert begun["part 1.1"].leases == (Lease(0, 12, 15), Lease(3, 17, 18))
-    assert run.machine.steps_done == (5, 5), "10 steps of earlier runs, by anybody"
+    assert run.machine.mode.steps_done == (5, 5), "10 steps of earlier runs, by anybody"
     for part in PARTS[:2]:
         last = run.report(part, 3)
     assert begins(last) == dict.fromkeys(PARTS[:2], (0, 6)), "the rest, and no more"
@@ -270,7 +270,7 @@ def test_a_resumed_run_does_just_the_ranges_that_are_left() -> None:
 
 
 def test_a_run_without_work_is_done() -> None:
-    run = Run(done=[(0, 25)])
+    run = Run(done=[(0, 2 * STEPS)])
     assert run.feed(Opened()) == [EndRun((STEPS, STEPS), None, 0, complete=True)]
 
 

@@ -21,9 +21,7 @@ class Run:
     """Directories of a run, and what each host has received."""
 
     def __init__(self, topology: Topology, *, collective: bool = False) -> None:
-        self.registry = HostRegistry.of(
-            topology, done=(0,) * topology.replicas, steps=1, stall_s=1.0, incarnations={}
-        )
+        self.registry = HostRegistry.of(topology, stall_s=1.0, incarnations={})
         self.book = Directories(self.registry, collective=collective)
         self.now = 0.0
         self.revisions: dict[tuple[str, int], int] = {}

@@ -14,11 +14,11 @@ from partita.engine.protocol import ApplyOnArrival, LinkedPart, ParameterLinks, 
 from partita.engine.protocol.apply_on_arrival import MOST_STALE
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
+from partita.engine.protocol.evaluation_mode import MOST_REPEATED
 from partita.engine.protocol.events import Persisted, Received, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.linked_part import StepPlayed
 from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Parameters, Push, PushAck, Save
-from partita.engine.protocol.sandblaster_coordinator import MOST_REPEATED
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
 
@@ -46,7 +46,7 @@ def coordinator() -> Iterator[object]:
                 run.report(part, step)
         for shard in (*SHARDS, *SHARDS):
             run.wait(5.0)
-            run.saved(shard, run.machine._checkpoints._next - 1)
+            run.saved(shard, run.machine.checkpoints._next - 1)
         yield run.machine
 
 
@@ -99,7 +99,7 @@ def batch_method() -> Iterator[object]:
     stage = staged(begin=many, timeouts=Timeouts(checkpoint_every_s=None))
     for looked in count(1):
         wanted = MOST_REPEATED // 2 + looked * MOST_REPEATED
-        stage.play(until=lambda wanted=wanted: stage.coordinator.recorded >= wanted)  # type: ignore[misc]
+        stage.play(until=lambda wanted=wanted: stage.coordinator.plan.answered >= wanted)  # type: ignore[misc]
         stage.effects.clear()
         stage.files.clear()
         yield stage.coordinator

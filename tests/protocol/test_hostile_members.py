@@ -17,11 +17,9 @@ from partita.engine.protocol import (
     MalformedMessage,
     Message,
     SandblasterClient,
-    SandblasterCoordinator,
     Shard,
     ShardRanges,
     SumThenContinue,
-    Topology,
     decode,
     encode,
 )
@@ -140,10 +138,7 @@ def test_a_sandblaster_coordinator(sent: list[tuple[str, Said]]) -> None:
 
 def in_an_evaluation() -> directing.Stage:
     """A run whose first evaluation is not computed yet."""
-    coordinator = SandblasterCoordinator(
-        Topology(2, 1, 2), begin=directing.descent, unit_size=directing.UNIT_SIZE
-    )
-    stage = directing.Stage(coordinator)
+    stage = directing.staged()
     stage.deliver = lambda to, message: not isinstance(message, Command | Assignment)
     stage.play()
     return stage
@@ -175,8 +170,8 @@ def test_who_has_finished_under_a_directory_of_the_future_has_not() -> None:
         run.receive(name, Report(10, 1, 0.0, 0, 0.0, 0))
         run.receive(name, Finished(10, 2**50))
     run.machine.validate()
-    newest = run.machine._directories.revision
-    assert max(host.finished for host in run.machine._registry.hosts.values()) <= newest
+    newest = run.machine.directories.revision
+    assert max(host.finished for host in run.machine.registry.hosts.values()) <= newest
 
 
 def test_a_report_of_another_host_is_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.engine.protocol import Message, Topology, encode
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
     CoordinatorEvent,
@@ -12,6 +13,7 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Received, Send, Tick
+from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.messages import (
     DirectoryAck,
     Finished,
@@ -21,7 +23,6 @@ from partita.engine.protocol.messages import (
     Report,
     WaitReport,
 )
-from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.replica_messages import Joined, Pause, Paused, View
 from partita.engine.protocol.views import Outline
 from tests.protocol.coordinating import of
@@ -36,9 +37,10 @@ class Run:
 
     def __init__(self, replicas: int) -> None:
         topology = Topology(replicas, MACHINES, 0)
-        self.machine = ProgramCoordinator(
+        self.machine = Coordinator(
             everything,
             Outline(1, 1 << 40, 8, replicas),
+            JoinedMode(),
             topology,
             settings=RunSettings(timeouts=Timeouts(checkpoint_every_s=None)),
         )
@@ -86,7 +88,7 @@ def costs(run: Run) -> dict[str, int]:
         "report": Report(2, 32, 1.0, 1, 0.0, 0),
         "wait": WaitReport("part 0.0", "its share", 3.0),
         "progress": Report(3, 32, 1.0, 1, 0.0, 0),
-        "finished": Finished(run.machine._last_step, 1),
+        "finished": Finished(run.machine.mode._last_step, 1),
     }.items():
         found[kind] = run.count(lambda message=message: run.receive("part 1.0", message))  # type: ignore[misc]
     return found | {"tick": run.count(lambda: run.feed(Tick()))}

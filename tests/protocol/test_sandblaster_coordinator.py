@@ -20,7 +20,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.journaled_method import JournalMismatch
+from partita.engine.protocol.journaled_plan import JournalMismatch
 from partita.engine.protocol.messages import Saved
 from tests.protocol.directing import STEPS, Stage, descent, staged
 
@@ -69,7 +69,7 @@ def during(stage: Stage, index: int) -> Callable[[], bool]:
     """Returns a condition: so many requests are recorded, and the next one is assigned."""
 
     def reached() -> bool:
-        return len(stage.journal) >= index and stage.coordinator._commands.command is not None
+        return len(stage.journal) >= index and stage.coordinator.mode._commands.command is not None
 
     return reached
 
@@ -104,7 +104,7 @@ def test_a_run_goes_on_from_its_journal(kept: int) -> None:
     """A checkpoint may be older than the journal's end."""
     whole = undisturbed()
     stage = staged(journal=whole.journal[:kept], position=0)
-    assert stage.coordinator.iterations == max(kept - 1, 0)
+    assert sum(stage.coordinator.mode.steps_done) == max(kept - 1, 0)
     done = finished(stage)
     assert done.complete
     assert [*whole.journal[:kept], *stage.journal] == whole.journal
@@ -165,7 +165,7 @@ def test_messages_that_are_lost_are_repeated() -> None:
 def test_late_answers_of_other_commands_count_for_nothing() -> None:
     stage = staged()
     stage.play(until=during(stage, 2))
-    number = stage.coordinator._commands.number
+    number = stage.coordinator.mode._commands.number
     for wrong in (number - 1, number + 100):
         stage._send("shard 0", CommandResult(wrong, (1e9,)))
         stage._send("part 0.0", AssignmentResult(0, wrong, 0, 1e9, 0))

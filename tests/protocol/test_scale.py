@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from partita.engine.protocol import DownpourCoordinator, Message, Topology, encode
+from partita.engine.drivers import Downpour
+from partita.engine.protocol import Coordinator, LeasedMode, Message, Topology, encode
 from partita.engine.protocol.commands import WorkUnit
 from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
@@ -33,6 +34,7 @@ from partita.engine.protocol.messages import (
     ResumeStep,
     WaitReport,
 )
+from partita.engine.protocol.views import Outline
 from partita.engine.protocol.work_scheduler import WorkScheduler
 from tests.protocol.coordinating import of
 
@@ -66,7 +68,8 @@ class Run:
     def __init__(self, replicas: int) -> None:
         topology = Topology(replicas, MACHINES, SHARDS)
         settings = RunSettings(timeouts=Timeouts(checkpoint_every_s=None))
-        self.machine = DownpourCoordinator(topology, units=1 << 40, settings=settings)
+        outline = Outline(1, 1 << 40, 1, replicas)
+        self.machine = Coordinator(Downpour().coordinator, outline, LeasedMode(), topology, settings=settings)
         self.now = 0.0
         parts = [part for replica in range(replicas) for part in topology.parts(replica)]
         self.incarnations = dict.fromkeys([*topology.shard_names, *parts], 0)

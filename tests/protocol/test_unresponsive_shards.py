@@ -98,7 +98,7 @@ def mute(stage: Stage, name: str, seconds: float, *, says: bool = False) -> list
 @pytest.mark.parametrize(("says", "limit_s"), [(False, 60), (True, 600)])
 def test_a_command_that_a_shard_does_not_answer_has_a_deadline(says: bool, limit_s: int) -> None:
     stage = staged(timeouts=Timeouts(checkpoint_every_s=None))
-    stage.play(until=lambda: stage.coordinator.recorded == 2)
+    stage.play(until=lambda: stage.coordinator.plan.answered == 2)
     stage.events = type(stage.events)(
         event
         for event in stage.events
@@ -117,4 +117,4 @@ def test_a_command_that_a_shard_does_not_answer_has_a_deadline(says: bool, limit
     assert any(f"shard 1: {what}" in text and "what the method asks for" in text for text in sent), sent
     stage.deliver = lambda to, message: True
     stage.play()
-    assert stage.coordinator.outcome is not None
+    assert stage.coordinator.plan.outcome is not None

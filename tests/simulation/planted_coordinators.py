@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from partita.engine.protocol import (
-    DownpourCoordinator,
+    Coordinator,
+    LeasedMode,
     LinkedPart,
     Membership,
 )
@@ -29,7 +30,7 @@ from partita.engine.protocol.messages import (
 from tests.simulation.outcomes import Planted
 
 
-class LaunchesTheSameIncarnationAgain(DownpourCoordinator):
+class LaunchesTheSameIncarnationAgain(Coordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         effects = super()._restart_shard(host, reason, now)
         host.incarnation -= 1
@@ -37,9 +38,9 @@ class LaunchesTheSameIncarnationAgain(DownpourCoordinator):
         return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
 
 
-class RestoresWhatWasNeverCommitted(DownpourCoordinator):
+class RestoresWhatWasNeverCommitted(Coordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        under_way = self._checkpoints.round
+        under_way = self.checkpoints.round
         effects = super()._restart_shard(host, reason, now)
         if under_way is None:
             return effects
@@ -47,37 +48,37 @@ class RestoresWhatWasNeverCommitted(DownpourCoordinator):
         return [replace(e, checkpoint=newest) if isinstance(e, Restart) else e for e in effects]
 
 
-class ARoundOutlivesAShard(DownpourCoordinator):
+class ARoundOutlivesAShard(Coordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        under_way = self._checkpoints.round
+        under_way = self.checkpoints.round
         effects = super()._restart_shard(host, reason, now)
-        self._checkpoints.round = under_way
+        self.checkpoints.round = under_way
         if under_way is not None:
             under_way._incarnations[host.name] = host.incarnation
         return effects
 
 
-class DeclaresDeathBeforeTheLeaseIsOver(DownpourCoordinator):
+class DeclaresDeathBeforeTheLeaseIsOver(Coordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
 
 
-class BeginsAtTheReportedStep(DownpourCoordinator):
+class BeginsAtTheReportedStep(LeasedMode):
     def _begin(self, replica: Any, now: float) -> Any:
         for part in replica.parts:
             part.continues = replica.steps_done if part.continues is not None else None
         return super()._begin(replica, now)
 
 
-class BeginsWithoutAskingTheShards(DownpourCoordinator):
+class BeginsWithoutAskingTheShards(LeasedMode):
     def _begin(self, replica: Any, now: float) -> Any:
         for part in replica.parts:
             part.is_informed = True
         return super()._begin(replica, now)
 
 
-class BeginsOneStepTooFar(DownpourCoordinator):
+class BeginsOneStepTooFar(Coordinator):
     def receive(self, event: Any, now: float) -> Any:
         return [
             msgspec.structs.replace(
@@ -105,10 +106,10 @@ class _LeasesAUnitTwice(WorkLeases):
         pass
 
 
-class LeasesAUnitTwice(DownpourCoordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._work = _LeasesAUnitTwice(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+class LeasesAUnitTwice(LeasedMode):
+    def attach(self, run: Any) -> None:
+        super().attach(run)
+        self._work = _LeasesAUnitTwice(0, len(self._before), done=self._done)  # type: ignore[misc]
 
 
 class _ForgetsAUnit(WorkLeases):
@@ -123,27 +124,27 @@ class _ForgetsAUnit(WorkLeases):
         pass
 
 
-class ForgetsAUnit(DownpourCoordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._work = _ForgetsAUnit(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+class ForgetsAUnit(LeasedMode):
+    def attach(self, run: Any) -> None:
+        super().attach(run)
+        self._work = _ForgetsAUnit(0, len(self._before), done=self._done)  # type: ignore[misc]
 
 
-class CountsAStepAsDoneWhenItIsReported(DownpourCoordinator):
+class CountsAStepAsDoneWhenItIsReported(LeasedMode):
     """A checkpoint may lack its gradient, and whoever goes on from there would leave it out."""
 
     def _report(self, host: Any, replica: Any, report: Any, now: float) -> Any:
         return super()._report(host, replica, msgspec.structs.replace(report, held=report.step), now)
 
 
-class LeasesAgainWhatADeadReplicaHad(DownpourCoordinator):
+class LeasesAgainWhatADeadReplicaHad(LeasedMode):
     """Its next process has other units under the numbers of steps that shards may hold already."""
 
-    def _restart_replica(self, replica: Any, reason: str, now: float) -> Any:
+    def restart_replica(self, replica: Any, reason: str, now: float) -> Any:
         first = self._work.first_open(replica.index)
         self._work.give_back(replica.index)
         self._work._holders[replica.index].next = first
-        return super()._restart_replica(replica, reason, now)
+        return super().restart_replica(replica, reason, now)
 
 
 class _UsesNumbersAgain(WorkLeases):
@@ -154,13 +155,13 @@ class _UsesNumbersAgain(WorkLeases):
         return units
 
 
-class UsesTheNumbersOfWhatIsGivenBackAgain(DownpourCoordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._work = _UsesNumbersAgain(kwargs["units"], len(self._before), done=kwargs["done"])  # type: ignore[misc]
+class UsesTheNumbersOfWhatIsGivenBackAgain(LeasedMode):
+    def attach(self, run: Any) -> None:
+        super().attach(run)
+        self._work = _UsesNumbersAgain(0, len(self._before), done=self._done)  # type: ignore[misc]
 
 
-class SeatsAReplicaTwice(DownpourCoordinator):
+class SeatsAReplicaTwice(Coordinator):
     def _end_host(self, host: Any, state: Any, now: float) -> None:
         leave, self.seats.leave = self.seats.leave, lambda replica: None  # type: ignore[method-assign]
         super()._end_host(host, state, now)
@@ -183,18 +184,18 @@ class HasAnotherUnitAfterAnOrder(LinkedPart):
         return super()._begin(begin)
 
 
-class SendsTheDirectoryOnce(DownpourCoordinator):
+class SendsTheDirectoryOnce(Coordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._directories.repeat = lambda now, retry_s: []  # type: ignore[method-assign]
+        self.directories.repeat = lambda now, retry_s: []  # type: ignore[method-assign]
 
 
-class RepeatsOnlyTheLastChange(DownpourCoordinator):
+class RepeatsOnlyTheLastChange(Coordinator):
     """What an earlier one held, which may be lost, too, is in no later directory."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._directories = _AsIfAllWereThere(self._registry)  # type: ignore[misc]
+        self.directories = _AsIfAllWereThere(self.registry)  # type: ignore[misc]
 
 
 class _AsIfAllWereThere(Directories):
@@ -202,7 +203,7 @@ class _AsIfAllWereThere(Directories):
         return super()._send(receiver, max(since, receiver.sent - 1), now)
 
 
-class SendsAChangeAsIfItWereAll(DownpourCoordinator):
+class SendsAChangeAsIfItWereAll(Coordinator):
     def receive(self, event: Any, now: float) -> Any:
         return [
             msgspec.structs.replace(e, message=Directory(e.message.peers, e.message.revision))
@@ -212,36 +213,36 @@ class SendsAChangeAsIfItWereAll(DownpourCoordinator):
         ]
 
 
-class SendsSaveOnce(DownpourCoordinator):
-    def _begin_round(self, now: float) -> Any:
-        effects = super()._begin_round(now)
-        if self._checkpoints.round is not None:
-            self._checkpoints.round._asked_at = float("inf")
+class SendsSaveOnce(LeasedMode):
+    def begin_round(self, now: float) -> Any:
+        effects = super().begin_round(now)
+        if self.run.checkpoints.round is not None:
+            self.run.checkpoints.round._asked_at = float("inf")
         return effects
 
 
-class TheLastRoundIsAnOlderOne(DownpourCoordinator):
-    def _begin_round(self, now: float) -> Any:
-        if self._checkpoints.round is not None and self.phase is Phase.FINISHING:
-            self._round_is_last = True
+class TheLastRoundIsAnOlderOne(LeasedMode):
+    def begin_round(self, now: float) -> Any:
+        if self.run.checkpoints.round is not None and self.run.phase is Phase.FINISHING:
+            self.run.round_is_whole = True
             return []
-        return super()._begin_round(now)
+        return super().begin_round(now)
 
 
-class CountsALossTwice(DownpourCoordinator):
+class CountsALossTwice(Coordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        found = dict(self._checkpoints._since.get(host.name, {}))
+        found = dict(self.checkpoints._since.get(host.name, {}))
         effects = super()._restart_shard(host, reason, now)
-        self._checkpoints._at_start[host.name] += sum(found.values())
+        self.checkpoints._at_start[host.name] += sum(found.values())
         return effects
 
 
-class WaitsForAnswersForEver(DownpourCoordinator):
+class WaitsForAnswersForEver(Coordinator):
     def _watch_answers(self, now: float) -> Any:
         return []
 
 
-class TakesAnErrorForADeath(DownpourCoordinator):
+class TakesAnErrorForADeath(Coordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
 

@@ -11,6 +11,7 @@ import msgspec
 from partita.engine import LARS
 from partita.engine.drivers import AllReduce
 from partita.engine.protocol import actions as a
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Received, Send, Span
 from partita.engine.protocol.exchange import (
     AddChunk,
@@ -23,10 +24,10 @@ from partita.engine.protocol.exchange import (
     Tree,
 )
 from partita.engine.protocol.host import HostMachine, HostPhase
+from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.messages import Directory, DirectoryAck, Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.program import ReplicaProgram, Stage
-from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_exchanges import Exchanges
 from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.replica_messages import Pause, View
@@ -251,7 +252,7 @@ FAULTS = [
             Fault(Exchange, "receive", taken_as_of_this_view),
         ),
     ),
-    Planted("a replica is seated twice", "V2", (Fault(ProgramCoordinator, "receive", seated_twice),)),
+    Planted("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
     Planted("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
     Planted("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
     Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
@@ -271,7 +272,7 @@ FAULTS = [
         AllReduce(replicas=2, shard_optimizer=True),
         at=369,
     ),
-    Planted("a view is announced once", "I8", (Fault(ProgramCoordinator, "_watch_work", asked_once),)),
+    Planted("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),)),
     Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
     Planted(
         "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from partita.engine.protocol import (
+    Coordinator,
+    EvaluationMode,
     Membership,
     SandblasterClient,
-    SandblasterCoordinator,
     Shard,
     SumThenContinue,
 )
@@ -218,16 +219,17 @@ class ContributesToWhateverIsNewest(SandblasterClient):
 
 
 class _Scheduling:
-    """Mixes another way of handing out into a coordinator."""
+    """Mixes another scheduler into a coordinator's mode."""
 
     scheduler: type[WorkScheduler]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._scheduler = self.scheduler(args[0].machines, backups=kwargs["backups"])
+    def attach(self: Any, run: Any) -> None:
+        EvaluationMode.attach(self, run)
+        old = self._scheduler
+        self._scheduler = self.scheduler(old._machines, backups=old._backups)
 
 
-class CountsTheLossOfABackup(_Scheduling, SandblasterCoordinator):
+class CountsTheLossOfABackup(_Scheduling, EvaluationMode):
     class scheduler(WorkScheduler):  # noqa: N801
         def _count(self, worker: Any, machine: int, message: AssignmentResult) -> None:
             losses = self._progress[message.unit].losses
@@ -237,7 +239,7 @@ class CountsTheLossOfABackup(_Scheduling, SandblasterCoordinator):
                 losses[machine] = (known[0] + message.loss, known[1] + message.correct)
 
 
-class APortionIsLostWithItsReplica(_Scheduling, SandblasterCoordinator):
+class APortionIsLostWithItsReplica(_Scheduling, EvaluationMode):
     class scheduler(WorkScheduler):  # noqa: N801
         def remove(self, replica: int) -> None:
             self._workers.pop(replica, None)
@@ -246,112 +248,114 @@ class APortionIsLostWithItsReplica(_Scheduling, SandblasterCoordinator):
             """Says nothing."""
 
 
-class NeverSendsAnAssignmentAgain(_Scheduling, SandblasterCoordinator):
+class NeverSendsAnAssignmentAgain(_Scheduling, EvaluationMode):
     class scheduler(WorkScheduler):  # noqa: N801
         def resend(self, now: float, retry_s: float) -> Any:
             return []
 
 
-class OneUnitTooFar(_Scheduling, SandblasterCoordinator):
+class OneUnitTooFar(_Scheduling, EvaluationMode):
     class scheduler(WorkScheduler):  # noqa: N801
         def _assign(self, worker: Any, number: int, now: float) -> Any:
             order = super()._assign(worker, number, now)
             return msgspec.structs.replace(order, first=order.first + 1)
 
 
-class UsesANumberTwice(SandblasterCoordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+class UsesANumberTwice(EvaluationMode):
+    def shard_died(self, start: str) -> str:
         if self._commands.command is not None:
             self._commands.number -= 1
-        return super()._restart_shard(host, reason, now)
+        return super().shard_died(start)
 
 
-class RecordsBeforeAllHaveAnswered(SandblasterCoordinator):
-    def _finish_if_complete(self, now: float) -> Any:
+class RecordsBeforeAllHaveAnswered(EvaluationMode):
+    def _finish_command(self, now: float) -> Any:
         results = self._commands._results
         if results and self._commands.purpose is Purpose.REQUEST:
             some = next(iter(results.values()))
-            for shard in self._registry.shards:
+            for shard in self.run.registry.shards:
                 results.setdefault(shard.name, (0.0,) * len(some))
-        return super()._finish_if_complete(now)
+        return super()._finish_command(now)
 
 
-class TakesAnswersToEarlierCommands(SandblasterCoordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+class TakesAnswersToEarlierCommands(EvaluationMode):
+    def attach(self, run: Any) -> None:
+        super().attach(run)
         self._commands.is_asked = lambda number: self._commands.command is not None  # type: ignore[method-assign]
 
 
-class SnapshotsWhatIsNotYetRecorded(SandblasterCoordinator):
+class SnapshotsWhatIsNotYetRecorded(EvaluationMode):
     def _give(self, request: Any, purpose: Any, now: float) -> Any:
         if isinstance(request[0], Snapshot):
             request = (*request[1:], request[0])
         return super()._give(request, purpose, now)
 
 
-class ReportsTheWrongPosition(SandblasterCoordinator):
+class ReportsTheWrongPosition(Coordinator):
     def _handle(self, host: Any, message: Any, now: float) -> Any:
         return [
-            replace(e, position=self.recorded) if isinstance(e, Commit) else e
+            replace(e, position=self.plan.answered) if isinstance(e, Commit) else e
             for e in super()._handle(host, message, now)
         ]
 
 
-class DoesNothingAgain(SandblasterCoordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        effects = super()._restart_shard(host, reason, now)
+class DoesNothingAgain(EvaluationMode):
+    def shard_died(self, start: str) -> str:
+        text = super().shard_died(start)
         self._replay.clear()
-        return effects
+        return text
 
 
-class OnlyTheDeadGoBack(SandblasterCoordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        effects = super()._restart_shard(host, reason, now)
+class OnlyTheDeadGoBack(EvaluationMode):
+    def shard_died(self, start: str) -> str:
+        text = super().shard_died(start)
         self._rewind = False
-        return effects
+        return text
 
 
-class GoesBackTooFar(SandblasterCoordinator):
+class GoesBackTooFar(EvaluationMode):
     def _give(self, request: Any, purpose: Any, now: float) -> Any:
         request = (Restore(None),) if purpose is Purpose.RESTORE else request
         return super()._give(request, purpose, now)
 
 
-class RepeatsEvaluationsOnly(SandblasterCoordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        effects = super()._restart_shard(host, reason, now)
+class RepeatsEvaluationsOnly(EvaluationMode):
+    def shard_died(self, start: str) -> str:
+        text = super().shard_died(start)
         kept = [r for r in self._replay if any(isinstance(o, Evaluate) for o in r)]
         self._replay.clear()
         self._replay.extend(kept)
-        return effects
+        return text
 
 
-class ForgetsThatNamesWereExchanged(SandblasterCoordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        effects = super()._restart_shard(host, reason, now)
+class ForgetsThatNamesWereExchanged(EvaluationMode):
+    def shard_died(self, start: str) -> str:
+        text = super().shard_died(start)
         kept = [tuple(o for o in request if not isinstance(o, Swap)) for request in self._replay]
         self._replay.clear()
         self._replay.extend(request for request in kept if request)
-        return effects
+        return text
 
 
-class ResumesAsIfNothingWereMissing(SandblasterCoordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **(kwargs | {"position": len(kwargs["journal"])}))
+class ResumesAsIfNothingWereMissing(EvaluationMode):
+    def attach(self, run: Any) -> None:
+        self._held = self._in_round = run.plan.answered
+        super().attach(run)
 
 
-class EndsWithoutALastCheckpoint(SandblasterCoordinator):
+class EndsWithoutALastCheckpoint(EvaluationMode):
     def _next(self, now: float) -> Any:
-        return self._end(complete=True) if self.outcome is not None else super()._next(now)
+        over = self.run.plan.outcome is not None
+        return self.run._end(complete=True) if over else super()._next(now)
 
 
-class DeclaresDeathBeforeTheLeaseIsOver(SandblasterCoordinator):
+class DeclaresDeathBeforeTheLeaseIsOver(Coordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
 
 
-class LaunchesTheSameIncarnationAgain(SandblasterCoordinator):
+class LaunchesTheSameIncarnationAgain(Coordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         effects = super()._restart_shard(host, reason, now)
         host.incarnation -= 1
@@ -359,17 +363,17 @@ class LaunchesTheSameIncarnationAgain(SandblasterCoordinator):
         return [replace(e, hosts=resend) if isinstance(e, Restart) else e for e in effects]
 
 
-class WaitsForAnswersForEver(SandblasterCoordinator):
+class WaitsForAnswersForEver(Coordinator):
     def _watch_answers(self, now: float) -> Any:
         return []
 
 
-class WaitsForCommandsForEver(SandblasterCoordinator):
+class WaitsForCommandsForEver(EvaluationMode):
     def _watch_command(self, now: float) -> Any:
         return []
 
 
-class TakesAnErrorForADeath(SandblasterCoordinator):
+class TakesAnErrorForADeath(Coordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
 

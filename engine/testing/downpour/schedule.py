@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from partita.engine.drivers.downpour import Downpour
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, RunSettings
-from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.host_registry import HostRecord
+from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import PushRecord, UnitRange
 from partita.engine.protocol.names import Topology, part_indices, part_name
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.shard import Shard
+from partita.engine.protocol.views import Outline
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.downpour.work import WorkModel
 from partita.engine.testing.invariants import ProcessId, require
@@ -32,7 +35,8 @@ NUMBERS_OF_A_MACHINE: Final = 4
 class Machines:
     """The machines that are played: the real ones, or ones with a planted fault."""
 
-    coordinator: type[DownpourCoordinator] = DownpourCoordinator
+    coordinator: type[Coordinator] = Coordinator
+    mode: type[LeasedMode] = LeasedMode
     shard: type[Shard] = Shard
     policy: type[ApplyOnArrival] = ApplyOnArrival
     links: type[ParameterLinks] = ParameterLinks
@@ -121,12 +125,12 @@ class ShardState:
     lineage: Lineage | None = None
 
 
-class _Leaving(DownpourCoordinator):
+class _Leaving(Coordinator):
     """A coordinator of an elastic run, from which a replica leaves at its first death if others remain."""
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        replica = self._registry.replica_of(host)
-        if replica is None or self._is_dispensable(host) or self._n_staying <= self._least:
+        replica = self.registry.replica_of(host)
+        if replica is None or self._is_dispensable(host) or self.n_staying <= self.least:
             return super()._died(host, reason, now)
         return self._leave(replica, f"{host.name}: {reason}", now)
 
@@ -156,9 +160,10 @@ class DownpourSchedule(Schedule):
         if elastic:
             coordinator = type("Leaving", (_Leaving, coordinator), {})
         self.coordinator.machine = coordinator(
+            Downpour().coordinator,
+            Outline(1, self.units, 1, topology.replicas),
+            machines.mode(done=done),
             topology,
-            units=self.units,
-            done=done,
             settings=RunSettings(timeouts=self.timeouts(), least=least if elastic else None),
         )
         self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)

@@ -9,12 +9,13 @@ from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
 from partita.engine.protocol.host import RoleMachine
+from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import Topology, machine_of, part_indices
 from partita.engine.protocol.program import ReplicaProgram
-from partita.engine.protocol.program_coordinator import ProgramCoordinator
 from partita.engine.protocol.program_effects import PartSeat, SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
@@ -138,11 +139,11 @@ class ProgramSchedule(Schedule):
             backup_workers=getattr(driver, "backup_workers", 0),
             writers=self.coordinator.writers,
         )
-        self.coordinator.machine = ProgramCoordinator(
+        self.coordinator.machine = Coordinator(
             driver.coordinator,
             Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas),
+            JoinedMode(sharded=getattr(driver, "is_sharded", False)),
             topology,
-            sharded=getattr(driver, "is_sharded", False),
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
 

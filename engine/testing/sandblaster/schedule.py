@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import Iterated
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     AppendJournal,
@@ -19,12 +20,13 @@ from partita.engine.protocol.coordinator_effects import (
     Progress,
     RunSettings,
 )
+from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.sandblaster_client import SandblasterClient
-from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.sum_then_continue import SumThenContinue
+from partita.engine.protocol.views import Outline
 from partita.engine.testing import faults
 from partita.engine.testing.disk import File
 from partita.engine.testing.invariants import require
@@ -41,7 +43,8 @@ from partita.engine.testing.world import Process, World
 class Machines:
     """The machines that are played: the real ones, or ones with a planted fault."""
 
-    coordinator: type[SandblasterCoordinator] = SandblasterCoordinator
+    coordinator: type[Coordinator] = Coordinator
+    mode: type[EvaluationMode] = EvaluationMode
     shard: type[Shard] = Shard
     policy: type[SumThenContinue] = SumThenContinue
     client: type[SandblasterClient] = SandblasterClient
@@ -63,12 +66,15 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         self.invariants = RunInvariants(schedule.invariants, self.writers)
         self.start = disk.newest()
         self.machine = schedule.machines.coordinator(
+            lambda run: scenario.begin(),
+            Outline(0, scenario.portions.examples, 1, schedule.environment.topology.replicas),
+            schedule.machines.mode(
+                unit_size=scenario.unit_size,
+                position=0 if self.start is None else self.start.position or 0,
+                backups=scenario.backups,
+            ),
             schedule.environment.topology,
-            begin=scenario.begin,
-            unit_size=scenario.unit_size,
             journal=list(disk.journal),
-            position=0 if self.start is None else self.start.position or 0,
-            backups=scenario.backups,
             settings=RunSettings(next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts()),
         )
         self._left: int | None = None  # effects until it crashes

@@ -1,4 +1,4 @@
-"""The coordinator of a Downpour run: leases work to the replicas, and ends when all of it is done.
+"""Replicas that work on their own against shards: they are leased units, and done when all are.
 
 Work is leased in ranges of units, see `leases`: about as many as a replica does in `AHEAD_S`, so that a fast
 one gets more. Lost messages are repeated: Finished by a part until Stop, Begin by the coordinator.
@@ -16,20 +16,14 @@ from typing import Final
 
 from typing_extensions import override
 
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.coordinator_effects import (
-    CoordinatorEffect,
-    EndRun,
-    Progress,
-    RunSettings,
-    Warn,
-)
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress, Warn
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
+from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
 from partita.engine.protocol.leases import WorkLeases
 from partita.engine.protocol.messages import Begin, Finished, LostPushes, Report, ResumeStep, UnitRange
-from partita.engine.protocol.names import Topology
+from partita.engine.protocol.supervision import Supervision
+from partita.engine.protocol.work_mode import WorkMode
 
 AHEAD_S: Final = 3.0
 """Seconds of work that a replica is leased: more than pass between two of its reports."""
@@ -59,50 +53,56 @@ class _Pace:
         self.ahead = max(usual, 2 * self.ahead) if is_dry else max(usual, self.ahead // 2)
 
 
-class DownpourCoordinator(Coordinator):
-    """Supervises one Downpour run."""
+class LeasedMode(WorkMode):
+    """The work of replicas that wait for no other one.
 
-    def __init__(
-        self,
-        topology: Topology,
-        *,
-        units: int,
-        done: Iterable[UnitRange] = (),
-        least_ahead: int = LEAST_AHEAD,
-        settings: RunSettings | None = None,
-    ) -> None:
-        """Creates a run that has not started; `Opened` starts it.
+    A unit is the examples of one step: those that follow each other in an epoch, fewer in its last one.
+    """
+
+    drops_rounds = True
+
+    def __init__(self, *, done: Iterable[UnitRange] = (), least_ahead: int = LEAST_AHEAD) -> None:
+        """Creates the work of a run.
 
         Args:
-            topology: how many hosts of each kind.
-            units: steps of all replicas together, in all.
-            done: ranges of them that are done, from a checkpoint that is resumed.
+            done: ranges of units that are done, from a checkpoint that is resumed.
             least_ahead: steps that a replica is leased before its speed is known.
-            settings: of the run.
         """
-        self._work: Final = WorkLeases(units, topology.replicas, done=done)
-        before = self._work.done.size
-        self._before: Final = tuple(
-            (before + n) // topology.replicas for n in reversed(range(topology.replicas))
-        )
-        some = int(self._work.free > 0)
-        super().__init__(topology, settings, done=(0,) * topology.replicas, steps=some)
+        self._done: Final = tuple(done)
         self._least_ahead: Final = least_ahead
         self._paces: Final[dict[int, _Pace]] = {}  # of the replicas that have begun
         self._working: Final[set[int]] = set()  # replicas with work that is not done, or not confirmed
         self._checked_under = 0  # the directory under which the others are known to be complete
         self._looks: Final[deque[tuple[float, ReplicaRecord]]] = deque()  # when a replica is looked at
 
+    @override
+    def attach(self, run: Supervision) -> None:
+        super().attach(run)
+        self._replicas = run.registry.replicas
+        self._work = WorkLeases(0, len(self._replicas), done=self._done)
+        before, n = self._work.done.size, len(self._replicas)
+        self._before = tuple((before + one) // n for one in reversed(range(n)))
+
     @property
+    @override
     def steps_done(self) -> tuple[int, ...]:
         """Steps whose gradients the shards hold, by the replica that did them; earlier runs' evenly."""
         return tuple(before + self._work.steps_done(r) for r, before in enumerate(self._before))
 
-    def _joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        return self._begin(replica, now)
+    @override
+    def extend(self) -> bool:
+        outline = self.run.outline
+        epochs, rest = divmod(self.run.until, outline.examples)
+        units = epochs * -(-outline.examples // outline.batch) - (-rest // outline.batch)
+        return self._work.extend(units)
 
-    def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        return self._finish_if_complete(now)
+    @override
+    def begin_work(self, now: float) -> list[CoordinatorEffect]:
+        return self._extend_all() + self.call_back(now)
+
+    @override
+    def joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        return self._begin(replica, now)
 
     def _begin(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         if replica.begun or not replica.is_ready or any(not part.is_informed for part in replica.parts):
@@ -151,24 +151,25 @@ class DownpourCoordinator(Coordinator):
         """Leases to every replica at work what has become free."""
         effects: list[CoordinatorEffect] = []
         for index in self._paces:
-            replica = self._registry.replicas[index]
+            replica = self._replicas[index]
             if not any(part.has_ended for part in replica.parts) and self._extend(replica):
                 effects += self._order(replica, replica.parts)
                 self._check(replica)
         return effects
 
-    def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
-        replica = self._registry.replica_of(host)
+    @override
+    def receive(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        replica = self.run.registry.replica_of(host)
         match message:
             case ResumeStep(step=step):
                 host.continues, host.is_informed = step, True
-                begins = replica is not None and self.phase is not Phase.LAUNCHING
+                begins = replica is not None and self.run.phase is not Phase.LAUNCHING
                 return self._begin(replica, now) if replica is not None and begins else []
             case Report() if replica is not None and replica.begun:
                 return self._report(host, replica, message, now)
             case Finished() if replica is not None and replica.begun:
                 return self._finished(host, replica, message, now)
-            case LostPushes(part=part, pushes=pushes) if self._checkpoints.found(host.name, message):
+            case LostPushes(part=part, pushes=pushes) if self.run.checkpoints.found(host.name, message):
                 return [Warn(f"{host.name} came back without {pushes} acknowledged pushes of {part}")]
         return []
 
@@ -188,8 +189,8 @@ class DownpourCoordinator(Coordinator):
         shown = self._before[index] + report.step - replica.skipped
         effects: list[CoordinatorEffect] = [Progress(host.name, shown, report.examples, sums, counters)]
         if replica.steps_done > before:
-            self._shards_answer()
-            replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
+            self.run.shards_answer()
+            replica.progress_at, replica.stall_s = now, self.run.timeouts.stall_s
             self._work.complete(index, min(part.held for part in replica.parts))
             pace = self._paces[index]
             pace.note(replica.steps_done, now, is_dry=not pace.ended and replica.steps_done + 1 >= stop)
@@ -205,25 +206,18 @@ class DownpourCoordinator(Coordinator):
         host.step, host.held = max(host.step, reached), max(host.held, reached)
         self._work.complete(replica.index, min(part.held for part in replica.parts))
         if reached == stop:
-            host.finished = max(host.finished, min(message.directory, self._directories.revision))
+            host.finished = max(host.finished, min(message.directory, self.run.directories.revision))
         more = self._work.free > 0 and self._extend(replica)  # given back after it was told the end
         self._check(replica)
-        return self._order(replica, replica.parts) if more else self._finish_if_complete(now)
-
-    def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
-        if self.phase is not Phase.RUNNING or not self._registry.shards_ready or not self._is_complete:
-            return []
-        if now < self._checkpoints.retry_at:
-            return []
-        self.phase = Phase.FINISHING
-        return self._begin_round(now)
+        return self._order(replica, replica.parts) if more else self.run.finish_if_complete(now)
 
     @property
-    def _is_complete(self) -> bool:
+    @override
+    def is_complete(self) -> bool:
         """Whether all work is done. All replicas are looked at again only where a shard is new."""
-        if self._checked_under != self._shards_revision:
-            self._checked_under = self._shards_revision
-            for replica in self._registry.replicas:
+        if self._checked_under != self.run.shards_revision:
+            self._checked_under = self.run.shards_revision
+            for replica in self._replicas:
                 self._check(replica)
         return not self._working and not self._work.free
 
@@ -237,78 +231,62 @@ class DownpourCoordinator(Coordinator):
         """Returns whether a replica has units that are not done, or has not confirmed them to all shards."""
         if self._work.n_open(replica.index):
             return True
-        return replica.begun and not replica.is_complete(self._shards_revision)
+        return replica.begun and not replica.is_complete(self.run.shards_revision)
 
-    # Checkpoints.
-
-    def _begin_round(self, now: float) -> list[CoordinatorEffect]:
-        done, is_last = tuple(self._work.done), self._is_complete
-        return [*self._new_round(now, steps=self.steps_done, done=done, is_last=is_last).ask(now)]
-
-    def _last_round(self, now: float) -> list[CoordinatorEffect]:
-        return [] if self._checkpoints.round is not None else self._begin_round(now)
-
-    def _result(self, *, complete: bool) -> EndRun:
-        return EndRun(self.steps_done, self._checkpoints.committed, self.lost, complete)
+    @override
+    def begin_round(self, now: float) -> list[CoordinatorEffect]:
+        run, done = self.run, tuple(self._work.done)
+        begun = run.new_round(run.registry.shards, self.steps_done, now, whole=self.is_complete, done=done)
+        return [*begun.ask(now)]
 
     # Death.
 
-    def _is_dispensable(self, host: HostRecord) -> bool:
-        replica = self._registry.replica_of(host)
-        return self.phase is Phase.STOPPING or (replica is not None and self._has_finished(replica))
+    @override
+    def is_dispensable(self, host: HostRecord) -> bool:
+        replica = self.run.registry.replica_of(host)
+        return self.run.phase is Phase.STOPPING or (replica is not None and self._has_finished(replica))
 
     def _has_finished(self, replica: ReplicaRecord) -> bool:
         return replica.begun and replica.is_complete(0) and not self._work.n_open(replica.index)
 
-    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        start = self._shard_died(host)
-        return [
-            Warn(f"{host.name}: {reason}; restarted from {start}"),
-            self._relaunch((host,), reason, now),
-        ]
-
-    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+    @override
+    def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         self._stop_work(replica)
-        again = self._relaunch(replica.parts, reason, now)
+        effects = self.restarted(replica, f"replica {replica.index} is started again", reason, now)
         self._check(replica)
-        return [Warn(f"{reason}; replica {replica.index} is started again"), again]
+        return effects
 
     def _stop_work(self, replica: ReplicaRecord) -> None:
         replica.begun, replica.restarted = False, True
         self._paces.pop(replica.index, None)
 
     @override
-    def _has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+    def has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         """Leases what a replica has not done to the others."""
         self._stop_work(replica)
         replica.skipped += self._work.give_back(replica.index)
         self._check(replica)
         effects = self._extend_all()
-        begun = [self._registry.replicas[index] for index in self._paces]
+        begun = [self._replicas[index] for index in self._paces]
         ended = [other for other in begun if any(part.has_ended for part in other.parts)]
         if self._work.free and ended and len(ended) == len(begun):  # they were not needed any more
-            effects += self._restart_replica(ended[0], f"replica {replica.index} has left work", now)
+            effects += self.restart_replica(ended[0], f"replica {replica.index} has left work", now)
         return effects
 
     @override
-    def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
-        super()._end_host(host, state, now)
-        replica = self._registry.replica_of(host)
+    def ended(self, host: HostRecord) -> None:
+        replica = self.run.registry.replica_of(host)
         if replica is not None:
             self._check(replica)
 
     # Time.
 
-    def _watch_work(self, now: float) -> list[CoordinatorEffect]:
+    @override
+    def watch(self, now: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
         while self._looks and self._looks[0][0] <= now:
             at, replica = self._looks.popleft()
             effects += self._watch_replica(replica, now) if at == replica.look_at else []
-        effects += self._finish_if_complete(now)
-        due_at = self._checkpoints.retry_at if self.phase is Phase.STOPPING else self._next_round_at
-        none = self._checkpoints.round is None and self.phase in (Phase.RUNNING, Phase.STOPPING)
-        if none and now >= max(due_at, self._checkpoints.retry_at) and self._registry.shards_ready:
-            effects += self._begin_round(now)
         return effects
 
     def _watch_replica(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
@@ -317,10 +295,10 @@ class DownpourCoordinator(Coordinator):
         self._look_later(replica, now)
         if self._has_finished(replica):
             return []
-        if self._waits_for_shard(replica):
+        if self.run.waits_for_shard(replica):
             replica.excused_at = now
         if now - max(replica.progress_at, replica.excused_at) >= replica.stall_s:
-            return self._restart_stalled(replica, "step reported", now)
+            return self.run.restart_stalled(replica, "step reported", now)
         stop = self._work.next_step(replica.index)
         lost = [part for part in replica.parts if not part.acknowledged or part.looked_at == part.step < stop]
         for part in replica.parts:
@@ -328,20 +306,19 @@ class DownpourCoordinator(Coordinator):
         return self._order(replica, lost)
 
     def _look_later(self, replica: ReplicaRecord, now: float) -> None:
-        replica.look_at = now + self._timeouts.retry_s
+        replica.look_at = now + self.run.timeouts.retry_s
         self._looks.append((replica.look_at, replica))
 
+    @override
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
-        super().validate()
         self._work.validate()
-        for replica in self._registry.replicas:
+        for replica in self._replicas:
             stop = self._work.next_step(replica.index)
             for part in replica.parts:
                 assert not replica.begun or replica.step <= part.step <= stop, (replica.index, part)
                 assert not replica.begun or part.held <= part.step, (replica.index, part)
-            assert not replica.begun or self.phase is not Phase.LAUNCHING, replica
+            assert not replica.begun or self.run.phase is not Phase.LAUNCHING, replica
             assert replica.begun == (replica.index in self._paces), replica
-            if self._checked_under == self._shards_revision:
+            if self._checked_under == self.run.shards_revision:
                 assert (replica.index in self._working) == self._is_working(replica), replica
-        assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None

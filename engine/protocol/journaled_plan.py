@@ -1,6 +1,6 @@
-"""A batch method that runs step by step, and is taken to where its journal ends.
+"""A driver's program, or a batch method, that runs step by step, and is taken to where its journal ends.
 
-It must not know who executes the requests: shards and replicas, or a function in one process.
+It must not know who executes the actions: shards and replicas, or a function in one process.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from partita.engine.protocol.actions import Checkpoint, CoordinatorAction, Plan, Work
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -22,7 +23,6 @@ from partita.engine.protocol.commands import (
     Restore,
     Scalars,
     Snapshot,
-    Steps,
     writes,
 )
 
@@ -34,33 +34,34 @@ class JournalMismatch(ValueError):
     """A journal that this method did not write. One sentence, and what to do."""
 
 
-class JournaledMethod:
-    """A method under way, and its latest requests, which may have to be repeated.
+class JournaledPlan:
+    """A driver's `coordinator(run)` at work, and its latest requests, which may have to be repeated.
 
     Attributes:
-        asks: the request under way; None when the method has ended.
+        asks: the action under way; None when the program has ended.
         answered: how many requests have their scalars.
-        outcome: how the method ended; None while it has not.
+        outcome: how a program of requests ended; None while it has not.
         iterated: the last iteration.
     """
 
-    asks: Request | None
+    asks: CoordinatorAction | None
 
-    def __init__(self, steps: Steps, journal: Sequence[RecordedAnswer] = ()) -> None:
-        """Starts the method, and gives it what the journal holds.
+    def __init__(self, plan: Plan, journal: Sequence[RecordedAnswer] = ()) -> None:
+        """Starts the program, and gives it what the journal holds.
 
         Raises:
-            JournalMismatch: the method asks for something else than was recorded.
-            ValueError: a request is invalid, or the method does not return an `Outcome`.
+            JournalMismatch: the program asks for something else than was recorded.
+            ValueError: an action is invalid, or a program of requests does not return an `Outcome`.
         """
-        self._steps = steps
+        self._plan = plan
         self.answered = 0
         self._requests: deque[Request] = deque()  # the last ones of those that are answered
         self.outcome: Outcome | None = None
         self.iterated: Iterated | None = None
+        self._works = False  # the last action was no request
         self._send(None)
         for n, (digest, scalars) in enumerate(journal):
-            if self.asks is None or digest_of(self.asks) != digest:
+            if not isinstance(self.asks, tuple) or digest_of(self.asks) != digest:
                 raise JournalMismatch(
                     f"the journal holds {len(journal)} answers, and the method asks for something else after "
                     f"{n} of them; resume with the method and settings that wrote it (limits may only grow), "
@@ -68,16 +69,17 @@ class JournaledMethod:
                 )
             self.advance(scalars)
 
-    def advance(self, scalars: Scalars) -> list[Iterated]:
-        """Gives the method the scalars of its request. Returns the iterations that it has thereby done.
+    def advance(self, result: Any) -> list[Iterated]:
+        """Gives the program the result of its action. Returns the iterations that it has thereby done.
 
         Raises:
-            ValueError: a request is invalid, or the method does not return an `Outcome`.
+            ValueError: an action is invalid, or a program of requests does not return an `Outcome`.
         """
         assert self.asks is not None
-        self._requests.append(self.asks)
-        self.answered += 1
-        return self._send(scalars)
+        if isinstance(self.asks, tuple):
+            self._requests.append(self.asks)
+            self.answered += 1
+        return self._send(result)
 
     def since(self, position: int) -> list[Request]:
         """Returns the answered requests from this number on, which must not be forgotten."""
@@ -90,18 +92,19 @@ class JournaledMethod:
         while self._requests and self.answered - len(self._requests) < position:
             self._requests.popleft()
 
-    def _send(self, scalars: Scalars | None) -> list[Iterated]:
+    def _send(self, result: Any) -> list[Iterated]:
         done: list[Iterated] = []
         self.asks = None
         try:
-            yielded = next(self._steps) if scalars is None else self._steps.send(scalars)
+            yielded = self._plan.send(result)
             while isinstance(yielded, Iterated):
                 self.iterated = yielded
                 done.append(yielded)
-                yielded = self._steps.send(())
-            self.asks = _checked(yielded)
+                yielded = self._plan.send(())
+            self._works = isinstance(yielded, Work | Checkpoint)
+            self.asks = yielded if self._works else _checked(yielded)
         except StopIteration as ended:
-            if not isinstance(ended.value, Outcome):
+            if not isinstance(ended.value, Outcome) and not self._works:
                 raise ValueError(
                     f"a method ended with {ended.value!r}; it must return an Outcome that says how it ended"
                 ) from None
