@@ -147,6 +147,23 @@ class CountsNothingAtItsStart(ApplyOnArrival):
         super().__init__(own, **(kwargs | {"acknowledged": {}}))
 
 
+class ForgetsALossThatThePartDoesNotKnow(ApplyOnArrival):
+    """Its last acknowledgement was received by a process that had been replaced, and noted on disk."""
+
+    def __init__(self, own: Any, **kwargs: Any) -> None:
+        super().__init__(own, **kwargs)
+        self._noted = dict(kwargs["acknowledged"])
+
+    def _fetch(self, event: Any, fetch: Fetch) -> Any:
+        known = {one.incarnation: one.pushes for one in fetch.earlier}
+        for record in self._noted.pop(event.sender, ()):
+            unknown = record.pushes - known.get(record.incarnation, 0)
+            if record.incarnation < event.incarnation and unknown > 0:
+                part = self._parts[event.sender]
+                part.lost = max(0, part.lost - unknown)
+        return super()._fetch(event, fetch)
+
+
 class ReportsOneStepTooMany(ApplyOnArrival):
     def _fetch(self, event: Any, fetch: Fetch) -> Any:
         return [self._off(effect) for effect in super()._fetch(event, fetch)]
@@ -328,6 +345,7 @@ FAULTS = [
     Planted(CountsAPushTooFew, "I2", 150, at=22),
     Planted(CountsNothingOfProcessesThatDied, "I2", 1000, at=27),
     Planted(CountsNothingAtItsStart, "I2", 2000, at=88),
+    Planted(ForgetsALossThatThePartDoesNotKnow, "I2", 2000, at=1393),
     Planted(ReportsOneStepTooMany, "I2 I8", 600, at=38),
     Planted(ReportsOneStepTooFew, "I1", 600, at=1),
     Planted(PushesStepsAgain, "I1", 300, at=1),

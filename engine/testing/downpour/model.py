@@ -6,11 +6,11 @@ that I1 to I4 are questions about sets. It sees what crosses the surface of a ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.engine.protocol.messages import PushRecord
+from partita.engine.protocol.messages import Fetch, PushRecord
 from partita.engine.testing.invariants import ProcessId, Writers, require
 
 Push: TypeAlias = tuple[str, int, int]
@@ -25,10 +25,25 @@ class Lineage:
     version: int = 0
     applied: set[Push] = field(default_factory=set)
     steps: set[tuple[str, int]] = field(default_factory=set)  # (part, step) whose gradients they hold
+    lost: set[Push] = field(default_factory=set)  # acknowledged ones that it was told of, and lacks
+    newest: dict[str, int] = field(default_factory=dict)  # of each part, the newest process it was told of
 
     def copy(self) -> Lineage:
         """A copy for a file."""
-        return Lineage(list(self.values), self.version, set(self.applied), set(self.steps))
+        sets = set(self.applied), set(self.steps), set(self.lost)
+        return Lineage(list(self.values), self.version, *sets, dict(self.newest))
+
+    def learns(self, part: str, record: PushRecord) -> None:
+        """Counts the pushes of a process as lost that are acknowledged and not held.
+
+        Those of a process before the newest one that it was told of are none: what the newest one did not
+        know of when it began, it has done again.
+        """
+        if record.incarnation < self.newest.get(part, -1):
+            return
+        self.newest[part] = record.incarnation
+        made = {(part, record.incarnation, sequence) for sequence in range(record.pushes)}
+        self.lost |= made - self.applied
 
 
 class ReferenceModel:
@@ -44,7 +59,7 @@ class ReferenceModel:
         self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
         self._undone: dict[ProcessId, dict[int, list[int]]] = {}  # steps that have accumulated, by number
         self._acknowledged: dict[tuple[ProcessId, str], int] = {}  # pushes, before the process was replaced
-        self._late: dict[tuple[ProcessId, str], int] = {}  # likewise, after that: nobody has to count them
+        self._late: dict[tuple[ProcessId, str], int] = {}  # likewise, after that: lost if a shard is told
         self._newest_part: dict[str, int] = {}
         self._made: dict[tuple[ProcessId, str], int] = {}
         self._accumulated: dict[ProcessId, list[float]] = {}
@@ -160,9 +175,14 @@ class ReferenceModel:
 
     # Shards.
 
-    def shard_is_born(self, shard: ProcessId, file: Lineage | None) -> Lineage:
-        """Begins a life from a committed file, or from the start."""
+    def shard_is_born(
+        self, shard: ProcessId, file: Lineage | None, noted: Mapping[str, Sequence[PushRecord]]
+    ) -> Lineage:
+        """Begins a life from a committed file, or from the start, and from what parts have noted."""
         lineage = (file or self._initial[shard[0]]).copy()
+        for part, records in noted.items():
+            for record in records:
+                lineage.learns(part, record)
         self.lineages[shard] = lineage
         self._moves(shard, lineage)
         return lineage
@@ -176,6 +196,7 @@ class ReferenceModel:
         require(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
         require(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
         lineage.applied.add(push)
+        lineage.learns(push[0], PushRecord(*push[1:]))
         for step in self._steps[shard[0], push]:
             twice = (push[0], step) in lineage.steps
             require(not twice, "I1", shard, "applies step", step, "of", push, "a second time")
@@ -185,6 +206,11 @@ class ReferenceModel:
             lineage.values[start + i] += number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
         self._moves(shard, lineage)
+
+    def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:
+        """Notes what a part reports about its pushes, and about those of the processes before it."""
+        for record in (*fetch.earlier, PushRecord(part[1], fetch.acknowledged)):
+            self.lineages[shard].learns(part[0], record)
 
     def acknowledges(self, shard: ProcessId, push: Push, version: int) -> None:
         """Requires that an acknowledged push is in the values or settled (I2), at the one writer (I4)."""
@@ -214,15 +240,28 @@ class ReferenceModel:
         require(now >= before, "I3", shard[0], "goes back from", before, "to", now)
         self._newest[shard[0]] = now
 
-    # The end.
+    # Files.
 
-    def lost(self, files: Mapping[str, Lineage]) -> tuple[int, int]:
-        """How many pushes were acknowledged and are in none of these files (I2): at least, and at most.
+    def require_lost(self, files: Mapping[str, Lineage], lost: int) -> None:
+        """Requires that just the pushes are counted that were acknowledged and are in none of these files (I2).
 
-        An acknowledgement that only a replaced process received, and noted, may be counted or not.
+        An acknowledgement that only a replaced process received counts as soon as a shard is told of it, by
+        the records on disk or by a later process. If its part's next process asks first, that does the steps
+        again, and nothing is lost.
         """
-        surely = self._lacking(files, self._acknowledged)
-        return len(surely), len(surely | self._lacking(files, self._late))
+        counted = self._counted(files)
+        wrong = counted - self._lacking(files, self._acknowledged) - self._lacking(files, self._late)
+        require(not wrong, "I2", "count as lost, and were not acknowledged, or are there:", sorted(wrong))
+        require(lost == len(counted), "I2", "the run says", lost, "lost, and these are:", sorted(counted))
+
+    def require_complete(self, files: Mapping[str, Lineage]) -> None:
+        """Requires that all pushes are in these files, or count as lost (I2), but for late acknowledgements."""
+        missed = self._lacking(files, self._acknowledged) - self._counted(files)
+        require(not missed, "I2", "are lost, and no shard counts them:", sorted(missed))
+
+    @staticmethod
+    def _counted(files: Mapping[str, Lineage]) -> set[tuple[str, Push]]:
+        return {(shard, push) for shard, lineage in files.items() for push in lineage.lost}
 
     @staticmethod
     def _lacking(
@@ -236,15 +275,17 @@ class ReferenceModel:
         }
         return {(shard, push) for shard, push in pushes if push not in files[shard].applied}
 
-    def complete(self, files: Mapping[str, Lineage], *, lost: int) -> None:
-        """Requires at the end that just the pushes that are missing were counted as lost."""
-        least, most = self.lost(files)
-        require(least <= lost <= most, "I2", "the run says", lost, "pushes lost, and", least, "are")
-
     def holds(self, files: Mapping[str, Lineage], steps: Iterable[tuple[str, str, int]]) -> None:
         """Requires that steps (part, shard, step) are in the files, or in a push that is counted as lost."""
-        lacking = self._lacking(files, self._acknowledged) | self._lacking(files, self._late)
-        gone = {(push[0], shard, step) for shard, push in lacking for step in self._steps[shard, push]}
+        gone = {
+            (push[0], shard, step)
+            for shard, lineage in files.items()
+            for push in lineage.lost
+            for step in self._steps[shard, push]
+        }
+        for name, shard, step in gone:
+            twice = (name, step) in files[shard].steps
+            require(not twice, "I2", "step", step, "of", name, "is in the file of", shard, "and lost")
         for name, shard, step in steps:
             there = (name, step) in files[shard].steps or (name, shard, step) in gone
             require(there, "I2", "step", step, "of", name, "is neither in the file of", shard, "nor lost")

@@ -175,12 +175,9 @@ class DownpourSchedule(Schedule):
         self.work.leaves(indices[0], self.coordinator.current[names[0]])
 
     def check_commit(self, order: Commit) -> None:
-        """Requires that the files hold the work that counts as done, and that no more pushes are reported as
-        lost than can be.
-        """
+        """Requires that the files hold the work that counts as done, and that lost pushes are counted."""
         lineages = self._lineages(order)
-        _, most = self.model.lost(lineages)
-        require(order.lost <= most, "I2", order, "says lost", order.lost, "and no more can be than", most)
+        self.model.require_lost(lineages, order.lost)
         self.model.holds(lineages, self._steps_of(order.done))
 
     def _lineages(self, order: Commit) -> dict[str, Lineage]:
@@ -204,4 +201,6 @@ class DownpourSchedule(Schedule):
         assert ending.checkpoint is not None
         last = self.disk.manifests[ending.checkpoint]
         require(last.done == ((0, self.units),), "I15", "the run ended with", last.done, "of", self.units)
-        self.model.complete(self._lineages(last), lost=ending.lost)
+        files = self._lineages(last)
+        self.model.require_lost(files, ending.lost)
+        self.model.require_complete(files)
