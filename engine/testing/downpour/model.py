@@ -243,7 +243,7 @@ class ReferenceModel:
     # Files.
 
     def require_lost(self, files: Mapping[str, Lineage], lost: int) -> None:
-        """Requires that just the pushes are counted that were acknowledged and are in none of these files (I2).
+        """Requires that just the acknowledged pushes that are in none of these files are counted (I2).
 
         An acknowledgement that only a replaced process received counts as soon as a shard is told of it, by
         the records on disk or by a later process. If its part's next process asks first, that does the steps
@@ -255,7 +255,7 @@ class ReferenceModel:
         require(lost == len(counted), "I2", "the run says", lost, "lost, and these are:", sorted(counted))
 
     def require_complete(self, files: Mapping[str, Lineage]) -> None:
-        """Requires that all pushes are in these files, or count as lost (I2), but for late acknowledgements."""
+        """Requires that acknowledged pushes are in these files or count as lost (I2), but for late ones."""
         missed = self._lacking(files, self._acknowledged) - self._counted(files)
         require(not missed, "I2", "are lost, and no shard counts them:", sorted(missed))
 
