@@ -42,7 +42,7 @@ from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.protocol.failure import HostError, RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
-from partita.engine.run.metrics import Iteration
+from partita.engine.run.metrics import Iteration, Record
 from partita.engine.run.minimise import Minimum, minimise
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
@@ -79,6 +79,7 @@ __all__ = [
     "Optimizer",
     "Outcome",
     "RMSProp",
+    "Record",
     "Ring",
     "Run",
     "RunFailed",

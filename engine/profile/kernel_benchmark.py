@@ -155,7 +155,6 @@ class KernelBenchmarkTask:
     machine: int
     parts: tuple[BenchmarkPart, ...]
     threads: int
-    title: ClassVar = "a kernel benchmark"
     rank: ClassVar = (0, 1)  # parts that are timed side by side need no cores of their own: none communicates
 
     def role(self, link: HostContext) -> tuple[RoleMachine, Body]:

@@ -40,7 +40,6 @@ class StepTimingTask:
     machine: int
     plans: tuple[Plan, ...]
     cold: bool = False
-    title: ClassVar = "step timing"
     threads: ClassVar = 1
 
     @property

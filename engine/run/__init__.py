@@ -14,7 +14,7 @@ hosts, by the same `supervisor`); `collector` makes each `step` of its parts' an
 from partita.engine.protocol.failure import HostError, RunFailed
 from partita.engine.run.evaluate import Evaluation, evaluate, predict
 from partita.engine.run.interrupt import Interrupted
-from partita.engine.run.metrics import Iteration, TrainingProgress
+from partita.engine.run.metrics import Iteration, Record, TrainingProgress
 from partita.engine.run.minimise import Minimum, minimise
 from partita.engine.run.run import Run
 from partita.engine.run.session import Session
@@ -27,6 +27,7 @@ __all__ = [
     "Interrupted",
     "Iteration",
     "Minimum",
+    "Record",
     "Run",
     "RunFailed",
     "Session",

@@ -55,26 +55,25 @@ def _plain(name: str, given: object) -> Array:
     try:
         return np.asarray(given)
     except (ValueError, TypeError, RuntimeError) as error:
-        shapes = _shapes(given)
-        if len(set(shapes)) > 1:
-            other = next(n for n, shape in enumerate(shapes) if shape != shapes[0])
-            raise ValueError(
-                f"the examples of '{name}' differ: example 0 has shape {shapes[0]}, example {other} "
-                f"{shapes[other]}; give every example the same shape"
-            ) from error
+        _check_equal(name, _shapes(given))
         raise ValueError(
             f"'{name}' is {_kind(given)}, of which NumPy makes no array ({error}); give an array of numbers"
         ) from error
 
 
 def _stacked(name: str, examples: Sequence[Array]) -> Array:
-    for n, example in enumerate(examples):
-        if example.shape != examples[0].shape:
-            raise ValueError(
-                f"the examples of '{name}' differ: example 0 has shape {examples[0].shape}, example {n} "
-                f"{example.shape}; give every example the same shape"
-            )
+    _check_equal(name, [example.shape for example in examples])
     return np.stack(examples)
+
+
+def _check_equal(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Refuses examples of different shapes. Raises ValueError."""
+    for n, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise ValueError(
+                f"the examples of '{name}' differ: example 0 has shape {shapes[0]}, example {n} {shape}; "
+                "give every example the same shape"
+            )
 
 
 def _unmasked(name: str, given: np.ma.MaskedArray[Any, Any]) -> Array:

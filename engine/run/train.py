@@ -65,6 +65,8 @@ class TrainArguments(Arguments):
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
         places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
             named run on this machine. `listen` must then be an address that all of them reach.
+        on_record: called in this thread with each `Record` of the metrics: steps of a replica, or an
+            iteration.
 
     Raises:
         ValueError: the network has no loss; the data, a checkpoint or `initial` do not fit it; an argument is
@@ -86,6 +88,7 @@ class TrainArguments(Arguments):
         "shards": "it is an argument of the driver: driver=Downpour(shards=...)",
         "num_epochs": ("epochs",),
         "verbose": ("show",),
+        "callbacks": ("on_record",),
         "checkpoint_every": ("checkpoint_every_s",),
     }
 
@@ -106,6 +109,7 @@ class TrainArguments(Arguments):
     show: Show = "auto"
     listen: str | None = None
     places: Mapping[str, Placement] | None = None
+    on_record: OnRecord | None = None
 
     def __post_init__(self) -> None:
         check_plan(self.plan)
@@ -140,11 +144,8 @@ def train(arguments: TrainArguments) -> Run:
     return train_as(CALL, arguments)
 
 
-def train_as(caller: Caller, arguments: TrainArguments, *, on_record: OnRecord | None = None) -> Run:
-    """Trains as `train` does, with messages that say what to write next in the caller's words.
-
-    `on_record` receives each record of the run's metrics, in this thread.
-    """
+def train_as(caller: Caller, arguments: TrainArguments) -> Run:
+    """Trains as `train` does, with messages that say what to write next in the caller's words."""
     given, plan = arguments, arguments.plan
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
@@ -153,10 +154,8 @@ def train_as(caller: Caller, arguments: TrainArguments, *, on_record: OnRecord |
         folder = stack.enter_context(temporary_folder(caller.what))
         checkpoints, keep = Path(given.checkpoints or folder / "checkpoints"), given.checkpoints is not None
         job = Job(plan, given.seed, arrays, folder, checkpoints, keep, given.instruction_timeout_s)
-        trainings = [
-            Training(one, caller, on_record=on_record)
-            for one in given.driver.trainers(job, given.epochs or 0)
-        ]
+        trainers = given.driver.trainers(job, given.epochs or 0)
+        trainings = [Training(one, caller, on_record=given.on_record) for one in trainers]
         for training in trainings:
             training.trainer.check()
         job.check_writable()

@@ -69,11 +69,6 @@ class SessionTask:
         return self.machine, len(self.plan.cluster)
 
     @property
-    def title(self) -> str:
-        """The name of the network."""
-        return self.plan.graph.name
-
-    @property
     def keeps_gradient(self) -> bool:
         """Whether a step writes the whole gradient; an optimizer without norms takes it in blocks."""
         return self.train and (self.optimizer is None or self.optimizer.needs_norms)

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine import LBFGS, AllReduce, Downpour, Sandblaster
+from partita.engine import LBFGS, AllReduce, Downpour, Sandblaster, train
 from partita.engine.drivers import Driver
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.run.caller import CALL
+from partita.engine.run import Record
 from partita.engine.run.display import Display
-from partita.engine.run.metrics import Metrics, Record
-from partita.engine.run.train import TrainArguments, train_as
+from partita.engine.run.metrics import Metrics
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
@@ -139,8 +138,8 @@ def test_a_run_under_any_driver_has_the_records_of_all_its_examples(
     records: list[Record] = []
     plan = partition(toy.network(), Cluster.local(2), batch=8)
     epochs = None if driver.ends else 2
-    arguments = TrainArguments(plan, toy.data(100), driver=driver, epochs=epochs, show="nothing")
-    run = train_as(CALL, arguments, on_record=records.append)
+    data, on_record = toy.data(100), records.append
+    run = train(plan, data, driver=driver, epochs=epochs, show="nothing", on_record=on_record)
     assert [one.seconds for one in records] == sorted(one.seconds for one in records)
     assert all(math.isfinite(one.metrics["loss"]) for one in records)
     if driver.ends:

@@ -13,6 +13,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from partita.engine.cli.calibrate import calibrate as command
+from partita.engine.cli.fields import Command
 from partita.engine.cli.kernels import kernels
 from partita.engine.launch import Launcher, Placement, ThreadLauncher
 from partita.engine.profile import calibrate, known
@@ -370,7 +371,7 @@ def test_what_was_measured_is_shown(store: Store) -> None:
 def test_the_command_forgets_and_reports_mistakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     app = Typer()
-    app.command()(command)
+    app.command(cls=Command)(command)
     assert CliRunner().invoke(app, ["--forget"]).output == "nothing was remembered\n"
     store = Store()
     store.path.write_text('{"version": 1, "machines": {}}')
@@ -386,7 +387,7 @@ def test_kernels_shows_the_rule_and_what_was_measured(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     app = Typer()
-    app.command()(kernels)
+    app.command(cls=Command)(kernels)
     optimizer = f"products: {products_for(processor())}\n"
     assert CliRunner().invoke(app, []).output == f"{signature()}\n{optimizer}"
     calibrate(large(), batch=32, threads=2, store=Store(), bench=Pretended(cores=4))
