@@ -22,7 +22,7 @@ from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.linked_part import HasSteps
+from partita.engine.protocol.leased_work import HasSteps
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.views import Outline
 from partita.engine.runtime.downpour_part import DownpourPartTask

@@ -20,12 +20,13 @@ from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.parameters.journal_format import JournalHeader
-from partita.engine.protocol.actions import Plan
+from partita.engine.protocol.actions import Compute, Install, Plan, Program, Pull, Push, Room
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.failure import RunFailed, report_of
 from partita.engine.protocol.journaled_plan import JournalMismatch
+from partita.engine.protocol.leased_work import HasSteps
 from partita.engine.protocol.names import Topology, part_name, shard_name
 from partita.engine.protocol.views import Outline
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
@@ -160,6 +161,16 @@ class Sandblaster(Driver):
             )
         return Objective(portions, batch=n, overlap=shared, l2=self.l2)
 
+    @override
+    def replica(self, me: HasSteps) -> Program:
+        """Section 4.2 of the paper. A step is a work unit: some portions, whose gradient is sent at once."""
+        yield Pull()
+        for unit in me.steps():
+            yield Room()
+            yield Install()
+            yield Compute(unit)
+            yield Push()
+
     def unit_size(self, objective: Objective) -> int:
         """Returns the number of portions whose gradient is sent at once. Independent of the replicas: the
         same bits.
@@ -286,6 +297,7 @@ class SandblasterTrainer(Trainer):
             driver.shards,
             job.instruction_timeout_s,
             self.objective.sampled,
+            driver.replica,
         )
 
     @property

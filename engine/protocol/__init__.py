@@ -4,12 +4,12 @@
   `replica_messages`), `events` (events and effects of all machines), `names` (of hosts), `permissions` (who
   may send what), `retry`, `failure` (error reports), `clocks`.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
-- A part (`part`): `instruction_scheduler` runs the steps, a `link` to each shard exchanges with it,
-  `stall_detector` reports long waits. `linked_part` runs a driver's program over `parameter_links`;
-  `sandblaster_part` runs the assignments of a `sandblaster_client`.
-- A driver's program: `actions` are what its generators yield, `program` is the machine of a part that runs
-  them (with `program_exchanges`, `program_reports` and `program_saves`), `program_effects` what it asks of
-  its body, and `views` say who does which steps together.
+- A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
+  comes as leases (`leased_work`) or unit by unit (`assigned_work`); a `link` to each shard exchanges with
+  it, as `parameter_links` or `point_links`. `instruction_scheduler` runs the steps, `stall_detector` reports
+  long waits, `program_reports` what is done, and `program_effects` are what a body is asked for.
+- A part without shards: `program` is its machine (with `program_exchanges` and `program_saves`), and `views`
+  say who does which steps together.
 - `exchange/` has the exchanges of numbers among replicas.
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
   every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,
@@ -31,12 +31,12 @@ from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.instruction_scheduler import InstructionScheduler
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.part import Part
+from partita.engine.protocol.point_links import PointLinks
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ShardRanges
 from partita.engine.protocol.sum_then_continue import SumThenContinue
@@ -48,12 +48,12 @@ __all__ = [
     "InstructionScheduler",
     "JoinedMode",
     "LeasedMode",
-    "LinkedPart",
     "MalformedMessage",
     "Membership",
     "Message",
     "ParameterLinks",
-    "SandblasterClient",
+    "Part",
+    "PointLinks",
     "Shard",
     "ShardRanges",
     "SumThenContinue",

@@ -1,7 +1,7 @@
 """The actions of a driver: the closed set of requests that `replica(me)` and `coordinator(run)` may yield.
 
 A driver is two generators. An action is one thing that a part, or the coordinator, is asked to do; its result
-is the value of the `yield`. The machines of a part and `coordinator` are the only interpreters, so a driver
+is the value of the `yield`. The machines `part` and `coordinator` are the only interpreters, so a driver
 knows nothing of messages, views, failures or checkpoints. All parts of a replica run the same
 generator in step: it may branch only on the arguments of the driver and on values that all of them have.
 """
@@ -110,9 +110,17 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Wait until all parameters are here and no push is more than so many steps old. Result: None."""
+    """Wait until there is room for a step's gradient, and all parameters are here. Result: None.
 
-    ahead: int
+    Where the shards apply each push on arrival: until no push is more than so many steps old. Where they sum
+    the gradients of an evaluation: until the last gradient is on its way, and the parameters are those of the
+    next unit's evaluation.
+
+    Args:
+        ahead: steps that may be computed beside a push under way.
+    """
+
+    ahead: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,17 @@ again. A link must not know the numbers, the network, the optimizer or the progr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from partita.engine.protocol import actions as a
 from partita.engine.protocol.batch_messages import Contribution, FetchPoint, Point
-from partita.engine.protocol.events import Received, Send, Span, payload_bytes
+from partita.engine.protocol.carrier import Carrier
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, payload_bytes
 from partita.engine.protocol.messages import Fetch, Parameters, Push
 from partita.engine.protocol.retry import PendingRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Event: the shards can be reached. The part asks for the first parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,10 @@ class Link(Generic[FetchT, PushT]):
 LinkT = TypeVar("LinkT", bound=Link)  # type: ignore[type-arg]
 
 
-class Links(Generic[LinkT]):
-    """The links of one part by shard, and the checks of what shards send."""
+class Links(Carrier, Generic[LinkT]):
+    """The links of one part by shard: actions on all of them, and the checks of what shards send."""
+
+    carries: ClassVar[tuple[type, ...]] = (a.Pull, a.Install, a.Push, a.Room, a.Drain)
 
     def __init__(self, links: Iterable[LinkT], *, retry_s: float, item_bytes: int) -> None:
         self._links: Final = {link.shard: link for link in links}
@@ -111,11 +111,80 @@ class Links(Generic[LinkT]):
         """The shards that hold parameters of the machine."""
         return tuple(self._links)
 
+    # Actions.
+
+    def may_begin(self, action: a.Action) -> bool:
+        """Returns whether an action can begin: all but `Room` can."""
+        return not isinstance(action, a.Room) or self.has_room(action.ahead)
+
+    def begin(self, action: a.Action, now: float) -> Iterable[Any]:
+        """Begins an action, and returns its effects."""
+        match action:
+            case a.Install():
+                return self.install()
+            case a.Push():
+                return self.push(now)
+            case a.Pull():
+                return self.pull(now)
+            case a.Drain():
+                return self.drain(now)
+        return ()
+
+    def is_done(self, action: a.Action) -> bool:
+        """Returns whether an action is complete: all but `Drain` are at once."""
+        return not isinstance(action, a.Drain) or self.drained
+
+    @abstractmethod
+    def pull(self, now: float) -> Iterator[Any]:
+        """Asks each shard for its values, where no request is open."""
+
+    @abstractmethod
+    def install(self) -> Iterator[Any]:
+        """Puts the values that have arrived in place."""
+
+    @abstractmethod
+    def push(self, now: float) -> Iterator[Any]:
+        """Pushes to each shard what has accumulated, where no push is under way."""
+
+    @abstractmethod
+    def has_room(self, ahead: int) -> bool:
+        """Returns whether a step can begin, whose gradient there is room for."""
+
+    @abstractmethod
+    def drain(self, now: float) -> Iterator[Any]:
+        """Pushes what has accumulated; no step follows."""
+
+    @property
+    @abstractmethod
+    def drained(self) -> bool:
+        """Whether every gradient is acknowledged."""
+
+    # Events.
+
+    def receive(self, event: Any, now: float) -> list[Any]:
+        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
+        if isinstance(event, Received):
+            reason = self._rejection_reason(event)
+            if reason is not None:
+                return [Refuse(event.sender, reason)]
+            return [*self._received(self._links[event.sender], event, now)]
+        return [*(self._replaced(event, now) if isinstance(event, Replaced) else self._retry(now))]
+
+    @abstractmethod
+    def _received(self, link: LinkT, event: Received, now: float) -> Iterator[Any]:
+        """Handles a shard's message."""
+
+    @abstractmethod
+    def _replaced(self, event: Replaced, now: float) -> Iterator[Any]:
+        """Sends open requests to a restarted shard."""
+
     def _retry(self, now: float) -> Iterator[Send]:
         for link in self._links.values():
             yield from link.retry(now, self._retry_s)
 
     def _rejection_reason(self, event: Received) -> str | None:
+        if not isinstance(event.message, self.takes):
+            return f"a link does not take a {type(event.message).__name__}"
         link = self._links.get(event.sender)
         if link is None:
             return "it holds no parameters of this machine"

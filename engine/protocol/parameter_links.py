@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord
 
@@ -36,7 +36,6 @@ class SavePushRecord:
     record: PushRecord
 
 
-LinkEvent: TypeAlias = Received | Replaced | Tick
 LinkEffect: TypeAlias = Send | Stage | Install | SwapBuffers | ClearGradient | SavePushRecord | Refuse
 
 
@@ -99,6 +98,8 @@ class ParameterLinks(Links[ParameterLink]):
         pushes: pushes acknowledged since the start.
         staleness: the sum over them of the pushes by others that the shard applied in between.
     """
+
+    takes: ClassVar[tuple[type, ...]] = (Parameters, PushAck)
 
     def __init__(
         self,
@@ -230,26 +231,12 @@ class ParameterLinks(Links[ParameterLink]):
 
     # Events.
 
-    def receive(self, event: LinkEvent, now: float) -> list[LinkEffect]:
-        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
-        return list(self._follow(event, now))
-
-    def _follow(self, event: LinkEvent, now: float) -> Iterator[LinkEffect]:
-        match event:
-            case Received(sender=sender, message=Parameters() | PushAck() as message):
-                reason = self._rejection_reason(event)
-                if reason is not None:
-                    yield Refuse(sender, reason)
-                elif isinstance(message, Parameters):
-                    yield from self._parameters(self._links[sender], message, event.payload, now)
-                else:
-                    yield from self._acknowledged(self._links[sender], message, now)
-            case Received(sender=sender, message=message):
-                yield Refuse(sender, f"a part under Downpour does not take a {type(message).__name__}")
-            case Replaced():
-                yield from self._replaced(event, now)
-            case Tick():
-                yield from self._retry(now)
+    def _received(self, link: ParameterLink, event: Received, now: float) -> Iterator[LinkEffect]:
+        match event.message:
+            case Parameters() as message:
+                yield from self._parameters(link, message, event.payload, now)
+            case PushAck() as message:
+                yield from self._acknowledged(link, message, now)
 
     def _fetch(self, link: ParameterLink, now: float) -> Send:
         link.requests += 1

@@ -415,7 +415,8 @@ class ReplicaProgram(RoleMachine):
             return
         if step != self.step:
             self.step = step
-            self._out += self._reports.done(step, self._now)
+            if self._reports.settle(step, self._now):
+                self._out += self._reports.send(step, self._now)
         self._save_if_there()
         if self._pausing is not None:
             self._freeze()
@@ -425,7 +426,7 @@ class ReplicaProgram(RoleMachine):
             raise RuntimeError("the driver's program ends without a safe point after its last update")
         assert self.step is not None
         self.stage = Stage.DONE
-        self._out += self._reports.rest(self.step, self._now)
+        self._out += self._reports.send(self.step, self._now)
         self._send_finished()
         if self._pausing is not None:
             self._freeze()

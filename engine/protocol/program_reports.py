@@ -16,31 +16,13 @@ REPORT_EVERY_S: Final = 0.2
 LATEST_REPORT_S: Final = 2.0
 
 
-class ReportSpacing:
-    """Decides at which steps a part reports."""
+class ProgramReports:
+    """Sums over steps that are done and not reported, and over those that may be computed again."""
 
     def __init__(self) -> None:
         self._every = 1  # steps
-
-    def is_due(self, step: int, passed_s: float) -> bool:
-        """Returns whether to report after so many steps, `passed_s` after the last report."""
-        return step % self._every == 0 or passed_s >= LATEST_REPORT_S
-
-    def space(self, passed_s: float) -> None:
-        """Chooses the next steps by the time between the last two reports."""
-        if passed_s < REPORT_EVERY_S / 2:
-            self._every *= 2
-        elif passed_s > 2 * REPORT_EVERY_S and self._every > 1:
-            self._every //= 2
-
-
-class ProgramReports:
-    """Sums over steps that are done and not reported, and over those that are not done."""
-
-    def __init__(self) -> None:
-        self._spacing = ReportSpacing()
         self._sent_at = float("-inf")
-        self._open: list[StepDone] = []  # computed since the last safe point
+        self._open: list[StepDone] = []
         self._examples, self._loss, self._correct = 0, 0.0, 0
 
     def begin(self, now: float) -> None:
@@ -48,29 +30,34 @@ class ProgramReports:
         self._sent_at = now
 
     def add(self, done: StepDone) -> None:
-        """Adds the sums of a step that counts from the next safe point on."""
+        """Adds the sums of a step, which count when it is settled."""
         self._open.append(done)
 
     def drop(self) -> None:
-        """Drops what was computed since the last safe point: it is computed again."""
+        """Drops the steps that are not settled: they are computed again."""
         self._open.clear()
 
-    def done(self, step: int, now: float) -> list[Send]:
-        """Returns the report after so many steps, if one is due."""
+    def settle(self, step: int, now: float) -> bool:
+        """Counts all steps so far; returns whether a report is due after the first `step` ones."""
         for one in self._open:
             self._examples += one.examples
             self._loss += one.loss
             self._correct += one.correct
         self._open.clear()
         passed_s = now - self._sent_at
-        if not self._spacing.is_due(step, passed_s):
-            return []
-        self._spacing.space(passed_s)
-        return self.rest(step, now)
+        if step % self._every and passed_s < LATEST_REPORT_S:
+            return False
+        if passed_s < REPORT_EVERY_S / 2:
+            self._every *= 2
+        elif passed_s > 2 * REPORT_EVERY_S and self._every > 1:
+            self._every //= 2
+        return True
 
-    def rest(self, step: int, now: float) -> list[Send]:
-        """Returns the report of everything that is done."""
+    def send(
+        self, step: int, now: float, staleness: float = 0.0, pushes: int = 0, held: int = 0
+    ) -> list[Send]:
+        """Returns the report of everything that is settled; for the numbers see `Report`."""
         self._sent_at = now
-        report = Report(step, self._examples, self._loss, self._correct, 0.0, 0)
+        report = Report(step, self._examples, self._loss, self._correct, staleness, pushes, held)
         self._examples, self._loss, self._correct = 0, 0.0, 0
         return [Send(COORDINATOR, report)]

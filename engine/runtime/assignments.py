@@ -14,14 +14,15 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from partita.engine.protocol.assigned_work import RunAssignment
 from partita.engine.protocol.events import Received, Refuse
-from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment
+from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
 
 Prepare = Callable[[RunAssignment, int], None]
 """Prepares portion number n of an assignment."""
-Finish = Callable[[AssignmentDone], None]
+Finish = Callable[[StepDone], None]
 """Handles the end of an assignment, and may begin the next one."""
 
 
@@ -59,7 +60,7 @@ class SinglePartRunner:
         """Begins an assignment; one at a time."""
         self._assignments.put(assignment)
 
-    def poll(self) -> tuple[AssignmentDone, ...]:
+    def poll(self) -> tuple[StepDone, ...]:
         """Goes on, on the thread that owns the mailbox; raises the error of a kernel."""
         if self._error is not None:
             raise self._error
@@ -93,7 +94,7 @@ class SinglePartRunner:
                     self._error = error
                     self._wake()
 
-    def _run(self, assignment: RunAssignment) -> AssignmentDone:
+    def _run(self, assignment: RunAssignment) -> StepDone:
         metrics, run = self._computations.metrics, self._computations.run
         metrics.clear()
         for n in range(assignment.count):
@@ -104,7 +105,7 @@ class SinglePartRunner:
             for position in self._positions:
                 run(position)
         self._computations.finish()
-        return AssignmentDone(assignment.sequence, metrics.loss, metrics.correct)
+        return StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct)
 
 
 class MultiPartRunner:
@@ -144,7 +145,7 @@ class MultiPartRunner:
         """The messages since the last call that did not fit the program."""
         return self._player.refused()
 
-    def poll(self) -> Iterator[AssignmentDone]:
+    def poll(self) -> Iterator[StepDone]:
         """Goes on, on the thread that owns the mailbox, and reports the end of the assignment.
 
         Raises:
@@ -164,7 +165,7 @@ class MultiPartRunner:
         self._assignment = None
         self._computations.finish()
         metrics = self._computations.metrics
-        yield AssignmentDone(assignment.sequence, metrics.loss, metrics.correct)
+        yield StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct)
 
     def _begin_portion(self) -> None:
         if self._assignment is not None and self._player.may_begin():

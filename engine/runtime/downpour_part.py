@@ -11,28 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Program
-from partita.engine.protocol.instruction_scheduler import AHEAD
+from partita.engine.protocol.leased_work import HasSteps, LeasedWork, RunUnit
 from partita.engine.protocol.link import Install
-from partita.engine.protocol.linked_part import (
-    ClearMetrics,
-    FailNonfinite,
-    HasSteps,
-    LinkedPart,
-    Nonfinite,
-    PlayerReady,
-    RunStep,
-    StepPlayed,
-)
 from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.parameter_links import ClearGradient, ParameterLinks, SavePushRecord
-from partita.engine.protocol.part import LookForWaits
-from partita.engine.protocol.program_effects import Deliver, StuckOn
+from partita.engine.protocol.part import LookForWaits, Part
+from partita.engine.protocol.program_effects import Deliver, StepDone, StuckOn
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.part_body import PartBody, PartTask
@@ -41,6 +31,9 @@ from partita.engine.runtime.push_log import PushLog, pushes_of_part
 from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.partitioner.ir.step_kind import StepKind
+
+OTHERS_FIRST_S: Final = 2.0
+"""The time for a machine that sent a nonfinite array to report where that began."""
 
 
 class NotFinite(CannotGoOn):
@@ -66,7 +59,7 @@ class DownpourPartTask(PartTask):
     overlap: int = 1
     merges: bool = False
 
-    def role(self, host: HostContext) -> tuple[LinkedPart, DownpourBody]:
+    def role(self, host: HostContext) -> tuple[Part, DownpourBody]:
         """See the protocol `HostTask`."""
         body = DownpourBody(self, host)
         earlier = pushes_of_part(self.acknowledged, host.name, before=host.incarnation)
@@ -74,7 +67,7 @@ class DownpourPartTask(PartTask):
 
     def machine_of(
         self, incarnation: int, earlier: Mapping[str, tuple[PushRecord, ...]], item_bytes: int
-    ) -> LinkedPart:
+    ) -> Part:
         """Makes the machine of the part."""
         links = ParameterLinks(
             incarnation=incarnation,
@@ -84,14 +77,12 @@ class DownpourPartTask(PartTask):
             stateful=bool(self.optimizer.state_names),
             item_bytes=item_bytes,
         )
-        program = self.plan.programs_for(self.kind)[self.machine]
-        messages = len(program.instructions) + len(self.other_parts)
-        return LinkedPart(
-            links,
+        delay = self.plan.programs_for(self.kind)[self.machine].pipeline.delay
+        return Part(
             self.program,
-            others=self.other_parts,
-            delay=program.pipeline.delay,
-            most_early=(AHEAD + 1) * messages,
+            LeasedWork(links, delay=delay),
+            needed=self.other_parts,
+            watched=links.shards,
         )
 
     @property
@@ -129,19 +120,18 @@ class DownpourBody(PartBody[GradientAccumulation]):
         self._push_log = PushLog(task.acknowledged, host.name, host.incarnation, shards=task.shards)
         self._replica = task.replica
         self._counted_of = partial(examples_counted, plan, machine)
-        self._step = self._played = 0  # by the replica, and by this process
-        self._reported_ready = True
+        self._next: RunUnit | None = None  # ordered, not begun
+        self._step: RunUnit | None = None  # under way
+        self._raises: tuple[NotFinite, float] | None = None
 
     @override
     def carry_out(self, effect: Any, now: float) -> Any:
         match effect:
             case Deliver(event=event):
                 self._player.receive(event)
-            case RunStep(step=step, unit=unit, updates=updates):
-                self._step = step
-                self._updates.advance(updates)
-                self._feed.choose(unit)
-                self._player.begin(self._played)
+            case RunUnit():
+                self._next = effect
+                self._begin()
             case Install(span=span, unheld=unheld, updates=updates):
                 super().carry_out(effect, now)
                 self._updates.install(slice(span.start, span.stop), unheld, updates)
@@ -149,12 +139,8 @@ class DownpourBody(PartBody[GradientAccumulation]):
                 self._updates.clear(slice(span.start, span.stop))
             case SavePushRecord(shard=shard, record=record):
                 self._push_log.note(shard, record)
-            case ClearMetrics():
-                self._computations.metrics.clear()
             case LookForWaits():
                 return StuckOn(*self._player.stuck_on)
-            case FailNonfinite(reason=reason):
-                raise NotFinite(reason)
             case _:
                 super().carry_out(effect, now)
         return None
@@ -162,26 +148,45 @@ class DownpourBody(PartBody[GradientAccumulation]):
     @override
     def poll(self, now: float) -> Iterator[Any]:
         for over in self._player.poll():
-            yield self._end(over)
+            done = self._end(over, now)
+            if done is not None:
+                yield done
         self._refuse_all(self._player.refused())
-        if not self._reported_ready and self._player.may_begin():
-            self._reported_ready = True
-            yield PlayerReady()
+        self._begin()
 
-    def _end(self, over: PlayedStep) -> StepPlayed | Nonfinite:
-        assert over.step == self._played, (over, self._played)
-        computations = self._computations
+    @override
+    def tick(self, now: float) -> None:
+        if self._raises is not None and now >= self._raises[1]:
+            raise self._raises[0]
+        super().tick(now)
+
+    def _begin(self) -> None:
+        """Begins the step that was ordered, as soon as it may begin."""
+        step = self._next
+        if step is None or not self._player.may_begin():
+            return
+        self._next, self._step = None, step
+        self._computations.metrics.clear()
+        self._updates.advance(step.updates)
+        self._feed.choose(step.unit)
+        self._player.begin(step.number)
+
+    def _end(self, over: PlayedStep, now: float) -> StepDone | None:
+        step, metrics = self._step, self._computations.metrics
+        assert step is not None and over.step == step.number, (over, step)
         finite = self._vectors.device.updates_were_finite()  # asked whatever else is wrong: it starts anew
-        if not finite or not math.isfinite(computations.metrics.loss) or computations.not_finite:
-            return Nonfinite(*computations.watch.describe(step=self._step, replica=self._replica))
-        self._played += 1
-        self._reported_ready = self._player.may_begin()
-        return StepPlayed(
-            self._counted_of(self._feed.count),
-            computations.metrics.loss,
-            computations.metrics.correct,
-            self._reported_ready,
-        )
+        if not finite or not math.isfinite(metrics.loss) or self._computations.not_finite:
+            self._fail(step, now)
+            return None
+        self._step = None
+        return StepDone(over.step, self._counted_of(self._feed.count), metrics.loss, metrics.correct)
+
+    def _fail(self, step: RunUnit, now: float) -> None:
+        """Raises `NotFinite`; later if the array came from a machine that may raise an earlier cause."""
+        reason, received = self._computations.watch.describe(step=step.step, replica=self._replica)
+        self._raises = NotFinite(reason), now + (OTHERS_FIRST_S if received else 0.0)
+        if not received:
+            raise self._raises[0]
 
     @override
     def close(self) -> None:

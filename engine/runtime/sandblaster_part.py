@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
 from typing_extensions import override
 
+from partita.engine.protocol.actions import Program as Replica
+from partita.engine.protocol.assigned_work import AssignedWork, RunAssignment
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Refuse, Send
 from partita.engine.protocol.host import RoleMachine
-from partita.engine.protocol.part import LookForWaits
-from partita.engine.protocol.program_effects import Deliver, StuckOn
-from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterClient
-from partita.engine.protocol.sandblaster_part import SandblasterPart
+from partita.engine.protocol.leased_work import HasSteps
+from partita.engine.protocol.part import LookForWaits, Part
+from partita.engine.protocol.point_links import PointLinks
+from partita.engine.protocol.program_effects import Deliver, StepDone, StuckOn
 from partita.engine.runtime.assignments import AssignmentRunner, MultiPartRunner, SinglePartRunner
 from partita.engine.runtime.part_body import PartBody, PartTask
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
@@ -40,12 +42,14 @@ class SandblasterPartTask(PartTask):
     Args:
         plan, machine, replica, replicas, data, examples, seed, shards: see `PartTask`.
         shuffled: whether examples come in a new order each epoch, or else as they lie.
+        program: the `replica` of the driver.
     """
 
     shuffled: bool
+    program: Callable[[HasSteps], Replica]
 
     @property
-    def program(self) -> Program:
+    def instructions(self) -> Program:
         """The instructions of a portion."""
         return self.plan.programs_for(StepKind())[self.machine]
 
@@ -61,7 +65,7 @@ class _SharedMachine(RoleMachine):
     An effect is carried out before another thread gives the next event; only messages may leave later.
     """
 
-    def __init__(self, machine: SandblasterPart, body: SandblasterBody) -> None:
+    def __init__(self, machine: Part, body: SandblasterBody) -> None:
         self._machine, self._body = machine, body
         self._lock = threading.Lock()
 
@@ -83,18 +87,19 @@ class _SharedMachine(RoleMachine):
 
 
 class SandblasterBody(PartBody[GradientSum]):
-    """The arrays and threads of a part, which run the assignments of its client."""
+    """The arrays and threads of a part, which run the assignments of its machine."""
 
     def __init__(self, task: SandblasterPartTask, host: HostContext) -> None:
         order = PortionOrder(Portions(task.examples, task.plan.batch), seed=task.seed, shuffled=task.shuffled)
         self._feed = PortionFeed({name: file.open() for name, file in task.data.items()}, order)
-        program = task.program
+        program = task.instructions
         super().__init__(task, host, program, feed=self._feed, updates=GradientSum)
         self._alone = not task.other_parts
-        self._client = SandblasterClient(
-            shards=task.shard_spans, alone=self._alone, item_bytes=self.item_bytes
-        )
-        self.machine: Final = _SharedMachine(SandblasterPart(self._client, others=task.other_parts), self)
+        links = PointLinks(shards=task.shard_spans, item_bytes=self.item_bytes)
+        self._work = AssignedWork(links, alone=self._alone)
+        needed = (*task.other_parts, *links.shards)
+        machine = Part(task.program, self._work, needed=needed, watched=links.shards)
+        self.machine: Final = _SharedMachine(machine, self)
         self._unsent: SimpleQueue[Send] = SimpleQueue()  # left to the thread of the mailbox
         self._runner = self._start_runner(program)
 
@@ -106,7 +111,7 @@ class SandblasterBody(PartBody[GradientSum]):
             computations,
             prepare=self._prepare,
             finish=self._finish,
-            is_over=lambda evaluation: self._alone and self._client.is_over(evaluation),
+            is_over=lambda evaluation: self._alone and self._work.is_over(evaluation),
             wake=self._host.wake,
         )
 
@@ -140,13 +145,13 @@ class SandblasterBody(PartBody[GradientSum]):
         """Chooses portion number n of an assignment, and has the one after it fetched."""
         self._updates.begin(first=n == 0)
         self._feed.choose(assignment.first + n)
-        following = self._client.following
+        following = self._work.following
         if n + 1 < assignment.count:
             self._feed.ahead(assignment.first + n + 1)
         elif following is not None:
             self._feed.ahead(following.first)
 
-    def _finish(self, done: AssignmentDone) -> None:
+    def _finish(self, done: StepDone) -> None:
         """Ends an assignment on the kernel thread, which sends only if it has no other assignment to run."""
         sends, goes_on = self.machine.act(done, time.monotonic())
         for effect in sends:

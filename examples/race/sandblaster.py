@@ -17,17 +17,20 @@ from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Method, Objective
+from partita.engine import Sandblaster as Driver
 from partita.engine.parameters import Vector, VectorStore
 from partita.engine.protocol import (
     Coordinator,
     EvaluationMode,
-    SandblasterClient,
+    Part,
+    PointLinks,
     Shard,
     ShardRanges,
     SumThenContinue,
     Topology,
     decode,
 )
+from partita.engine.protocol.assigned_work import AssignedWork, RunAssignment
 from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import POINT, Operation, Portions, reads, writes
 from partita.engine.protocol.coordinator_effects import (
@@ -40,10 +43,11 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
-from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR, part_name
-from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterEvent
+from partita.engine.protocol.program_effects import StepDone
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     MoveGradient,
@@ -134,20 +138,21 @@ def passes(operation: Operation) -> int:
 
 
 class Worker(Host):
-    """A replica: the real client, real gradients, and the seconds of the large network's steps."""
+    """A replica: the real machine of a part, real gradients, and the seconds of the large network's steps."""
 
     def __init__(self, clock: Clock, setting: Setting, replica: int, fleet: Fleet) -> None:
         super().__init__(clock, part_name(replica, 0), setting.ways_of_replica(fleet))
         spans = setting.spans(fleet)
-        self.client = SandblasterClient(shards=spans, alone=fleet.size == 1, retry_s=inf)
+        links = PointLinks(shards=spans, retry_s=inf)
+        self.machine = Part(Driver().replica, AssignedWork(links, alone=fleet.size == 1))
         self._setting, self._seconds = setting, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
         names = ("parameters", "staged", "accumulated", "in_flight")
         self.vectors = {name: np.zeros(setting.digits.size, np.float32) for name in names}
 
     def begin(self) -> None:
-        """Starts the client: all shards are connected."""
-        self._do(Started())
+        """Starts the part: all shards are connected."""
+        self._do(PeersChanged(1, {}))
 
     def on_message(self, delivery: Delivery) -> None:
         """Handles a point, an assignment, or the acknowledgement of a gradient."""
@@ -166,11 +171,11 @@ class Worker(Host):
             self.vectors["accumulated"] += found.gradient
             loss += found.loss * batch
             correct += found.correct
-        self._do(AssignmentDone(assignment.sequence, loss, correct))
+        self._do(StepDone(assignment.number, loss=loss, correct=correct))
 
-    def _do(self, event: SandblasterEvent) -> None:
+    def _do(self, event: Received | PeersChanged | StepDone) -> None:
         vectors = self.vectors
-        for effect in self.client.receive(event, self.clock):
+        for effect in self.machine.receive(event, self.clock):
             match effect:
                 case RunAssignment(count=count):
                     took = sum(self.world.random.choice(self._seconds) for _ in range(count))

@@ -17,8 +17,8 @@ import pytest
 from partita.engine.drivers.downpour import DownpourTrainer
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
-from partita.engine.protocol.linked_part import LinkedPart
 from partita.engine.protocol.messages import Parameters, PushAck
+from partita.engine.protocol.part import Part
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.runtime.downpour_part import DownpourBody, DownpourPartTask
@@ -42,9 +42,9 @@ class _Log:
 class WatchedPart(DownpourPartTask):
     log: Path = Path()
 
-    def role(self, link: HostContext) -> tuple[LinkedPart, DownpourBody]:
+    def role(self, link: HostContext) -> tuple[Part, DownpourBody]:
         (machine, body), log = super().role(link), _Log(self.log, link)
-        links: Any = machine.links
+        links: Any = machine.work.others[0]
         receive = links.receive
 
         def watched(event: Any, now: float) -> Any:

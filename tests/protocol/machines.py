@@ -11,7 +11,7 @@ from partita.engine.protocol import (
     ApplyOnArrival,
     Message,
     ParameterLinks,
-    SandblasterClient,
+    Part,
     Shard,
     ShardRanges,
 )
@@ -85,7 +85,7 @@ def serve(links: ParameterLinks, request: int, **counts: int) -> list[Any]:
     return effects
 
 
-def assign(client: SandblasterClient, sequence: int, evaluation: int, *, now: float = 0.0) -> list[Any]:
+def assign(client: Part, sequence: int, evaluation: int, *, now: float = 0.0) -> list[Any]:
     """Assigns two portions, of the work unit whose number is that of the assignment plus 10."""
     message = Assignment(evaluation, sequence, sequence + 10, 2 * sequence, 2)
     return receive(client, COORDINATOR, message, now=now)

@@ -10,15 +10,16 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import pytest
 
 from partita.engine import Downpour, Outcome
-from partita.engine.protocol import ApplyOnArrival, LinkedPart, ParameterLinks, Shard, ShardRanges
+from partita.engine.protocol import ApplyOnArrival, ParameterLinks, Part, Shard, ShardRanges
 from partita.engine.protocol.apply_on_arrival import MOST_STALE
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.evaluation_mode import MOST_REPEATED
 from partita.engine.protocol.events import Persisted, Received, Tick
 from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.linked_part import StepPlayed
+from partita.engine.protocol.leased_work import LeasedWork
 from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Parameters, Push, PushAck, Save
+from partita.engine.protocol.program_effects import StepDone
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
 
@@ -69,7 +70,7 @@ def shard() -> Iterator[object]:
 
 def part() -> Iterator[object]:
     links = ParameterLinks(incarnation=0, shards=(("shard 0", 0, 1),))
-    machine = LinkedPart(links, Downpour().replica, others=())
+    machine = Part(Downpour().replica, LeasedWork(links))
     for event in (
         PeersChanged(1, {}),
         Received("coordinator", 0, Begin(0, 1 << 40, (Lease(0, 0, 1 << 40),))),
@@ -80,11 +81,11 @@ def part() -> Iterator[object]:
         for _ in range(1000):
             answer = Parameters(step, 0, step, updates=step, pushes=step)
             machine.receive(Received("shard 0", 0, answer, bytes(4)), 0.0)
-            machine.receive(StepPlayed(), 0.0)
+            machine.receive(StepDone(step), 0.0)
             machine.receive(Received("shard 0", 0, PushAck(0, 0, step, step, 0)), 0.0)
             machine.receive(Tick(), 0.0)
             step += 1
-        assert machine.step == step
+        assert machine.work.step == step
         yield machine
 
 

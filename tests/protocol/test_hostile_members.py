@@ -12,17 +12,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from partita.engine import Sandblaster
 from partita.engine.protocol import (
     InstructionScheduler,
     MalformedMessage,
     Message,
-    SandblasterClient,
+    Part,
+    PointLinks,
     Shard,
     ShardRanges,
     SumThenContinue,
     decode,
     encode,
 )
+from partita.engine.protocol.assigned_work import AssignedWork
 from partita.engine.protocol.batch_messages import (
     Assignment,
     AssignmentResult,
@@ -34,8 +37,8 @@ from partita.engine.protocol.batch_messages import (
 from partita.engine.protocol.commands import Evaluate, Segment, dot
 from partita.engine.protocol.coordinator_effects import Warn
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.instruction_scheduler import BeginStep, Kind, ScheduledInstruction
-from partita.engine.protocol.link import Started
 from partita.engine.protocol.messages import Failed, Finished, Heartbeat, Malformed, Report, Saved
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
@@ -250,9 +253,9 @@ def test_a_part_under_downpour(sent: list[tuple[Said, object]]) -> None:
 
 
 @given(to_part("shard 0"))
-def test_a_sandblaster_client(sent: list[tuple[Said, object]]) -> None:
-    client = SandblasterClient(shards=SHARDS, alone=False)
-    feed(client, Started())
+def test_a_part_under_sandblaster(sent: list[tuple[Said, object]]) -> None:
+    client = Part(Sandblaster().replica, AssignedWork(PointLinks(shards=SHARDS), alone=False))
+    feed(client, PeersChanged(1, {}))
     assign(client, 0, 1)
     play(sent, "shard 0", lambda event: feed(client, event))
     receive(client, "shard 2", Point(1), bytes(12))

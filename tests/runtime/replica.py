@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.engine import Session
+from partita.engine import Sandblaster, Session
 from partita.engine.numerics import master
 from partita.engine.parameters import gather, initialise, scatter
 from partita.engine.protocol import Message
@@ -54,7 +54,9 @@ class Replica:
         self.computed: dict[int, dict[str, AssignmentResult]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
         self.tasks = tasks = [
-            SandblasterPartTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled)
+            SandblasterPartTask(
+                plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled, Sandblaster().replica
+            )
             for m in range(len(plan.cluster))
         ]
         self.layout = tasks[0].layout

@@ -11,13 +11,14 @@ import msgspec
 from partita.engine.protocol import (
     Coordinator,
     LeasedMode,
-    LinkedPart,
     Membership,
+    Part,
 )
 from partita.engine.protocol.coordinator_effects import Restart
 from partita.engine.protocol.directories import Directories
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
+from partita.engine.protocol.leased_work import LeasedWork
 from partita.engine.protocol.leases import WorkLeases
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import (
@@ -168,20 +169,20 @@ class SeatsAReplicaTwice(Coordinator):
         self.seats.leave = leave  # type: ignore[method-assign]
 
 
-class AsksForMoreOnce(LinkedPart):
+class AsksForMoreOnce(Part):
     def _tick(self, now: float) -> Any:
         for effect in super()._tick(now):
             if not (isinstance(effect, Send) and isinstance(effect.message, Report)):
                 yield effect
 
 
-class HasAnotherUnitAfterAnOrder(LinkedPart):
-    def _begin(self, begin: Any) -> Any:
+class HasAnotherUnitAfterAnOrder(LeasedWork):
+    def _begin(self, begin: Any, now: float) -> Any:
         if self.step >= 0 and begin.leases:
             self.leases._leases = []
             first = begin.leases[0]
             begin = msgspec.structs.replace(begin, leases=(Lease(self.step, first.start, first.stop),))
-        return super()._begin(begin)
+        return super()._begin(begin, now)
 
 
 class SendsTheDirectoryOnce(Coordinator):

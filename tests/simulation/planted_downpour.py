@@ -10,8 +10,8 @@ import msgspec
 
 from partita.engine.protocol import (
     ApplyOnArrival,
-    LinkedPart,
     ParameterLinks,
+    Part,
     Shard,
 )
 from partita.engine.protocol.apply_on_arrival import _Part
@@ -241,11 +241,12 @@ class PushesOverAPushUnderWay(ParameterLinks):
         yield from super().computed(step, now)
 
 
-class InstallsInsideAStep(LinkedPart):
+class InstallsInsideAStep(Part):
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
-        inside = self._inside and isinstance(event, Received) and isinstance(event.message, Parameters)
-        return [*effects, *(self.links.install() if inside else ())]
+        inside = self.work.computing is not None and isinstance(event, Received)
+        installs = inside and isinstance(event.message, Parameters)
+        return [*effects, *(self.work.others[0].install() if installs else ())]
 
 
 class PushesStepsAgain(ParameterLinks):

@@ -12,10 +12,11 @@ from partita.engine.protocol import (
     Coordinator,
     EvaluationMode,
     Membership,
-    SandblasterClient,
+    PointLinks,
     Shard,
     SumThenContinue,
 )
+from partita.engine.protocol.assigned_work import AssignedWork
 from partita.engine.protocol.batch_messages import AssignmentResult, Contribution
 from partita.engine.protocol.command_tracker import Purpose
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
@@ -167,52 +168,51 @@ class GoesBackToTheStart(SumThenContinue):
 # Parts.
 
 
-class NeverRetries(SandblasterClient):
+class NeverRetries(PointLinks):
     def _retry(self, now: float) -> Iterator[Any]:
         return iter(())
 
 
-class ForgetsWhatIsInFlight(SandblasterClient):
-    def _go_on(self, now: float) -> Iterator[Any]:
+class ForgetsWhatIsInFlight(PointLinks):
+    def push(self, now: float) -> Iterator[Any]:
         if self._accumulated is not None:
             self._in_flight = None
-        return super()._go_on(now)
+        return super().push(now)
 
 
-class TakesAnyAcknowledgement(SandblasterClient):
-    def _acknowledged(self, link: Any, message: Contribution) -> None:
-        super()._acknowledged(link, self._in_flight or message)
+class TakesAnyAcknowledgement(PointLinks):
+    def _acknowledged(self, link: Any, message: Contribution, now: float) -> Iterator[Any]:
+        return super()._acknowledged(link, self._in_flight or message, now)
 
 
-class SkipsAssignmentsThatOthersRun(SandblasterClient):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**(kwargs | {"alone": True}))
+class SkipsAssignmentsThatOthersRun(AssignedWork):
+    def __init__(self, links: PointLinks, **kwargs: Any) -> None:
+        super().__init__(links, **(kwargs | {"alone": True}))
 
 
-class RunsWhateverAssignmentIsThere(SandblasterClient):
-    def _go_on(self, now: float) -> Iterator[Any]:
-        if self._playing is None and self._assigned and self._next not in self._assigned:
-            self._next = min(self._assigned)
-        return super()._go_on(now)
+class RunsWhateverAssignmentIsThere(AssignedWork):
+    def advance(self, now: float) -> Any:
+        if self.computing is None and self._assigned and self.step not in self._assigned:
+            self.step = min(self._assigned)
+            self._look_ahead()
+        return super().advance(now)
 
 
-class RunsAtWhateverPointIsThere(SandblasterClient):
-    def _assign(self, sender: str, assignment: Any, now: float) -> Iterator[Any]:
-        yield from super()._assign(sender, assignment, now)
+class RunsAtWhateverPointIsThere(PointLinks):
+    def begin_evaluation(self, evaluation: int, now: float) -> None:
+        super().begin_evaluation(evaluation, now)
         for link in self._links.values():
             if link.installed or link.staged:
-                link.staged = assignment.evaluation
+                link.staged = evaluation
                 link.fetch = None
 
 
-class ContributesToWhateverIsNewest(SandblasterClient):
+class ContributesToWhateverIsNewest(PointLinks):
     def is_over(self, evaluation: int) -> bool:
         return False
 
-    def _contribute(self, now: float) -> Iterator[Any]:
-        if self._accumulated is not None:
-            self._accumulated = Contribution(self._newest, self._accumulated.unit)
-        return super()._contribute(now)
+    def computed(self, evaluation: int, unit: int) -> None:
+        super().computed(self.newest, unit)
 
 
 # The coordinator.

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from partita.engine import SGD, Adagrad, Adam, Downpour, InverseTime, Momentum, Optimizer, Session, train
 from partita.engine.parameters import UpdateContext, Updater, VectorStore, initialise
-from partita.engine.protocol import ApplyOnArrival, LinkedPart, Message, ParameterLinks, Shard, ShardRanges
+from partita.engine.protocol import ApplyOnArrival, Message, ParameterLinks, Part, Shard, ShardRanges
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Received, Send, Span, Tick
 from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
-from partita.engine.protocol.linked_part import ClearMetrics, RunStep, StepPlayed
 from partita.engine.protocol.messages import Begin, Finished, Heartbeat, Lease
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.parameter_links import SavePushRecord
 from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import StepDone
 from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.feed import Sampler
@@ -99,15 +100,16 @@ class Bench:
         )
         self.gradient = np.zeros_like(self.start)
         self.apply = self.updates.bind(slice(0, n), self.gradient)
-        links = ParameterLinks(
+        self.links = links = ParameterLinks(
             incarnation=0, shards=spans, alone=True, stateful=bool(driver.optimizer.state_names)
         )
-        self.machine = LinkedPart(links, driver.replica, others=())
+        self.machine = Part(driver.replica, LeasedWork(links))
         self.staged: dict[int, Array] = {}
         self.seen: list[Array] = []
         self.letters: list[tuple[str, Message, Array | None]] = []
         self.answers: list[tuple[str, Message, Array | None]] = []
         self.step: int | None = None
+        self.number = -1
         self.finished, self.now = False, 0.0
         self.give(PeersChanged(1, dict.fromkeys(self.servers, 0)))
         self.give(Received(COORDINATOR, 0, Begin(0, steps, (Lease(0, 0, steps),))))
@@ -120,8 +122,8 @@ class Bench:
                     self.letters.append((to, message, numbers))
                 case Send(message=message):
                     self.finished |= isinstance(message, Finished)
-                case RunStep(step=step, updates=updates):
-                    self.step = step
+                case RunUnit(number=number, step=step, updates=updates):
+                    self.number, self.step = number, step
                     self.updates.advance(updates)
                 case Stage(span=span, payload=payload):
                     self.staged[span.start] = payload.array
@@ -131,7 +133,7 @@ class Bench:
                     self.updates.install(slice(start, stop), unheld, updates)
                 case SwapBuffers(span=span):
                     self.updates.swap_buffers(slice(span.start, span.stop))
-                case ClearMetrics() | SavePushRecord() | LookForWaits():
+                case SavePushRecord() | LookForWaits():
                     pass
                 case _:
                     raise AssertionError(effect)
@@ -144,7 +146,7 @@ class Bench:
         self.gradient[:] = gradient_at(self.vectors.parameters, self.step)
         self.apply(1.0)
         self.step = None
-        self.give(StepPlayed())
+        self.give(StepDone(self.number))
 
     def deliver(self, letter: tuple[str, Message, Array | None]) -> None:
         name, message, numbers = letter
@@ -210,7 +212,7 @@ def test_a_replica_alone_is_the_plain_loop_to_the_bit(optimizer: Optimizer, data
     for step, (found, expected) in enumerate(zip(bench.seen, seen, strict=True)):
         assert found.tobytes() == expected.tobytes(), step
     assert bench.values.tobytes() == values.tobytes()
-    assert bench.machine.links.staleness == 0
+    assert bench.links.staleness == 0
 
 
 @pytest.mark.parametrize(

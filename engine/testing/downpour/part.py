@@ -10,11 +10,13 @@ from typing import Any
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.protocol.events import Received, Send, Span
+from partita.engine.protocol.leased_work import RunUnit
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
-from partita.engine.protocol.linked_part import ClearMetrics, LinkedPart, RunStep, StepPlayed
 from partita.engine.protocol.messages import Finished, Parameters, Push, PushAck, Report
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
+from partita.engine.protocol.part import Part
+from partita.engine.protocol.program_effects import StepDone
 from partita.engine.testing import bodies
 from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.downpour.schedule import DownpourSchedule
@@ -22,7 +24,7 @@ from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
 
 
-def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[LinkedPart, PartBody]:
+def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, PartBody]:
     """Builds the task of a part: its machine, and the body around it."""
     body, scenario = PartBody(schedule, host), schedule.scenario
     topology = scenario.environment.topology
@@ -36,30 +38,33 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[LinkedP
     )
     driver = Downpour(fetch_every=scenario.fetch_every, push_every=scenario.push_every)
     others = [part_name(body.replica, n) for n in range(topology.machines) if n != body.machine]
-    body.part = schedule.machines.part(links, driver.replica, others=others)
+    body.part = schedule.machines.part(
+        driver.replica, schedule.machines.work(links), needed=others, watched=links.shards
+    )
     schedule.push_log.begin(host.id)
     return body.part, body
 
 
 class PartBody(bodies.PartBody):
-    """Carries out the effects of a `LinkedPart`, and shows them to the reference model."""
+    """Carries out the effects of a `Part`, and shows them to the reference model."""
 
     schedule: DownpourSchedule
-    part: LinkedPart
+    part: Part
 
     def __init__(self, schedule: DownpourSchedule, host: SimulatedHost) -> None:
         super().__init__(schedule, host)
         self.shard_at = {start: shard for shard, start, _ in self.spans}
         schedule.model.part_is_born(self.id, size=len(self.vectors["accumulated"]))
         self.staged: dict[int, Parameters] = {}
-        self.step, self.began, self.inside = -1, False, False
+        self.step, self.number, self.began, self.inside = -1, -1, False, False
 
     def carry_out(self, effect: Any, event: Any) -> None:
         """Carries out an effect of the machine."""
         schedule, model = self.schedule, self.schedule.model
         match effect:
-            case RunStep(step=step, unit=unit):
+            case RunUnit(number=number, step=step, unit=unit):
                 schedule.work.computes(self.replica, self.incarnation, step, unit)
+                self.number = number
                 self._run(step)
             case ClearGradient(span=Span(start=start, stop=stop)):
                 self.vectors["accumulated"][start:stop] = [0.0] * (stop - start)
@@ -79,8 +84,6 @@ class PartBody(bodies.PartBody):
                 self._install(effect)
             case SwapBuffers():
                 super().carry_out(effect, event)
-            case ClearMetrics():
-                pass
             case _:
                 super().carry_out(effect, event)
 
@@ -123,7 +126,7 @@ class PartBody(bodies.PartBody):
     def on_met(self, _: object) -> None:
         """Ends the step: every part of the replica has done it."""
         self.inside = False
-        self.host.on_event(StepPlayed())
+        self.host.on_event(StepDone(self.number))
 
     def payload(self, send: Send) -> Numbers:
         """Returns the gradient of a push."""

@@ -13,10 +13,11 @@ from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, RunSettings
 from partita.engine.protocol.host_registry import HostRecord
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.linked_part import LinkedPart
+from partita.engine.protocol.leased_work import LeasedWork
 from partita.engine.protocol.messages import PushRecord, UnitRange
 from partita.engine.protocol.names import Topology, part_indices, part_name
 from partita.engine.protocol.parameter_links import ParameterLinks
+from partita.engine.protocol.part import Part
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.views import Outline
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
@@ -40,7 +41,8 @@ class Machines:
     shard: type[Shard] = Shard
     policy: type[ApplyOnArrival] = ApplyOnArrival
     links: type[ParameterLinks] = ParameterLinks
-    part: type[LinkedPart] = LinkedPart
+    work: type[LeasedWork] = LeasedWork
+    part: type[Part] = Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

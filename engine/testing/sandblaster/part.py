@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from partita.engine.drivers.sandblaster import Sandblaster
+from partita.engine.protocol.assigned_work import AssignedWork, RunAssignment
 from partita.engine.protocol.batch_messages import Contribution
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.names import part_name
-from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment, SandblasterClient
-from partita.engine.protocol.sandblaster_part import SandblasterPart
+from partita.engine.protocol.part import Part
+from partita.engine.protocol.program_effects import StepDone
 from partita.engine.testing import bodies
 from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.host import Numbers, SimulatedHost
@@ -25,19 +27,21 @@ MEANINGLESS = 123.456
 """A part's result in an assignment that another part of its replica plays on something else."""
 
 
-def build_part(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[SandblasterPart, PartBody]:
+def build_part(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[Part, PartBody]:
     """Builds the task of a part: its machine, and the body around it."""
     body, machines = PartBody(schedule, host), schedule.environment.topology.machines
-    body.client = schedule.machines.client(shards=body.spans, alone=machines == 1, retry_s=RETRY_S)
+    links = schedule.machines.links(shards=body.spans, retry_s=RETRY_S)
+    body.work = schedule.machines.work(links, alone=machines == 1)
     others = [part_name(body.replica, n) for n in range(machines) if n != body.machine]
-    return SandblasterPart(body.client, others=others), body
+    needed = (*others, *links.shards)
+    return Part(Sandblaster().replica, body.work, needed=needed, watched=links.shards), body
 
 
 class PartBody(bodies.PartBody):
-    """Carries out the effects of a `SandblasterPart`, and plays assignments."""
+    """Carries out the effects of a `Part`, and plays assignments."""
 
     schedule: SandblasterSchedule
-    client: SandblasterClient
+    work: AssignedWork
 
     def __init__(self, schedule: SandblasterSchedule, host: SimulatedHost) -> None:
         super().__init__(schedule, host)
@@ -63,7 +67,7 @@ class PartBody(bodies.PartBody):
             self.coordinator.invariants.plays(self.id, assignment.evaluation, self.machine, point)
         schedule, run = self.schedule, self.coordinator.incarnation
         parts = sorted(
-            schedule.meet(self, run, self.replica, self.incarnation, assignment.sequence),
+            schedule.meet(self, run, self.replica, self.incarnation, assignment.number),
             key=lambda one: one.machine,
         )
         if parts:
@@ -76,10 +80,10 @@ class PartBody(bodies.PartBody):
         assignment, self.playing = self.playing, None
         assert assignment is not None
         gradient, loss, right = self.found
-        if self.client.is_over(assignment.evaluation):  # it may have been cut short: the numbers are anything
+        if self.work.is_over(assignment.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
         self.vectors["accumulated"] = list(gradient)
-        self.host.on_event(AssignmentDone(assignment.sequence, loss, right))
+        self.host.on_event(StepDone(assignment.number, loss=loss, correct=right))
 
     def payload(self, send: Send) -> Numbers:
         """Returns the gradient of a contribution."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.engine.protocol.assigned_work import AssignedWork
 from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator import Coordinator
@@ -23,7 +24,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.point_links import PointLinks
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.sum_then_continue import SumThenContinue
 from partita.engine.protocol.views import Outline
@@ -47,7 +48,8 @@ class Machines:
     mode: type[EvaluationMode] = EvaluationMode
     shard: type[Shard] = Shard
     policy: type[SumThenContinue] = SumThenContinue
-    client: type[SandblasterClient] = SandblasterClient
+    links: type[PointLinks] = PointLinks
+    work: type[AssignedWork] = AssignedWork
 
 
 class SandblasterCoordinatorHost(CoordinatorHost):

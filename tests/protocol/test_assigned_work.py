@@ -1,15 +1,18 @@
-"""The Sandblaster client alone: which assignments it runs at which point, and when their gradients leave."""
+"""A part under Sandblaster: which assignments it runs at which point, and when their gradients leave."""
 
 from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.protocol import Message, SandblasterClient
+from partita.engine import Sandblaster
+from partita.engine.protocol import Message, Part, PointLinks
+from partita.engine.protocol.assigned_work import AssignedWork, RunAssignment
 from partita.engine.protocol.batch_messages import (
     Assignment,
     AssignmentResult,
@@ -18,19 +21,16 @@ from partita.engine.protocol.batch_messages import (
     FetchPoint,
     Point,
 )
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.link import Install, Stage, Started, SwapBuffers
+from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Stop
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.sandblaster_client import (
-    AssignmentDone,
-    RunAssignment,
-    SandblasterEffect,
-    SandblasterEvent,
-)
+from partita.engine.protocol.program_effects import StepDone
 from tests.protocol.machines import BYTES, SHARDS, assign, feed, receive
 
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
+PEERS = {"shard 0": 0, "shard 1": 0, "shard 2": 0}
 WHOLE = Span("in_flight", 0, max(stop for _, _, stop in SHARDS))
 
 
@@ -38,29 +38,27 @@ def play_of(assignment: int, evaluation: int, *, discarded: bool = False) -> Run
     return RunAssignment(assignment, evaluation, assignment + 10, 2 * assignment, 2, discarded)
 
 
-def point(
-    client: SandblasterClient, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
-) -> list[SandblasterEffect]:
-    effects: list[SandblasterEffect] = []
+def point(client: Part, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)) -> list[Any]:
+    effects: list[Any] = []
     for shard in shards:
         effects += receive(client, shard, Point(evaluation), BYTES[shard])
     return effects
 
 
 def take(
-    client: SandblasterClient, assignment: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
-) -> list[SandblasterEffect]:
-    effects: list[SandblasterEffect] = []
+    client: Part, assignment: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
+) -> list[Any]:
+    effects: list[Any] = []
     for shard in shards:
         effects += receive(client, shard, ContributionAck(evaluation, assignment + 10))
     return effects
 
 
-def over(client: SandblasterClient, assignment: int) -> list[SandblasterEffect]:
-    return feed(client, AssignmentDone(assignment, 0.5 * assignment, assignment))
+def over(client: Part, assignment: int) -> list[Any]:
+    return feed(client, StepDone(assignment, loss=0.5 * assignment, correct=assignment))
 
 
-def contributions(assignment: int, evaluation: int) -> list[SandblasterEffect]:
+def contributions(assignment: int, evaluation: int) -> list[Any]:
     message = Contribution(evaluation, assignment + 10)
     return [
         SwapBuffers(WHOLE),
@@ -74,24 +72,45 @@ def computed(assignment: int, evaluation: int) -> Send:
     )
 
 
-def played(effects: list[SandblasterEffect]) -> list[RunAssignment]:
+def played(effects: list[Any]) -> list[RunAssignment]:
     return [effect for effect in effects if isinstance(effect, RunAssignment)]
 
 
-def said(effects: list[SandblasterEffect]) -> list[Message]:
+def of_shards(effects: list[Any]) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, Send) and effect.to != COORDINATOR]
+
+
+def messages(effects: list[Any]) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def waits(client: Part) -> tuple[str, ...]:
+    return tuple(host for host, _ in client.work.waits())
+
+
+def replaced(client: Part, name: str, incarnation: int) -> list[Any]:
+    return feed(client, PeersChanged(incarnation + 1, {**PEERS, name: incarnation}))
+
+
+def said(effects: list[Any]) -> list[Message]:
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
-def started(*, alone: bool = True) -> SandblasterClient:
-    client = SandblasterClient(shards=SHARDS, alone=alone, retry_s=1.0)
-    assert feed(client, Started()) == [Send(name, FetchPoint(0)) for name in BYTES]
+def part_of(shards: tuple[tuple[str, int, int], ...], *, alone: bool) -> Part:
+    work = AssignedWork(PointLinks(shards=shards, retry_s=1.0), alone=alone)
+    return Part(Sandblaster().replica, work, needed=BYTES, watched=[name for name, _, _ in shards])
+
+
+def started(*, alone: bool = True) -> Part:
+    client = part_of(SHARDS, alone=alone)
+    assert feed(client, PeersChanged(1, PEERS)) == [Send(name, FetchPoint(0)) for name in BYTES]
     return client
 
 
 def test_an_assignment_runs_at_the_point_of_its_evaluation() -> None:
     client = started()
     assert assign(client, 0, 3) == []
-    assert client.waits_for == tuple(BYTES)
+    assert waits(client) == tuple(BYTES)
     assert point(client, 3, shards=("shard 0",)) == [
         Stage(Span("staged", 0, 2), BYTES["shard 0"]),
         Send("shard 0", FetchPoint(3)),
@@ -103,7 +122,7 @@ def test_an_assignment_runs_at_the_point_of_its_evaluation() -> None:
         Install(Span("parameters", 2, 5)),
         play_of(0, 3),
     ]
-    assert client.waits_for == ()
+    assert waits(client) == ()
     assert over(client, 0) == [*contributions(0, 3), computed(0, 3)]
     assert assign(client, 1, 3) == [play_of(1, 3)], "the point is there already"
 
@@ -118,9 +137,9 @@ def test_assignments_run_in_their_order() -> None:
     client = started()
     point(client, 3)
     assert assign(client, 1, 3) == []
-    assert client.following is None
+    assert client.work.following is None
     assert played(assign(client, 0, 3)) == [play_of(0, 3)]
-    following = client.following
+    following = client.work.following
     assert following is not None and following.sequence == 1
     assert played(over(client, 0)) == [play_of(1, 3)]
 
@@ -141,9 +160,9 @@ def test_one_gradient_is_in_flight_and_one_accumulates() -> None:
         assign(client, assignment, 3)
     assert played(over(client, 0)) == [play_of(1, 3)]
     assert over(client, 1) == [computed(1, 3)], "reported, but neither sent nor followed"
-    assert client.waits_for == tuple(BYTES)
+    assert waits(client) == tuple(BYTES)
     assert take(client, 0, 3, shards=("shard 2",)) == []
-    assert client.waits_for == ("shard 0",)
+    assert waits(client) == ("shard 0",)
     assert take(client, 0, 3, shards=("shard 2",)) == [], "said again"
     assert take(client, 0, 3, shards=("shard 0",)) == [*contributions(1, 3), play_of(2, 3)]
     assert take(client, 0, 3) == [], "of the one before"
@@ -170,9 +189,9 @@ def test_an_assignment_that_is_over_in_the_middle_is_cut_short() -> None:
     client = started()
     point(client, 3)
     assign(client, 0, 3)
-    assert not client.is_over(3)
+    assert not client.work.is_over(3)
     point(client, 4)
-    assert client.is_over(3)
+    assert client.work.is_over(3)
     (result,) = said(over(client, 0))
     assert isinstance(result, AssignmentResult) and math.isnan(result.loss)
 
@@ -201,12 +220,12 @@ def test_what_is_not_answered_is_sent_again() -> None:
     assign(client, 0, 3)
     over(client, 0)
     take(client, 0, 3, shards=("shard 0",))
-    assert feed(client, Tick(), now=0.5) == []
+    assert messages(feed(client, Tick(), now=0.5)) == []
     resend = [Send("shard 0", FetchPoint(3)), Send("shard 2", FetchPoint(3))]
     gradient = contributions(0, 3)[2]
-    assert feed(client, Tick(), now=1.0) == [*resend, gradient]
-    assert feed(client, Tick(), now=2.9) == [], "twice as long"
-    assert feed(client, Tick(), now=3.0) == [*resend, gradient]
+    assert messages(feed(client, Tick(), now=1.0)) == [*resend, gradient]
+    assert messages(feed(client, Tick(), now=2.9)) == [], "twice as long"
+    assert messages(feed(client, Tick(), now=3.0)) == [*resend, gradient]
 
 
 def test_a_new_evaluation_asks_soon_again() -> None:
@@ -214,9 +233,9 @@ def test_a_new_evaluation_asks_soon_again() -> None:
     client = started()
     point(client, 3)
     for now in (1.0, 3.0, 7.0, 15.0):
-        assert len(feed(client, Tick(), now=now)) == 2
+        assert len(of_shards(feed(client, Tick(), now=now))) == 2
     assign(client, 0, 4, now=16.0)
-    assert said(feed(client, Tick(), now=17.0)) == [FetchPoint(3), FetchPoint(3)]
+    assert said(of_shards(feed(client, Tick(), now=17.0))) == [FetchPoint(3), FetchPoint(3)]
 
 
 def test_a_replaced_shard_gets_open_requests_again() -> None:
@@ -225,15 +244,15 @@ def test_a_replaced_shard_gets_open_requests_again() -> None:
     assign(client, 0, 3)
     over(client, 0)
     gradient = contributions(0, 3)[1]
-    assert feed(client, Replaced("shard 0", 1)) == [Send("shard 0", FetchPoint(3)), gradient]
+    assert replaced(client, "shard 0", 1) == [Send("shard 0", FetchPoint(3)), gradient]
     take(client, 0, 3)
-    assert feed(client, Replaced("shard 0", 2)) == [Send("shard 0", FetchPoint(3))]
-    assert feed(client, Replaced("shard 1", 2)) == [], "none of this machine's"
+    assert replaced(client, "shard 0", 2) == [Send("shard 0", FetchPoint(3))]
+    assert replaced(client, "shard 1", 2) == [], "none of this machine's"
 
 
 def test_a_machine_without_parameters_only_plays() -> None:
-    client = SandblasterClient(shards=(), alone=False)
-    assert feed(client, Started()) == []
+    client = part_of((), alone=False)
+    assert feed(client, PeersChanged(1, PEERS)) == []
     assert assign(client, 0, 1) == [play_of(0, 1)]
     assert over(client, 0) == [computed(0, 1)]
 
@@ -262,7 +281,7 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
     evaluations: list[int], alone: bool, seed: int
 ) -> None:
     """Drops, repeats and any order: every assignment of the last evaluation counts, with its own numbers."""
-    client = SandblasterClient(shards=SHARDS, alone=alone)
+    client = part_of(SHARDS, alone=alone)
     rng = random.Random(seed)
     last = evaluations[-1]
     hands = [Received(COORDINATOR, 0, Assignment(e, n, n + 10, 2 * n, 2)) for n, e in enumerate(evaluations)]
@@ -270,7 +289,7 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
     taken: dict[str, dict[tuple[int, int], tuple[int, int]]] = {shard: {} for shard in BYTES}
     results: set[int] = set()
     now, accumulated, in_flight = 0.0, (0, 0), (0, 0)
-    waiting: list[SandblasterEvent] = [Started(), *hands]
+    waiting: list[Any] = [PeersChanged(1, PEERS), *hands]
     for _ in range(1000):
         if not waiting:
             if len(results) == len(hands) and all(wanted <= set(found) for found in taken.values()):
@@ -282,7 +301,7 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
             match effect:
                 case RunAssignment():
                     accumulated = (effect.evaluation, effect.unit)
-                    waiting.append(AssignmentDone(effect.sequence, 0.0, 0))
+                    waiting.append(StepDone(effect.number))
                 case SwapBuffers():
                     in_flight = accumulated
                 case Send(to=to, message=FetchPoint(after=after)):
