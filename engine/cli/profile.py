@@ -19,8 +19,7 @@ from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.pictures import view
 
 Counts = Annotated[
-    str | None,
-    Option(help="Numbers of machines, with commas; 1,2,4,8 if not given, or those of a cluster."),
+    str | None, Option(help="Numbers of machines, with commas; 1,2,4,8 if not given, or those of a cluster.")
 ]
 
 

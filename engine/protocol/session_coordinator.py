@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.coordinator_effects import (
-    AbortRun,
-    CoordinatorEffect,
-    EndRun,
-    RunSettings,
-)
+from partita.engine.protocol.coordinator_effects import AbortRun, CoordinatorEffect, EndRun, RunSettings
 from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.failure import bounded
 from partita.engine.protocol.host_lifecycle import HostLifecycle, Phase

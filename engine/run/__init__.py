@@ -7,8 +7,8 @@ training after another and `supervisor` carries out the effects of the coordinat
 Ctrl-C. `metrics` makes one stream of records of all reports, and `display` shows them, with the `phases`
 before; `caller` names the call or the command that started a run, and `run` is its result. `session` plays
 single steps of one replica, as its user asks (`inline_backend`: in the calling thread, `hosted_backend`: on
-hosts, by the same `supervisor`); `collector` makes each `step` of its parts' answers. `evaluate` and
-`predict` stand on it. `minimise` plays a batch method in this process, on any function.
+hosts, by the same `supervisor`), and makes each `step` of its parts' answers. `evaluate` and `predict` stand
+on it. `minimise` plays a batch method in this process, on any function.
 """
 
 from partita.engine.protocol.failure import HostError, RunFailed

@@ -13,22 +13,11 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
-from partita.engine.protocol.coordinator_effects import (
-    Opened,
-    RunSettings,
-    Starting,
-    StopRequested,
-    Timeouts,
-)
+from partita.engine.protocol.coordinator_effects import Opened, RunSettings, Starting, StopRequested, Timeouts
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import machine_of, part_name
-from partita.engine.protocol.session_coordinator import (
-    Answered,
-    Ask,
-    Compiling,
-    SessionCoordinator,
-)
+from partita.engine.protocol.session_coordinator import Answered, Ask, Compiling, SessionCoordinator
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
 from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.host import versions

@@ -58,9 +58,7 @@ class Phases:
     def _look(self) -> None:
         if self._is_over.wait(self._after_s):
             return
-        from partita.engine.run.display import (
-            Display,  # here, because it is seldom shown and imports rich
-        )
+        from partita.engine.run.display import Display  # here, because it is seldom shown and imports rich
 
         with Display(self._show, stream=self._stream) as display:
             display.phase(self._text)

@@ -26,12 +26,11 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
-from partita.engine.run.collector import Collector
 from partita.engine.run.data import check_data, check_plan
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.inline_backend import InlineBackend
 from partita.engine.run.phases import OnPhase, Phases, Show
-from partita.engine.run.step import Step
+from partita.engine.run.step import Collector, Step
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
