@@ -56,15 +56,18 @@ class Shards:
 
     Args:
         size: parameters of the part.
-        machine: label of the machine, see `Peer`: "" encrypts everything, another one shares memory.
+        machine: label of the machine, see `Peer`: "" uses TCP, another one shares memory.
+        encrypt: whether payloads are encrypted.
     """
 
-    def __init__(self, size: int, machine: str) -> None:
+    def __init__(self, size: int, machine: str, *, encrypt: bool = True) -> None:
         self._layout = Layout(((Slot("w", 0, size),),), {"w": (size,)}, shards=SHARDS)
         self._machine = machine
         self._folder = tempfile.TemporaryDirectory()
-        self._coordinator = ZmqMailbox(KeyPair.generate(), machine=machine)
-        self.part = ZmqMailbox(KeyPair.generate(), machine=machine)
+        self._encrypt = encrypt
+        self._coordinator, self.part = (
+            ZmqMailbox(KeyPair.generate(), machine=machine, encrypt_payloads=encrypt) for _ in range(2)
+        )
         self._me = Peer(COORDINATOR, 0, self._coordinator.endpoint, self._coordinator.public_key, machine)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._over = threading.Event()
@@ -101,6 +104,7 @@ class Shards:
             self._machine,
             together=True,
             path=tuple(sys.path),
+            encrypt_payloads=self._encrypt,
         )
         process = subprocess.Popen(
             [sys.executable, "-c", "from partita.engine.launch.worker import main; main()"],
@@ -171,11 +175,11 @@ class Player:
 
     Args:
         size: parameters.
-        machine: see `Shards`.
+        machine, encrypt: see `Shards`.
     """
 
-    def __init__(self, size: int, machine: str) -> None:
-        self._shards = Shards(size, machine).__enter__()
+    def __init__(self, size: int, machine: str, encrypt: bool) -> None:
+        self._shards = Shards(size, machine, encrypt=encrypt).__enter__()
         self._mailbox = self._shards.part
         self._gradient = np.full(size, 0.5, np.float32)
         self._values = np.zeros(size, np.float32)
@@ -228,12 +232,12 @@ class Player:
 
 
 def main() -> None:
-    """Serves a player: its size and the machine's label are arguments."""
-    size, machine = json.loads(sys.argv[1])
+    """Serves a player: its size, the machine's label and whether to encrypt are arguments."""
+    size, machine, encrypt = json.loads(sys.argv[1])
     players: list[Player] = []
 
     def made() -> Player:
-        players.append(Player(size, machine))
+        players.append(Player(size, machine, encrypt))
         return players[0]
 
     try:

@@ -3,11 +3,12 @@
     python -m benchmarks.parameter_server [--rounds N] [--rows NAME[,NAME]] [--json FILE]
 
 A step sends each shard its half of a gradient, updates that half of the parameters there by Adagrad, and
-brings it back. "Shared memory" is how hosts of one machine exchange payloads, "TCP" how those of several do:
-encrypted, as always, here over loopback. gloo's step is `isend`, torch's fused Adagrad and `irecv`, over
-loopback and not encrypted. gRPC streams chunks to shards that are servers, and Ray gives gradients to shards
-that are actors, through its object store; their shards have torch's fused Adagrad too. These two run where
-`grpcio` and `ray` are installed (`pip install -e ".[benchmarks]"`), and are left out elsewhere.
+brings it back. "Shared memory" is how hosts of one machine exchange payloads, "TCP" how those of several do,
+here over loopback, with payloads encrypted and not. gloo's step is `isend`, torch's fused Adagrad and
+`irecv`, over loopback and not encrypted. gRPC streams chunks to shards that are servers, and Ray gives
+gradients to shards that are actors, through its object store; their shards have torch's fused Adagrad too.
+These two run where `grpcio` and `ray` are installed (`pip install -e ".[benchmarks]"`), and are left out
+elsewhere.
 
 "Typical" is the median of a round's steps, "sustained" their mean; "on cores" is for how long all threads of
 the processes were on a core in a step, which other load hardly changes.
@@ -53,8 +54,9 @@ def compared(name: str, *, rounds: int) -> list[Row]:
             return stack.enter_context(Worker(module, *arguments, environment=threads_of(1)))
 
         workers = {
-            "shared memory": worker("_partita_shards", json.dumps([size, "here"])),
-            "TCP, encrypted": worker("_partita_shards", json.dumps([size, ""])),
+            "shared memory": worker("_partita_shards", json.dumps([size, "here", True])),
+            "TCP, encrypted": worker("_partita_shards", json.dumps([size, "", True])),
+            "TCP, not encrypted": worker("_partita_shards", json.dumps([size, "", False])),
             "gloo": worker("_gloo_shards", str(size)),
         }
         for what, package, module in OTHERS:
@@ -95,7 +97,7 @@ def compared(name: str, *, rounds: int) -> list[Row]:
             at_least=at_least,
             note=readable_seconds(measured[what]),
         )
-        for what, at_least in (("shared memory", 2.5), ("TCP, encrypted", 1.3))
+        for what, at_least in (("shared memory", 2.5), ("TCP, encrypted", 1.3), ("TCP, not encrypted", 1.3))
     ]
 
 

@@ -18,6 +18,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
         machine: label of its machine, see `Peer`.
         together: whether all hosts of the run are on one machine.
         path: folders from which the coordinator imports.
+        encrypt_payloads, trusted_network: see `ZmqMailbox`.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Bootstrap(msgspec.Struct, frozen=True):
     machine: str
     together: bool
     path: tuple[str, ...]
+    encrypt_payloads: bool = True
+    trusted_network: bool = False
 
     def __repr__(self) -> str:
         return f"Bootstrap({self.name}, {self.incarnation})"

@@ -34,7 +34,7 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import LOOPBACK, is_loopback
-from partita.engine.transport.zeromq import ZmqMailbox
+from partita.engine.transport.zeromq import ZmqMailbox, check_encryption
 
 Process: TypeAlias = ForkedHost | subprocess.Popen[bytes]
 """Interface of a host's process."""
@@ -55,6 +55,8 @@ class ProcessLauncher(Launcher):
         listen: str | None = None,
         places: Mapping[str, Placement] | None = None,
         inline: Collection[str] = (),
+        encrypt_payloads: bool = True,
+        trusted_network: bool = False,
     ) -> None:
         """Opens the coordinator's mailbox.
 
@@ -65,9 +67,12 @@ class ProcessLauncher(Launcher):
             places: where hosts run, by name; the others run here, on loopback, and share memory with one
                 another and with the coordinator.
             inline: names of hosts that run in this process, see `inline`; not where there are `places`.
+            encrypt_payloads: of all hosts, see `ZmqMailbox`.
+            trusted_network: of all hosts, see `ZmqMailbox`.
 
         Raises:
-            ValueError: the endpoint is none, or hosts could not reach it.
+            ValueError: the endpoint is none, or hosts could not reach it; or payloads would not be encrypted
+                on a network that is not trusted.
             OSError: it is in use, or no address of this machine; or this process may open too few files.
         """
         super().__init__()
@@ -75,12 +80,17 @@ class ProcessLauncher(Launcher):
         endpoint = listen or LOOPBACK
         self._places = dict(places or {})
         _check(endpoint, self._places)
+        self._encryption = {"encrypt_payloads": encrypt_payloads, "trusted_network": trusted_network}
+        for place in (endpoint, *(one.endpoint for one in self._places.values())):
+            check_encryption(place, **self._encryption)
         self._here = Placement(machine=secrets.token_hex(8))
         self._keys = KeyPair.generate()
         self._processes: dict[str, Process] = {}
         self._forks: Forks | None = None
         self._unborn: dict[str, ForkedHost] = {}  # that were asked for, and are not known to run
-        self._network = ZmqMailbox(self._keys, endpoint=endpoint, machine=self._here.machine)
+        self._network = ZmqMailbox(
+            self._keys, endpoint=endpoint, machine=self._here.machine, **self._encryption
+        )
         self._inline = InlineNetwork(self._network)
         self._inline_names = frozenset(inline if not self._places else ())
         self.mailbox = self._inline if self._inline_names else self._network
@@ -113,6 +123,7 @@ class ProcessLauncher(Launcher):
             place.machine,
             not self._places,
             tuple(sys.path),
+            **self._encryption,
         )
         encoded = msgspec.json.encode(bootstrap)
         if place.command:
@@ -123,7 +134,11 @@ class ProcessLauncher(Launcher):
 
     def _start_inline(self, peer: Peer, keys: KeyPair) -> Peer:
         mailbox = ZmqMailbox(
-            keys, endpoint=self._here.endpoint, machine=peer.machine, polled_by=self._network
+            keys,
+            endpoint=self._here.endpoint,
+            machine=peer.machine,
+            polled_by=self._network,
+            **self._encryption,
         )
         self._inline.start(peer, mailbox, self._coordinator)
         return peer

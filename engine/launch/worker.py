@@ -71,7 +71,13 @@ def live(encoded: bytes | bytearray) -> None:
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     sys.path.extend(folder for folder in bootstrap.path if folder not in sys.path)
     keys = KeyPair(bootstrap.public_key, bootstrap.secret_key)
-    with ZmqMailbox(keys, endpoint=bootstrap.listen, machine=bootstrap.machine) as mailbox:
+    with ZmqMailbox(
+        keys,
+        endpoint=bootstrap.listen,
+        machine=bootstrap.machine,
+        encrypt_payloads=bootstrap.encrypt_payloads,
+        trusted_network=bootstrap.trusted_network,
+    ) as mailbox:
         host = Host(
             mailbox,
             bootstrap.name,

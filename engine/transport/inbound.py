@@ -15,7 +15,8 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.reassembly import Delivered, Reassembly
 from partita.engine.transport.shared_link import SharedLinkReceiver
-from partita.engine.transport.wire import Ack, LinkOffer
+from partita.engine.transport.stream_receiver import StreamReceiver
+from partita.engine.transport.wire import Ack, LinkOffer, StreamOffer
 
 _MAX_REMOVED: Final = 256
 
@@ -25,14 +26,16 @@ class InboundConnections:
     """Authorised keys and what arrives from each; no key is authorised at first.
 
     Senders on the same `machine` (see `Peer`) may use shared memory: `accept_link` opens the link that a
-    sender, given by key, offers. `send_ack` and `on_ack` exchange acknowledgements with a sender, given by
-    name and incarnation; `send_ack` returns False if it is not connected.
+    sender, given by key, offers; `accept_stream` opens a stream link to any sender. `send_ack` and `on_ack`
+    exchange acknowledgements with a sender, given by name and incarnation; `send_ack` returns False if it is
+    not connected.
     """
 
     counters: Counters
     max_payload: int = field(kw_only=True)
     machine: str = field(default="", kw_only=True)
     accept_link: Callable[[str, LinkOffer], SharedLinkReceiver | None] = lambda key, offer: None
+    accept_stream: Callable[[str, StreamOffer], StreamReceiver | None] = lambda key, offer: None
     send_ack: Callable[[str, int, Ack], bool] = lambda name, incarnation, ack: False
     on_ack: Callable[[str, int, Ack], None] = lambda name, incarnation, ack: None
 
@@ -71,14 +74,21 @@ class InboundConnections:
             del self._removed[next(iter(self._removed))]
 
     def _new(self, peer: Peer, following: int) -> Reassembly:
-        shares_memory = self.machine and peer.machine == self.machine
+        shares_memory = bool(self.machine) and peer.machine == self.machine
         return Reassembly(
             max_payload=self.max_payload,
             following=following,
-            accept=partial(self.accept_link, peer.public_key) if shares_memory else lambda offer: None,
+            accept=partial(self._accept, peer.public_key, shares_memory),
             send_ack=partial(self.send_ack, peer.name, peer.incarnation),
             on_ack=partial(self.on_ack, peer.name, peer.incarnation),
         )
+
+    def _accept(
+        self, key: str, shares_memory: bool, offer: LinkOffer | StreamOffer
+    ) -> SharedLinkReceiver | StreamReceiver | None:
+        if isinstance(offer, StreamOffer):
+            return self.accept_stream(key, offer)
+        return self.accept_link(key, offer) if shares_memory else None
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key

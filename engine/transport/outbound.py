@@ -3,7 +3,8 @@
 A PUSH socket at its high-water mark would block or drop messages, so what it refuses is queued in order. Sent
 messages are retained until the peer acknowledges them, and sent again when the peer reports a gap: a broken
 connection loses the frames in flight, and neither ZeroMQ nor TCP reports how many. Messages in shared memory
-cannot be lost while both processes live, and are not retained.
+cannot be lost while both processes live, and are not retained; of what takes a stream link, the copy from
+which it is sent is retained.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import numpy as np
 import zmq
 
 from partita.engine.protocol.messages import Message, Peer
+from partita.engine.transport.buffer_pool import BufferPool, Memory
 from partita.engine.transport.mailbox import PeerStalled
 from partita.engine.transport.shared_link import SharedLinkSender
+from partita.engine.transport.stream_sender import StreamSender
 from partita.engine.transport.wire import INLINE_BYTES, STREAM_BITS, Ack, SendWindow, encode_control, frames
 
 ACK_TIMEOUT_S: Final = 1.0  # after this time without an acknowledgement, the peer is asked for one
@@ -26,6 +30,26 @@ MAX_UNACKED_BYTES: Final = 64 << 20  # bound of retained messages: more than is 
 
 Group: TypeAlias = tuple[bytes, zmq.Frame | None]
 """An envelope and its chunk, as they were sent: retaining them copies nothing."""
+
+
+@dataclass(eq=False, slots=True)
+class _Retained:
+    """A message until the peer acknowledges it: its groups of frames, or what they are made of."""
+
+    number: int
+    n_bytes: int
+    groups: list[Group] | None = None
+    message: Message | None = None
+    payload: list[memoryview] | None = None
+    copy: Memory | None = None
+
+    def frames(self) -> list[Group]:
+        """Returns the groups of frames for the encrypted socket."""
+        if self.groups is not None:
+            return self.groups
+        assert self.message is not None
+        return _groups(self.number, self.message, self.payload)
+
 
 _RESEND_S: Final = 0.25  # minimum interval of retransmissions, unless something was acknowledged in between
 
@@ -46,13 +70,16 @@ class OutboundConnection:
     max_backlog: int = field(kw_only=True)
     stream: int = field(default=0, kw_only=True)
     link: SharedLinkSender | None = field(default=None, kw_only=True)
+    stream_link: StreamSender | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._queue: deque[Group] = deque()
         self._waiting_bytes = 0
         self._since = 0.0
         self._number = self.stream << STREAM_BITS
-        self._unacked: deque[tuple[int, list[Group], int]] = deque()  # number, frames and size of messages
+        self._unacked: deque[_Retained] = deque()
+        self._copies = BufferPool()
+        self._stream_from = 0  # the first message on the present stream link
         self._unacked_bytes = 0
         self._ack_due = float("inf")
         self._resent_at = float("-inf")
@@ -60,6 +87,11 @@ class OutboundConnection:
     @property
     def has_backlog(self) -> bool:
         """Whether the queue holds something."""
+        return self.has_queue or (self.stream_link is not None and self.stream_link.has_backlog)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether something waits for the encrypted socket."""
         return bool(self._queue)
 
     def send(self, message: Message, payload: Sequence[memoryview] | None, n_bytes: int) -> bool:
@@ -72,9 +104,19 @@ class OutboundConnection:
             PeerStalled: the message would take the backlog beyond its bound; nothing of it is sent.
             ValueError: the encoded message is too large; nothing is sent.
         """
-        if self._queue and self._waiting_bytes + n_bytes > self.max_backlog:
-            raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
+        waiting = self._all_waiting_bytes
+        if self.has_backlog and waiting + n_bytes > self.max_backlog:
+            raise PeerStalled(self.peer.name, since=self._since, n_bytes=waiting)
         groups: list[Group] = []
+        if self.stream_link is not None:
+            if self.stream_link.is_open:
+                self._send_by_stream(self.stream_link, message, payload, n_bytes)
+                return False
+            wanted = (
+                self.stream_link.offer(self._number, time.monotonic()) if n_bytes > INLINE_BYTES else None
+            )
+            if wanted is not None:
+                groups.append((encode_control(wanted), None))
         if self.link is not None:
             offer = self.link.offer(n_bytes, number=self._number)
             if offer is not None:
@@ -86,10 +128,30 @@ class OutboundConnection:
                 else:
                     self._send([*groups, (header, None)])
                 return n_bytes > INLINE_BYTES
-        for envelope, chunk in frames(self._number, message, payload):
-            groups.append((envelope, None if chunk is None else _copied(chunk)))
-        self._send(groups)
+        self._send([*groups, *_groups(self._number, message, payload)])
         return False
+
+    @property
+    def _all_waiting_bytes(self) -> int:
+        return self._waiting_bytes + (0 if self.stream_link is None else self.stream_link.waiting_bytes)
+
+    def _send_by_stream(
+        self, link: StreamSender, message: Message, payload: Sequence[memoryview] | None, n_bytes: int
+    ) -> None:
+        retained = _Retained(self._number, n_bytes, message=message)
+        if payload is not None:
+            retained.copy = self._copies.take(n_bytes)
+            at = 0
+            for view in payload:
+                np.copyto(retained.copy[at : at + view.nbytes], np.frombuffer(view, np.uint8))
+                at += view.nbytes
+            retained.payload = [retained.copy.data[:n_bytes]]
+        if not link.has_backlog:
+            self._since = time.monotonic()
+        if link.is_fresh:
+            self._stream_from = self._number
+        link.send(self._number, message, retained.payload, n_bytes)
+        self._retain(retained)
 
     def send_control(self, envelope: Ack | SendWindow) -> None:
         """Sends an envelope that is not retained: if it is lost, the peer asks again."""
@@ -102,28 +164,51 @@ class OutboundConnection:
         """
         if ack.number > self._number:
             return
-        while self._unacked and self._unacked[0][0] < ack.number:
-            self._drop_oldest()
+        while self._unacked and self._unacked[0].number < ack.number:
+            oldest = self._drop_oldest()
+            if oldest.copy is not None and ack.number <= self._number:
+                self._copies.give_back(oldest.copy)
             self._resent_at = float("-inf")
         self._ack_due = now + ACK_TIMEOUT_S if self._unacked else float("inf")
-        if not ack.resend or now - self._resent_at < _RESEND_S:
-            return
+        if ack.resend and now - self._resent_at >= _RESEND_S:
+            self.send_again(now)
+
+    def send_again(self, now: float) -> None:
+        """Sends what was not acknowledged through the encrypted socket.
+
+        What an open stream link carries is on its way; what took one that has ended is sent too.
+        """
         self._resent_at = now
         self._clear_queue()
-        self.send_control(SendWindow(self._unacked[0][0] if self._unacked else self._number))
-        for _, groups, _ in self._unacked:
-            for group in groups:
-                self._pass(*group)
+        first, stop = self._by_socket
+        is_open = self.stream_link is not None and self.stream_link.is_open
+        self.send_control(SendWindow(first, stop if is_open else None))
+        for retained in self._unacked:
+            if retained.number < stop:
+                for group in retained.frames():
+                    self._pass(*group)
+
+    @property
+    def _by_socket(self) -> tuple[int, int]:
+        """The first retained number, and the one behind the last, for the socket; a link has what follows."""
+        link = self.stream_link
+        stop = self._stream_from if link is not None and link.is_open and not link.is_fresh else self._number
+        return min(stop, self._unacked[0].number if self._unacked else stop), stop
 
     def request_ack_when_due(self, now: float) -> None:
         """Asks the peer for an acknowledgement if it is overdue."""
         if now >= self._ack_due:
             self._ack_due = now + ACK_TIMEOUT_S
             if self._unacked and not self._queue:
-                self.send_control(SendWindow(self._unacked[0][0], self._number))
+                self.send_control(SendWindow(*self._by_socket))
 
     def flush(self) -> None:
-        """Passes the queue to the socket until that takes no more."""
+        """Passes what waits to the connections until they take no more."""
+        if self.stream_link is not None:
+            before = self.stream_link.waiting_bytes
+            self.stream_link.flush()
+            if self.stream_link.waiting_bytes < before:
+                self._since = time.monotonic()
         while self._queue:
             envelope, frame = self._queue[0]
             if not self._try_send(envelope, frame):
@@ -133,9 +218,10 @@ class OutboundConnection:
             self._since = time.monotonic()
 
     def close(self) -> None:
-        """Closes socket and shared-memory link at once, and drops what waits."""
-        if self.link is not None:
-            self.link.close()
+        """Closes socket and links at once, and drops what waits."""
+        for link in (self.link, self.stream_link):
+            if link is not None:
+                link.close()
         self._clear_queue()
         self._unacked.clear()
         self._unacked_bytes = 0
@@ -150,19 +236,24 @@ class OutboundConnection:
 
     def _send(self, groups: list[Group]) -> None:
         """Sends the next message through the encrypted socket."""
-        if not self._unacked:
-            self._ack_due = time.monotonic() + ACK_TIMEOUT_S
         for group in groups:
             self._pass(*group)
-        n_bytes = sum(_size(*group) for group in groups)
-        self._unacked.append((self._number, groups, n_bytes))
-        self._unacked_bytes += n_bytes
-        while self._unacked_bytes - self._waiting_bytes > MAX_UNACKED_BYTES and len(self._unacked) > 1:
+        self._retain(_Retained(self._number, sum(_size(*group) for group in groups), groups))
+
+    def _retain(self, retained: _Retained) -> None:
+        """Keeps the next message until it is acknowledged."""
+        if not self._unacked:
+            self._ack_due = time.monotonic() + ACK_TIMEOUT_S
+        self._unacked.append(retained)
+        self._unacked_bytes += retained.n_bytes
+        while self._unacked_bytes - self._all_waiting_bytes > MAX_UNACKED_BYTES and len(self._unacked) > 1:
             self._drop_oldest()
         self._number += 1
 
-    def _drop_oldest(self) -> None:
-        self._unacked_bytes -= self._unacked.popleft()[2]
+    def _drop_oldest(self) -> _Retained:
+        oldest = self._unacked.popleft()
+        self._unacked_bytes -= oldest.n_bytes
+        return oldest
 
     def _pass(self, envelope: bytes, frame: zmq.Frame | None) -> None:
         """Gives a group to the socket, or queues it."""
@@ -183,6 +274,13 @@ class OutboundConnection:
         except zmq.Again:
             return False
         return True
+
+
+def _groups(number: int, message: Message, payload: Sequence[memoryview] | None) -> list[Group]:
+    return [
+        (envelope, None if chunk is None else _copied(chunk))
+        for envelope, chunk in frames(number, message, payload)
+    ]
 
 
 def _copied(chunk: memoryview | bytes) -> zmq.Frame:

@@ -45,17 +45,23 @@ class _Numbers:
 class Payload:
     """Bytes of a received message, in the frames or the shared memory in which they arrived.
 
-    Nothing is copied before `copy_into`. Shared memory is given back by `release` or with the object; until
-    then a sender on this machine has less space. May be read by any thread, one at a time.
+    Nothing is copied before `copy_into`. The memory is given back by `release` or with the object; until then
+    a sender on this machine has less space. May be read by any thread, one at a time.
     """
 
     __slots__ = ("_pieces", "_release", "is_shared", "n_bytes")
 
-    def __init__(self, pieces: Sequence[memoryview], *, release: Callable[[], None] | None = None) -> None:
-        """Takes over flat views of bytes; `release` gives back their shared memory, if they are in any."""
+    def __init__(
+        self,
+        pieces: Sequence[memoryview],
+        *,
+        release: Callable[[], None] | None = None,
+        is_shared: bool = False,
+    ) -> None:
+        """Takes over flat views of bytes; `release` gives their memory back, which may be shared."""
         self._pieces: tuple[memoryview, ...] | None = tuple(pieces)
         self._release = release
-        self.is_shared = release is not None
+        self.is_shared = is_shared
         self.n_bytes: int = pieces[0].nbytes if len(pieces) == 1 else sum(piece.nbytes for piece in pieces)
 
     def copy_into(self, *destinations: npt.NDArray[Any]) -> None:

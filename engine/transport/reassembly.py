@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.messages import Malformed, MalformedMessage, Message, decode
+from partita.engine.protocol.messages import Malformed, MalformedMessage, Message, SetUp, decode
 from partita.engine.transport.payload import Payload
 from partita.engine.transport.ring_buffer import InvalidMemory, RingReader
 from partita.engine.transport.shared_link import SharedLinkReceiver
+from partita.engine.transport.stream_receiver import Landed, StreamReceiver
 from partita.engine.transport.wire import (
     INLINE_BYTES,
     STREAM_BITS,
@@ -29,14 +30,17 @@ from partita.engine.transport.wire import (
     MalformedFrames,
     MessageStart,
     SendWindow,
+    StreamOffer,
     chunk_size,
     decode_envelope,
 )
 
 Delivered: TypeAlias = tuple[Message | Malformed, Payload | None]
 
-AcceptLink: TypeAlias = Callable[[LinkOffer], SharedLinkReceiver | None]
-"""Opens an offered shared-memory link; returns None where no connection with its token exists."""
+AcceptLink: TypeAlias = Callable[[LinkOffer | StreamOffer], SharedLinkReceiver | StreamReceiver | None]
+"""Opens an offered link; returns None where that cannot be done.
+
+Raises LinkRefused where it must not be done."""
 
 SendAck: TypeAlias = Callable[[Ack], bool]
 """Sends an acknowledgement to the sender; returns False where the sender cannot be reached."""
@@ -44,6 +48,10 @@ SendAck: TypeAlias = Callable[[Ack], bool]
 ACK_MESSAGES: Final = 64
 ACK_BYTES: Final = 4 << 20  # an acknowledgement is sent after this many messages or bytes
 _MAX_EARLY: Final = 4096  # messages on the shared link ahead of a missing one; no correct sender comes near
+
+
+class LinkRefused(ValueError):
+    """An offered link is not what this host was told to use."""
 
 
 @dataclass(slots=True)
@@ -73,8 +81,9 @@ class Reassembly:
     on_ack: Callable[[Ack], None] = lambda ack: None
 
     def __post_init__(self) -> None:
-        self._link: SharedLinkReceiver | None = None
-        self._early: deque[tuple[MessageStart, RingReader]] = deque()  # from the link, possibly out of order
+        self._link: SharedLinkReceiver | StreamReceiver | None = None
+        # From the link, possibly ahead of messages from the socket.
+        self._early: deque[tuple[MessageStart, RingReader | Landed | None]] = deque()
         self._requested = -1  # last number whose retransmission was requested
         self._unacknowledged = [0, 0]  # messages and bytes received through the socket
         self._unfinished: _Unfinished | None = None
@@ -128,9 +137,9 @@ class Reassembly:
                     self._finish(number, found, complete)
             case Continuation(number=number):
                 self._finish(number, self._continue(envelope, chunk), complete)
-            case LinkOffer(number=number):
+            case LinkOffer(number=number) | StreamOffer(number=number):
                 if self._is_next(number, complete):
-                    self._open_link(envelope)
+                    self._open_link(envelope, complete)
             case Ack():
                 self.on_ack(envelope)
             case SendWindow():
@@ -165,6 +174,9 @@ class Reassembly:
     def _advance(self, window: SendWindow, complete: list[Delivered]) -> None:
         self._read_link()
         self._take_early(complete)
+        if window.next is None and isinstance(self._link, StreamReceiver):
+            self._link.close()  # the sender has, and begins again here
+            self._link = None
         self._skip_to(window.first, complete)
         if window.next is not None:
             self._unacknowledged = [0, 0]
@@ -176,51 +188,61 @@ class Reassembly:
             return
         self.following = number + 1
         complete.append(found)
+        self._acknowledge(found)
+        self._take_early(complete)
+
+    def _acknowledge(self, delivered: Delivered) -> None:
+        """Counts a message that its sender retains, and acknowledges when there are many."""
         waiting = self._unacknowledged
         waiting[0] += 1
-        waiting[1] += 0 if found[1] is None else found[1].n_bytes
+        waiting[1] += 0 if delivered[1] is None else delivered[1].n_bytes
         if waiting[0] >= ACK_MESSAGES or waiting[1] >= ACK_BYTES:
             self._unacknowledged = [0, 0]
             self.send_ack(Ack(self.following))
-        self._take_early(complete)
 
-    def _open_link(self, offer: LinkOffer) -> None:
+    def _open_link(self, offer: LinkOffer | StreamOffer, complete: list[Delivered]) -> None:
         """Replaces the link; everything sent on the old one has been read."""
         if self._link is not None:
             self._link.close()
         self._link = None  # where accepting raises
-        self._link = self.accept(offer)
+        try:
+            self._link = self.accept(offer)
+        except LinkRefused as refused:
+            complete.append((Malformed(str(refused)), None))
 
     def _read_link(self) -> None:
         """Reads the headers on the link, whose positions refer to its own ring."""
         link = self._link
-        for header in link.headers() if link is not None else ():
-            assert link is not None
+        for header, memory in link.arrived() if link is not None else ():
             try:
                 start = decode_envelope(header)
                 if not isinstance(start, MessageStart) or len(self._early) >= _MAX_EARLY:
-                    raise MalformedFrames("not a message on the shared-memory link")
-                self._early.append((start, link.ring))
+                    raise MalformedFrames("not a message on the link")
+                self._early.append((start, memory))
             except MalformedFrames:
                 self.malformed += 1
 
     def _take_early(self, complete: list[Delivered], *, before: int = 0) -> None:
         """Delivers early messages whose predecessors have arrived, or are lost (below `before`)."""
         while self._early and self._unfinished is None:
-            start, ring = self._early[0]
+            start, memory = self._early[0]
             if start.number > self.following and start.number >= before:
                 return
             self._early.popleft()
+            is_new = start.number >= self.following  # else the socket has delivered it, when the link broke
             self.following = max(self.following, start.number + 1)
             try:
-                found = self._start(start, None, ring)
+                found = self._start(start, None, memory)
                 assert found is not None, "a message without chunks is complete"
-                complete.append(found)
+                if is_new:
+                    complete.append(found)
+                if not isinstance(memory, RingReader):
+                    self._acknowledge(found)
             except (MalformedFrames, InvalidMemory):
                 self.malformed += 1
 
     def _start(
-        self, start: MessageStart, chunk: memoryview | None, ring: RingReader | None
+        self, start: MessageStart, chunk: memoryview | None, memory: RingReader | Landed | None
     ) -> Delivered | None:
         """Returns the message if it is complete; else stores it as unfinished."""
         n_bytes = start.n_bytes or 0
@@ -237,19 +259,21 @@ class Reassembly:
             if 0 < n_bytes <= INLINE_BYTES:
                 raise MalformedFrames(f"a payload of {n_bytes} bytes, which belongs in the envelope")
             _check_chunk(chunk, n_bytes, 0)
-        elif chunk is not None or ring is None:
+        elif chunk is not None or memory is None:
             raise MalformedFrames("a payload in memory that is not shared, or with a chunk beside it")
         else:
-            shared = ring.slice_at(start.place, n_bytes)
+            shared = memory.slice_at(start.place, n_bytes)
         try:
             message = decode(start.message)
+            if shared is not None and shared.is_clear and isinstance(message, SetUp):
+                raise MalformedMessage("a task that was not sealed")
         except MalformedMessage as error:
             if shared is not None:
                 shared.release()
             self.malformed += 1
             return Malformed(str(error)), None
         if shared is not None:
-            return message, Payload((shared.view,), release=shared.release)
+            return message, Payload((shared.view,), release=shared.release, is_shared=shared.is_shared)
         if chunk is None:
             return message, None if start.n_bytes is None else Payload(())
         if chunk.nbytes == n_bytes:

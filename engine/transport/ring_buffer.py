@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,9 @@ class RingReader:
 @dataclass(slots=True, eq=False)
 class RingSlice:
     """A payload in a ring, valid until it is released."""
+
+    is_shared: ClassVar[bool] = True
+    is_clear: ClassVar[bool] = False
 
     _ring: RingReader
     start: int

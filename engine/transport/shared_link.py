@@ -124,7 +124,11 @@ class SharedLinkReceiver:
         assert self._channel is not None, "this link is closed"
         return self._channel.fileno()
 
-    def headers(self) -> list[bytes]:
+    def arrived(self) -> list[tuple[bytes, RingReader]]:
+        """Returns the headers that have arrived, with the ring of their payloads."""
+        return [(header, self.ring) for header in self._headers()]
+
+    def _headers(self) -> list[bytes]:
         """Returns the headers that have arrived; closes the channel if the sender has."""
         found: list[bytes] = []
         while self._channel is not None and len(found) < _MAX_HEADERS:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ _HEARTBEAT_MS = 1000
 _SILENT_MS = 4000  # without a heartbeat, the connecting side treats the connection as broken
 _UNACKNOWLEDGED_MS = 10_000  # without TCP acknowledgements, the listening side does
 _BACKLOG = 128  # connections that wait to be accepted
+_STREAM_BACKLOG = 8  # of connections to a socket that waits for one peer
 _LOOPBACK = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\*|[0-9]{1,5})")
 
@@ -87,6 +89,52 @@ def is_loopback(endpoint: str) -> bool:
 def local_socket() -> socket.socket:
     """Returns a non-blocking Unix packet socket."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+
+
+def stream_listener(host: str) -> socket.socket:
+    """Returns a non-blocking TCP socket that listens at a numeric address, on any free port.
+
+    Raises:
+        OSError: this machine cannot.
+    """
+    listener = socket.socket(_family(host), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind((host, 0))
+        listener.listen(_STREAM_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def stream_connection(host: str, port: int) -> socket.socket:
+    """Returns a TCP socket that connects to a numeric address, and is writable once it has.
+
+    Raises:
+        OSError: there is no way to it.
+    """
+    connection = socket.socket(_family(host), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        tune_stream(connection)
+        found = connection.connect_ex((host, port))
+        if found not in (0, errno.EINPROGRESS):
+            raise OSError(found, os.strerror(found))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def tune_stream(connection: socket.socket) -> None:
+    """Sends what there is at once, and finds out within about 12 s that the other machine is gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 4), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 4)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def given_socket(descriptor: int) -> socket.socket:

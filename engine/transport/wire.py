@@ -16,6 +16,11 @@ A payload of up to `INLINE_BYTES` is in the envelope itself:
 
     [MessageStart(number, n_bytes, message, None, payload)]
 
+Between hosts of two machines, messages may take a stream link (`stream_link`) that was offered in the same
+way:
+
+    [StreamOffer(token, port, key, clear, number)]
+
 A broken connection loses the frames in flight. The sender retains messages until an `Ack` arrives, one for
 many messages, and requests a missing one with `SendWindow`:
 
@@ -100,7 +105,24 @@ class SendWindow(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unk
     next: _Count | None = None
 
 
-Envelope: TypeAlias = MessageStart | Continuation | LinkOffer | Ack | SendWindow
+class StreamOffer(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_unknown_fields=True, gc=False):
+    """Offers a stream link: connect to this port of the sender, and send the token.
+
+    `key` seals its records; `clear` says that payloads are not sealed. `number` is as in `LinkOffer`. Holds a
+    secret: never print it.
+    """
+
+    token: bytes
+    port: Annotated[int, msgspec.Meta(gt=0, lt=65536)]
+    key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    clear: bool
+    number: _Count
+
+    def __repr__(self) -> str:
+        return f"StreamOffer(port={self.port}, clear={self.clear}, number={self.number})"
+
+
+Envelope: TypeAlias = MessageStart | Continuation | LinkOffer | Ack | SendWindow | StreamOffer
 
 
 class MalformedFrames(ValueError):
@@ -145,7 +167,7 @@ def encode_inline(number: int, message: Message, n_bytes: int, payload: Sequence
     return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), None, b"".join(payload)))
 
 
-def encode_control(envelope: LinkOffer | Ack | SendWindow) -> bytes:
+def encode_control(envelope: LinkOffer | StreamOffer | Ack | SendWindow) -> bytes:
     """Encodes an envelope without a message as one frame."""
     return _encoder.encode(envelope)
 

@@ -1,4 +1,4 @@
-"""Mailbox of a real host: ZeroMQ over TCP, every connection encrypted and identified by its key.
+"""Mailbox of a real host: ZeroMQ over TCP, every connection encrypted and identified by its key, and links.
 
 One thread and one poll serve messages, handshakes, backlogs and wake-ups, inside `receive`. Other threads may
 send; but sockets in the poll belong to the owner, so while a peer has a backlog, others only append to it.
@@ -25,10 +25,15 @@ from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer
 from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
 from partita.engine.transport.payload import PayloadLike, views
+from partita.engine.transport.reassembly import LinkRefused
 from partita.engine.transport.rendezvous import Rendezvous
+from partita.engine.transport.seal import CAN_SEAL
 from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
-from partita.engine.transport.sockets import LOOPBACK, SocketFactory
-from partita.engine.transport.wire import Ack, LinkOffer
+from partita.engine.transport.sockets import LOOPBACK, SocketFactory, is_loopback
+from partita.engine.transport.stream_receiver import StreamReceiver
+from partita.engine.transport.stream_sender import StreamSender
+from partita.engine.transport.stream_watch import StreamWatch
+from partita.engine.transport.wire import Ack, LinkOffer, StreamOffer
 
 _MAX_DRAINED = 256  # frame groups per poll: a busy inbox must not starve handshakes and backlogs
 
@@ -47,9 +52,14 @@ class ZmqMailbox(Mailbox):
             encryption and payloads in shared memory; "" shares memory with no peer.
         polled_by: a mailbox of the same thread, whose `receive` waits for the messages of this one, too;
             `receive` of this one then returns what is there.
+        encrypt_payloads: False sends payloads to other machines as they are, and accepts them so; headers,
+            tasks and payloads of up to 4 KiB are encrypted nevertheless. Peers must be told the same.
+        trusted_network: with `encrypt_payloads=False`, allows an endpoint beyond loopback: who can read or
+            change what is sent on this network may do so.
 
     Raises:
-        ValueError: `endpoint` is not an endpoint.
+        ValueError: `endpoint` is not an endpoint, or not on loopback where payloads are not encrypted and the
+            network is not said to be trusted.
         EndpointUnavailable: the endpoint is in use, or not an address of this machine.
         RuntimeError: the ZeroMQ library is too old or cannot encrypt.
     """
@@ -64,7 +74,11 @@ class ZmqMailbox(Mailbox):
         io_threads: int = 1,
         machine: str = "",
         polled_by: ZmqMailbox | None = None,
+        encrypt_payloads: bool = True,
+        trusted_network: bool = False,
     ) -> None:
+        check_encryption(endpoint, encrypt_payloads=encrypt_payloads, trusted_network=trusted_network)
+        self._encrypts = encrypt_payloads
         self._machine, self._max_payload, self._max_backlog = machine, max_payload, max_backlog
         self._sockets = SocketFactory(keys, io_threads=io_threads)
         try:
@@ -91,6 +105,8 @@ class ZmqMailbox(Mailbox):
         self._polled_by = polled_by
         self._beside: list[ZmqMailbox] = []  # mailboxes in the same poll
         self._held: list[Received] = []  # what the other mailbox's poll has found for this one
+        self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        self._frame: zmq.Frame | None = None  # the last one from the inbox
         self._watch_connections()
         if polled_by is not None:
             polled_by._beside.append(self)
@@ -102,6 +118,7 @@ class ZmqMailbox(Mailbox):
             max_payload=self._max_payload,
             machine=self._machine,
             accept_link=self._accept_link,
+            accept_stream=self._accept_stream,
             send_ack=self._send_ack,
             on_ack=self._on_ack,
         )
@@ -115,15 +132,21 @@ class ZmqMailbox(Mailbox):
         )
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)
+        self._streams_watch = StreamWatch(self._poller)
 
     def _open(self, peer: Peer) -> OutboundConnection:
         shares_memory = self._rendezvous is not None and peer.machine == self._machine
         link = SharedLinkSender(peer.public_key) if shares_memory else None
         socket = self._sockets.outgoing(peer)
         self._streams += 1
-        return OutboundConnection(
+        opened = OutboundConnection(
             peer, socket, max_backlog=self._max_backlog, stream=self._streams - 1, link=link
         )
+        if not shares_memory:
+            opened.stream_link = StreamSender(
+                self._host, clear=not self._encrypts, on_change=lambda: self._streams_watch.note(opened)
+            )
+        return opened
 
     @override
     def disconnect(self, name: str) -> None:
@@ -131,6 +154,7 @@ class ZmqMailbox(Mailbox):
             outbound = self._outbound.pop(name, None)
             if outbound is not None:
                 self._forget_backlog(outbound)
+                self._streams_watch.forget(outbound)
                 outbound.close()
 
     @override
@@ -156,7 +180,8 @@ class ZmqMailbox(Mailbox):
             is_new_backlog = outbound.has_backlog and not had_backlog
             if is_new_backlog:
                 self._backlogs.add(outbound)
-        if is_new_backlog and not is_owner:
+            is_new = is_new_backlog or self._streams_watch.is_due
+        if is_new and not is_owner:
             self.wake()  # so that the owner serves it
 
     @override
@@ -229,12 +254,18 @@ class ZmqMailbox(Mailbox):
             self._guard.check(now)
         if self._backlogs:
             self._serve_backlogs()
+        if self._streams_watch.is_due:
+            with self._outbound_lock:
+                self._streams_watch.update()
 
     def _serve(self, source: object, arrived: list[Received]) -> bool:
         """Takes what has come from a source of the poll; False if that is not this mailbox's."""
         key = self._channels.get(source)  # type: ignore[call-overload]
         if key is not None:
             arrived += self._inbound.poll_link(key)
+            self._streams_watch.look(source)
+        elif source in self._streams_watch:
+            self._serve_stream(source)
         elif source is self._inbox:
             self._drain(arrived)
         elif source is self._zap:
@@ -258,6 +289,7 @@ class ZmqMailbox(Mailbox):
                 return
             if self._guard.suspects:
                 self._guard.delivered(frame.get(zmq.SRCFD))
+            self._frame = frame
             arrived += self._inbound.accept(_key_of(frame), frames)
 
     def _send_ack(self, name: str, incarnation: int, ack: Ack) -> bool:
@@ -283,6 +315,7 @@ class ZmqMailbox(Mailbox):
         with self._outbound_lock:
             for outbound in self._outbound.values():
                 outbound.request_ack_when_due(now)
+                self._end_stream_if_broken(outbound, now)
                 self._note_backlog(outbound)
 
     def _note_backlog(self, outbound: OutboundConnection) -> None:
@@ -296,7 +329,7 @@ class ZmqMailbox(Mailbox):
                 outbound.flush()
                 if not outbound.has_backlog:
                     self._forget_backlog(outbound)
-                elif outbound not in self._polled:
+                elif outbound.has_queue and outbound not in self._polled:
                     self._polled.add(outbound)
                     self._poller.register(outbound.socket, zmq.POLLOUT)
 
@@ -319,6 +352,42 @@ class ZmqMailbox(Mailbox):
         self._poller.register(link.channel, zmq.POLLIN)
         return link
 
+    def _accept_stream(self, key: str, offer: StreamOffer) -> StreamReceiver | None:
+        """Begins to connect to a sender that has offered a stream link."""
+        if offer.clear == self._encrypts:
+            theirs, ours = ("in the clear", "encrypted") if offer.clear else ("encrypted", "in the clear")
+            raise LinkRefused(
+                f"it offers payloads {theirs}, and this host was told that they are {ours}; "
+                "give both the same encrypt_payloads (until then, CURVE encrypts them)"
+            )
+        if not CAN_SEAL or self._frame is None:
+            return None
+        try:
+            link = StreamReceiver(
+                str(self._frame.get("Peer-Address")),
+                offer,
+                max_payload=self._max_payload,
+                on_close=self._forget_channel,
+            )
+        except (OSError, zmq.ZMQError):
+            return None
+        self._channels[link.channel] = key
+        self._streams_watch.connect(link)
+        return link
+
+    def _serve_stream(self, descriptor: object) -> None:
+        with self._outbound_lock:
+            outbound = self._streams_watch[descriptor]
+            self._end_stream_if_broken(outbound, time.monotonic())
+            outbound.flush()
+            self._note_backlog(outbound)
+
+    def _end_stream_if_broken(self, outbound: OutboundConnection, now: float) -> None:
+        """Serves the stream link; what a broken one has lost is sent again."""
+        link = outbound.stream_link
+        if link is not None and link.serve(now):
+            outbound.send_again(now)
+
     def _forget_channel(self, channel: int) -> None:
         del self._channels[channel]
         self._poller.unregister(channel)
@@ -328,6 +397,25 @@ class ZmqMailbox(Mailbox):
 
     def _count_cut(self) -> None:
         self.counters.cut_connections += 1
+
+
+def check_encryption(endpoint: str, *, encrypt_payloads: bool, trusted_network: bool) -> None:
+    """Checks that payloads are encrypted wherever nobody has said that they need not be.
+
+    Raises:
+        ValueError: they are not, and the endpoint is not on loopback, or there is no package to seal headers.
+    """
+    if encrypt_payloads:
+        return
+    if not CAN_SEAL:
+        raise ValueError(
+            "encrypt_payloads=False needs the package 'cryptography', which seals the headers; install it"
+        )
+    if not (trusted_network or is_loopback(endpoint)):
+        raise ValueError(
+            f"payloads to and from {endpoint} would not be encrypted; say by trusted_network=True that "
+            "nobody else can read or change what is sent there, or leave encrypt_payloads as it is"
+        )
 
 
 def _key_of(frame: zmq.Frame) -> str | None:

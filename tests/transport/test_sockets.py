@@ -28,7 +28,8 @@ def test_sockets_are_made_in_one_place_only() -> None:
 
 def test_every_listening_socket_is_locked() -> None:
     source = (ROOT / "engine/transport/sockets.py").read_text()
-    assert source.count(".bind(") == 2  # the inbox, and the authenticator inside the process
+    # The inbox, the authenticator inside the process, and a stream link, whose peer must send a token.
+    assert source.count(".bind(") == 3
     assert source.count("self._context.socket(") == 3  # and the events of the inbox, which connects
 
 
