@@ -44,7 +44,7 @@ from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.task import pack_task
-from partita.engine.transport import KeyPair, Payload, ZmqMailbox
+from partita.engine.transport import Encryption, KeyPair, Payload, ZmqMailbox
 
 SHARDS: Final = 2
 PART: Final = part_name(0, 0)
@@ -64,9 +64,9 @@ class Shards:
         self._layout = Layout(((Slot("w", 0, size),),), {"w": (size,)}, shards=SHARDS)
         self._machine = machine
         self._folder = tempfile.TemporaryDirectory()
-        self._encrypt = encrypt
+        self._encryption = Encryption(payloads=encrypt)
         self._coordinator, self.part = (
-            ZmqMailbox(KeyPair.generate(), machine=machine, encrypt_payloads=encrypt) for _ in range(2)
+            ZmqMailbox(KeyPair.generate(), machine=machine, encryption=self._encryption) for _ in range(2)
         )
         self._me = Peer(COORDINATOR, 0, self._coordinator.endpoint, self._coordinator.public_key, machine)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -104,7 +104,7 @@ class Shards:
             self._machine,
             together=True,
             path=tuple(sys.path),
-            encrypt_payloads=self._encrypt,
+            encryption=self._encryption,
         )
         process = subprocess.Popen(
             [sys.executable, "-c", "from partita.engine.launch.worker import main; main()"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from partita.engine.protocol.messages import Peer
+from partita.engine.transport.encryption import ENCRYPTED, Encryption
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
@@ -18,7 +19,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
         machine: label of its machine, see `Peer`.
         together: whether all hosts of the run are on one machine.
         path: folders from which the coordinator imports.
-        encrypt_payloads, trusted_network: see `ZmqMailbox`.
+        encryption: of the run, see `ZmqMailbox`.
     """
 
     name: str
@@ -30,8 +31,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     machine: str
     together: bool
     path: tuple[str, ...]
-    encrypt_payloads: bool = True
-    trusted_network: bool = False
+    encryption: Encryption = ENCRYPTED
 
     def __repr__(self) -> str:
         return f"Bootstrap({self.name}, {self.incarnation})"

@@ -32,9 +32,10 @@ from partita.engine.launch.placement import Placement
 from partita.engine.launch.start import command
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.transport.encryption import ENCRYPTED, Encryption
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import LOOPBACK, is_loopback
-from partita.engine.transport.zeromq import ZmqMailbox, check_encryption
+from partita.engine.transport.zeromq import ZmqMailbox
 
 Process: TypeAlias = ForkedHost | subprocess.Popen[bytes]
 """Interface of a host's process."""
@@ -55,8 +56,7 @@ class ProcessLauncher(Launcher):
         listen: str | None = None,
         places: Mapping[str, Placement] | None = None,
         inline: Collection[str] = (),
-        encrypt_payloads: bool = True,
-        trusted_network: bool = False,
+        encryption: Encryption = ENCRYPTED,
     ) -> None:
         """Opens the coordinator's mailbox.
 
@@ -67,8 +67,7 @@ class ProcessLauncher(Launcher):
             places: where hosts run, by name; the others run here, on loopback, and share memory with one
                 another and with the coordinator.
             inline: names of hosts that run in this process, see `inline`; not where there are `places`.
-            encrypt_payloads: of all hosts, see `ZmqMailbox`.
-            trusted_network: of all hosts, see `ZmqMailbox`.
+            encryption: of all hosts, see `ZmqMailbox`.
 
         Raises:
             ValueError: the endpoint is none, or hosts could not reach it; or payloads would not be encrypted
@@ -80,16 +79,16 @@ class ProcessLauncher(Launcher):
         endpoint = listen or LOOPBACK
         self._places = dict(places or {})
         _check(endpoint, self._places)
-        self._encryption = {"encrypt_payloads": encrypt_payloads, "trusted_network": trusted_network}
+        self._encryption = encryption
         for place in (endpoint, *(one.endpoint for one in self._places.values())):
-            check_encryption(place, **self._encryption)
+            encryption.check(place)
         self._here = Placement(machine=secrets.token_hex(8))
         self._keys = KeyPair.generate()
         self._processes: dict[str, Process] = {}
         self._forks: Forks | None = None
         self._unborn: dict[str, ForkedHost] = {}  # that were asked for, and are not known to run
         self._network = ZmqMailbox(
-            self._keys, endpoint=endpoint, machine=self._here.machine, **self._encryption
+            self._keys, endpoint=endpoint, machine=self._here.machine, encryption=encryption
         )
         self._inline = InlineNetwork(self._network)
         self._inline_names = frozenset(inline if not self._places else ())
@@ -123,7 +122,7 @@ class ProcessLauncher(Launcher):
             place.machine,
             not self._places,
             tuple(sys.path),
-            **self._encryption,
+            encryption=self._encryption,
         )
         encoded = msgspec.json.encode(bootstrap)
         if place.command:
@@ -138,7 +137,7 @@ class ProcessLauncher(Launcher):
             endpoint=self._here.endpoint,
             machine=peer.machine,
             polled_by=self._network,
-            **self._encryption,
+            encryption=self._encryption,
         )
         self._inline.start(peer, mailbox, self._coordinator)
         return peer

@@ -75,8 +75,7 @@ def live(encoded: bytes | bytearray) -> None:
         keys,
         endpoint=bootstrap.listen,
         machine=bootstrap.machine,
-        encrypt_payloads=bootstrap.encrypt_payloads,
-        trusted_network=bootstrap.trusted_network,
+        encryption=bootstrap.encryption,
     ) as mailbox:
         host = Host(
             mailbox,

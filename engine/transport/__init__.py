@@ -6,10 +6,11 @@ between threads, and `simulated` draws the faults of a network on a virtual cloc
 (the one factory), `authenticator`, `keys`, `outbound`, and `connection_guard`. Hosts of one machine meet at
 a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer`. Hosts of several
 machines send by a `stream_link` (`stream_sender` and `stream_receiver`), whose records a `seal` encrypts: a
-`stream_watch` polls them, and a `buffer_pool` keeps their memory.
+`stream_watch` polls them, and a `buffer_pool` keeps their memory. `encryption` is a run's setting.
 """
 
 from partita.engine.transport.counters import Count, Counters
+from partita.engine.transport.encryption import Encryption
 from partita.engine.transport.in_process import InProcessMailbox, InProcessNetwork
 from partita.engine.transport.keys import InsecureKeyFile, KeyPair, MalformedKeyFile, read_keys, write_keys
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
@@ -23,6 +24,7 @@ __all__ = [
     "Buffer",
     "Count",
     "Counters",
+    "Encryption",
     "EndpointUnavailable",
     "InProcessMailbox",
     "InProcessNetwork",

@@ -20,6 +20,7 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.authenticator import Authenticator
 from partita.engine.transport.connection_guard import CHECK_S, ConnectionGuard
+from partita.engine.transport.encryption import ENCRYPTED, Encryption
 from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer
@@ -29,7 +30,7 @@ from partita.engine.transport.reassembly import LinkRefused
 from partita.engine.transport.rendezvous import Rendezvous
 from partita.engine.transport.seal import CAN_SEAL
 from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
-from partita.engine.transport.sockets import LOOPBACK, SocketFactory, is_loopback
+from partita.engine.transport.sockets import LOOPBACK, SocketFactory
 from partita.engine.transport.stream_receiver import StreamReceiver
 from partita.engine.transport.stream_sender import StreamSender
 from partita.engine.transport.stream_watch import StreamWatch
@@ -52,14 +53,10 @@ class ZmqMailbox(Mailbox):
             encryption and payloads in shared memory; "" shares memory with no peer.
         polled_by: a mailbox of the same thread, whose `receive` waits for the messages of this one, too;
             `receive` of this one then returns what is there.
-        encrypt_payloads: False sends payloads to other machines as they are, and accepts them so; headers,
-            tasks and payloads of up to 4 KiB are encrypted nevertheless. Peers must be told the same.
-        trusted_network: with `encrypt_payloads=False`, allows an endpoint beyond loopback: who can read or
-            change what is sent on this network may do so.
+        encryption: what is encrypted between this machine and others. Peers must be told the same.
 
     Raises:
-        ValueError: `endpoint` is not an endpoint, or not on loopback where payloads are not encrypted and the
-            network is not said to be trusted.
+        ValueError: `endpoint` is not an endpoint, or one where payloads must be encrypted.
         EndpointUnavailable: the endpoint is in use, or not an address of this machine.
         RuntimeError: the ZeroMQ library is too old or cannot encrypt.
     """
@@ -74,11 +71,10 @@ class ZmqMailbox(Mailbox):
         io_threads: int = 1,
         machine: str = "",
         polled_by: ZmqMailbox | None = None,
-        encrypt_payloads: bool = True,
-        trusted_network: bool = False,
+        encryption: Encryption = ENCRYPTED,
     ) -> None:
-        check_encryption(endpoint, encrypt_payloads=encrypt_payloads, trusted_network=trusted_network)
-        self._encrypts = encrypt_payloads
+        encryption.check(endpoint)
+        self._encrypts = encryption.payloads
         self._machine, self._max_payload, self._max_backlog = machine, max_payload, max_backlog
         self._sockets = SocketFactory(keys, io_threads=io_threads)
         try:
@@ -397,25 +393,6 @@ class ZmqMailbox(Mailbox):
 
     def _count_cut(self) -> None:
         self.counters.cut_connections += 1
-
-
-def check_encryption(endpoint: str, *, encrypt_payloads: bool, trusted_network: bool) -> None:
-    """Checks that payloads are encrypted wherever nobody has said that they need not be.
-
-    Raises:
-        ValueError: they are not, and the endpoint is not on loopback, or there is no package to seal headers.
-    """
-    if encrypt_payloads:
-        return
-    if not CAN_SEAL:
-        raise ValueError(
-            "encrypt_payloads=False needs the package 'cryptography', which seals the headers; install it"
-        )
-    if not (trusted_network or is_loopback(endpoint)):
-        raise ValueError(
-            f"payloads to and from {endpoint} would not be encrypted; say by trusted_network=True that "
-            "nobody else can read or change what is sent there, or leave encrypt_payloads as it is"
-        )
 
 
 def _key_of(frame: zmq.Frame) -> str | None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol import encode
 from partita.engine.protocol.messages import Credit, Fetch, Malformed, Peer, SetUp
-from partita.engine.transport import KeyPair, Payload, ZmqMailbox
+from partita.engine.transport import Encryption, KeyPair, Payload, ZmqMailbox
+from partita.engine.transport.encryption import ENCRYPTED
 from partita.engine.transport.outbound import OutboundConnection
 from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.seal import CAN_SEAL, KEY_BYTES, TAG_BYTES, BrokenSeal, Seal, new_key
@@ -48,8 +49,8 @@ def open_link(left: ZmqMailbox, right: ZmqMailbox) -> StreamSender:
     return link
 
 
-def pair(**options: bool) -> tuple[ZmqMailbox, ZmqMailbox]:
-    left, right = (ZmqMailbox(KeyPair.generate(), **options) for _ in range(2))
+def pair(encryption: Encryption = ENCRYPTED) -> tuple[ZmqMailbox, ZmqMailbox]:
+    left, right = (ZmqMailbox(KeyPair.generate(), encryption=encryption) for _ in range(2))
     peers = [
         Peer(n, 0, b.endpoint, b.public_key) for n, b in zip(("left", "right"), (left, right), strict=True)
     ]
@@ -62,7 +63,7 @@ def pair(**options: bool) -> tuple[ZmqMailbox, ZmqMailbox]:
 
 @pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "clear"])
 def test_payloads_of_every_size_arrive_in_order(encrypt: bool, nothing_left: None) -> None:
-    left, right = pair(encrypt_payloads=encrypt)
+    left, right = pair(Encryption(payloads=encrypt))
     with left, right:
         open_link(left, right)
         random = np.random.default_rng(1)
@@ -173,7 +174,7 @@ def test_a_stranger_does_not_get_the_link(nothing_left: None) -> None:
 
 
 def test_both_ends_must_have_been_told_the_same(nothing_left: None) -> None:
-    left, right = (ZmqMailbox(KeyPair.generate(), encrypt_payloads=encrypt) for encrypt in (False, True))
+    left, right = (ZmqMailbox(KeyPair.generate(), encryption=Encryption(payloads=on)) for on in (False, True))
     with left, right:
         left.connect(Peer("strict", 0, right.endpoint, right.public_key))
         right.allow([Peer("open", 0, "", left.public_key)])
@@ -190,9 +191,10 @@ def test_both_ends_must_have_been_told_the_same(nothing_left: None) -> None:
 def test_payloads_are_encrypted_unless_the_network_is_trusted() -> None:
     far = "tcp://10.1.2.3:*"
     with pytest.raises(ValueError, match="trusted_network=True"):
-        ZmqMailbox(KeyPair.generate(), endpoint=far, encrypt_payloads=False)
+        ZmqMailbox(KeyPair.generate(), endpoint=far, encryption=Encryption(payloads=False))
+    trusting = Encryption(payloads=False, trusted_network=True)
     with pytest.raises(OSError, match="listen"):
-        ZmqMailbox(KeyPair.generate(), endpoint=far, encrypt_payloads=False, trusted_network=True)
+        ZmqMailbox(KeyPair.generate(), endpoint=far, encryption=trusting)
 
 
 # The two ends alone.
