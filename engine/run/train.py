@@ -26,6 +26,7 @@ from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
 from partita.engine.run.temporary import temporary_folder
 from partita.engine.run.training import Training
+from partita.engine.transport.encryption import Encryption
 from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_choice, check_fields, check_seconds, check_whole
 from partita.partitioner.plan import Plan
@@ -65,6 +66,11 @@ class TrainArguments(Arguments):
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
         places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
             named run on this machine. `listen` must then be an address that all of them reach.
+        encrypt_payloads: False sends gradients, parameters and activations between machines as they are;
+            messages and tasks are encrypted nevertheless, and hosts authenticated. On loopback alone, unless
+            `trusted_network`.
+        trusted_network: allows `encrypt_payloads=False` beyond loopback: whoever can read or change what is
+            sent on this network may do so.
         on_record: called in this thread with each `Record` of the metrics: steps of a replica, or an
             iteration.
 
@@ -109,6 +115,8 @@ class TrainArguments(Arguments):
     show: Show = "auto"
     listen: str | None = None
     places: Mapping[str, Placement] | None = None
+    encrypt_payloads: bool = True
+    trusted_network: bool = False
     on_record: OnRecord | None = None
 
     def __post_init__(self) -> None:
@@ -178,13 +186,20 @@ def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoi
         save_s=given.checkpoint_timeout_s,
         start_s=given.start_timeout_s,
     )
+    encryption = Encryption(payloads=given.encrypt_payloads, trusted_network=given.trusted_network)
     with Display(given.show) as display:
+        if not encryption.payloads:
+            display.print_line(str(encryption))
         for training in trainings:
             if run is not None:
                 training.trainer.job.begin_with(run.parameters)
             hosts = training.trainer.topology.n_hosts
             with ProcessLauncher(
-                hosts=hosts, listen=given.listen, places=given.places, inline=training.trainer.inline
+                hosts=hosts,
+                listen=given.listen,
+                places=given.places,
+                inline=training.trainer.inline,
+                encryption=encryption,
             ) as launcher:
                 after = training.run(launcher, display, timeouts, first_checkpoint=first_checkpoint)
             run = after if run is None else after.following(run)

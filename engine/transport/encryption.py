@@ -44,7 +44,8 @@ class Encryption:
     def __str__(self) -> str:
         if self.payloads:
             return "everything is encrypted"
-        return "payloads between machines are not encrypted"
+        where = "on a network that is said to be trusted" if self.trusted_network else "on loopback"
+        return f"payloads between machines are not encrypted, {where}"
 
 
 ENCRYPTED: Final = Encryption()

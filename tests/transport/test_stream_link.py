@@ -362,3 +362,9 @@ def test_the_hosts_of_one_machine_have_no_stream_link(nothing_left: None) -> Non
     left, _right = hosts.pair()
     assert left._outbound["right"].stream_link is None
     hosts.close()
+
+
+def test_the_setting_says_what_is_not_encrypted() -> None:
+    assert str(Encryption()) == "everything is encrypted"
+    assert str(Encryption(payloads=False)) == "payloads between machines are not encrypted, on loopback"
+    assert str(Encryption(payloads=False, trusted_network=True)).endswith("that is said to be trusted")
