@@ -19,6 +19,7 @@ from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.numerics import master, storage, stored
+from partita.engine.parameters.files import shape_difference
 from partita.engine.parameters.initialise import initial_vector
 from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
@@ -313,4 +314,8 @@ def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str,
     missing = [name for name in plan.graph.parameters if name not in parameters]
     if missing:
         raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
+    shapes = {name: parameter.shape for name, parameter in plan.graph.parameters.items()}
+    why = shape_difference({name: np.shape(parameters[name]) for name in shapes}, shapes)
+    if why is not None:
+        raise ValueError(f"the parameters do not fit the network: {why}")
     return parameters

@@ -94,6 +94,8 @@ def test_parameters_that_are_missing_are_named() -> None:
     parameters = {name: values for name, values in run.parameters.items() if name != "scores.bias"}
     with pytest.raises(ValueError, match=r"no 'scores\.bias'; give all of"):
         Session(run.plan, parameters)
+    with pytest.raises(ValueError, match=r"do not fit the network: 'scores\.bias' is \(5,\), and \(3,\) in"):
+        Session(run.plan, {**parameters, "scores.bias": np.zeros(5)})
 
 
 def test_predict_ignores_targets_and_refuses_unknown_names() -> None:
