@@ -88,7 +88,7 @@ def forward(
                 ),
                 Extent(p.filters, p.batch, high_y - low_y, (high - low) * g.channels),
                 bias.size > 0,
-                Following((node + p.filters) * fan_in, g.stride_x * g.channels * p.batch),
+                Following((node + p.filters) * fan_in, g.stride_x * g.channels * p.batch, 0),
             )
 
 
@@ -124,24 +124,26 @@ def backward_input(
     for row in range(low_row, high_row):
         top = row * g.stride_y - g.before_y
         low_y, high_y = max(rows[0], top), min(rows[1], top + g.size_y)
+        is_whole = high_y - low_y == g.size_y
         opened, closed = _open(out, sums, opened, closed, high_y, accumulate, p.window, line)
         for column in range(p.columns):
             left = column * g.stride_x - g.before_x
             low, high = inside(left, g.size_x, g.width)
             node = ((row - p.first) * p.columns + column) * p.filters
-            ahead = (node + p.filters) * fan_in
+            ahead = (node + p.filters) * fan_in  # weights of the next place, as they lie if all are needed
             slot = (low_y - p.window) % slots
             for y in range(low_y, high_y):
+                at = node * fan_in + (y - top) * run + low * g.channels
                 multiply(
                     sums,
                     Strides(slot * line + (left + low) * g.channels * p.batch, p.batch, 0, 0),
                     weight,
-                    Strides(node * fan_in + (y - top) * run + low * g.channels, 1, 0, fan_in),
+                    Strides(at, 1, 0, fan_in),
                     grad,
                     Strides(node * p.batch, 0, 0, p.batch),
                     Extent((high - low) * g.channels, p.batch, 1, p.filters),
                     True,
-                    Following(ahead, 0),
+                    Following(ahead, 0, 0) if is_whole else Following(at + p.filters * fan_in, 0, fan_in),
                 )
                 ahead += run * p.filters
                 slot = slot + 1 if slot + 1 < slots else 0

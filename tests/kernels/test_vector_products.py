@@ -78,7 +78,7 @@ def test_every_element_is_a_chain(
     from_right = Strides(1, 0, steps * (lanes + 5), lanes + 5)
     expected = out.copy()
     _chains(expected, into, left, from_left, right, from_right, extent, more)
-    for following in (NOWHERE, Following(len(left), 1000)):  # what follows may lie anywhere
+    for following in (NOWHERE, Following(len(left), 1000, 0), Following(len(left), 0, 7)):  # may lie anywhere
         found = out.copy()
         _product(found, into, left, from_left, right, from_right, extent, more, following)
         assert found.tobytes() == expected.tobytes()

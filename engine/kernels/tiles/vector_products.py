@@ -66,16 +66,37 @@ class Following(NamedTuple):
     """The operands of the next product, which are prefetched.
 
     Args:
-        at: where in `left` as many numbers begin as the product reads, one after another; -1 for none.
+        at: where in `left` as many numbers begin as the product reads; -1 for none.
         beyond: how many numbers of `right`, behind the last that each outer step reads.
+        apart: 0 where the numbers of `left` lie one after another. Else they lie in a run for each step, of
+            one number for each row, and this is the distance of two runs. For a single outer step.
     """
 
     at: int
     beyond: int
+    apart: int
 
 
-NOWHERE: Final = Following(-1, 0)
+NOWHERE: Final = Following(-1, 0, 0)
 """Marks that nothing is prefetched."""
+
+
+class _Ahead(NamedTuple):
+    """The operands that a tile prefetches.
+
+    Args:
+        at: where in `left` they begin; -1 for none.
+        beyond: as in `Following`.
+        count: how many numbers of `left` lie one after another, for each outer step.
+        runs: how many times so many.
+        apart: the distance of two runs.
+    """
+
+    at: int
+    beyond: int
+    count: int
+    runs: int
+    apart: int
 
 
 class _Tiles:
@@ -83,16 +104,16 @@ class _Tiles:
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
         self.builder, self.vectors = builder, Vectors(builder, scalar)
-        self.out, into, self.left, from_left, self.right, from_right, extent, continued, following = arguments
+        self.out, into, self.left, from_left, self.right, from_right, extent, continued, ahead = arguments
         self.from_left = Strides(*cgutils.unpack_tuple(builder, from_left, 4))
         at, row_stride = cgutils.unpack_tuple(builder, into, 2)
         self.into = Strides(at, row_stride, number(0), number(0))
         at, outer_stride, step_stride = cgutils.unpack_tuple(builder, from_right, 3)
         self.from_right = Strides(at, number(0), outer_stride, step_stride)
         self.rows, self.lanes, self.outer_steps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
-        self.following = Following(*cgutils.unpack_tuple(builder, following, 2))
-        is_one = builder.icmp_signed(">=", self.following.at, number(0))
-        self.asks = builder.or_(is_one, builder.icmp_signed(">", self.following.beyond, number(0)))
+        self.ahead = _Ahead(*cgutils.unpack_tuple(builder, ahead, 5))
+        is_one = builder.icmp_signed(">=", self.ahead.at, number(0))
+        self.asks = builder.or_(is_one, builder.icmp_signed(">", self.ahead.beyond, number(0)))
         self.continued = self.vectors.repeat(builder.trunc(continued, I1))
 
     def write(self) -> None:
@@ -127,7 +148,7 @@ class _Tiles:
             builder.store(vectors.load(self._lane(row, v), held), total)
         with cgutils.for_range(builder, self.outer_steps) as outer:
             with builder.if_then(self.asks):
-                self._ask(outer.index, n_rows)
+                self._ask(outer.index)
             with cgutils.for_range(builder, self.steps) as step:
                 self._step(outer.index, step.index, from_left, masks, sums)
         for total, (row, v, mask) in zip(sums, places, strict=True):
@@ -156,18 +177,20 @@ class _Tiles:
                 total = next(totals)
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
 
-    def _ask(self, outer: ir.Value, n_rows: int) -> None:
+    def _ask(self, outer: ir.Value) -> None:
         """Prefetches the share of an outer step in what follows."""
-        builder, following = self.builder, self.following
-        numbers = builder.mul(self.steps, number(n_rows))
-        begin = self._place(self.left, following.at, (outer, numbers))
-        is_none = builder.icmp_signed("<", following.at, number(0))
-        self._ask_for(begin, builder.select(is_none, number(0), numbers))
+        builder, ahead = self.builder, self.ahead
+        is_none = builder.icmp_signed("<", ahead.at, number(0))
+        count = builder.select(is_none, number(0), ahead.count)
+        with cgutils.for_range(builder, ahead.runs) as run:
+            self._ask_for(
+                self._place(self.left, ahead.at, (outer, ahead.count), (run.index, ahead.apart)), count
+            )
         strides = self.from_right
         end = self._place(
             self.right, strides.at, (outer, strides.outer_stride), (self.steps, strides.step_stride)
         )
-        self._ask_for(end, following.beyond)
+        self._ask_for(end, ahead.beyond)
 
     def _ask_for(self, begin: ir.Value, count: ir.Value) -> None:
         builder, in_line = self.builder, LINE_BYTES // n_bytes(begin.type.pointee)
@@ -188,16 +211,14 @@ class _Tiles:
 
 
 def _declare_tile(  # type: ignore[no-untyped-def]
-    typing_context, out, into, left, from_left, right, from_right, extent, continued, following
+    typing_context, out, into, left, from_left, right, from_right, extent, continued, ahead
 ):
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         builder.function.attributes.add("optsize")  # LLVM is to unroll no loop
         _Tiles(builder, context.get_data_type(out.dtype), arguments).write()
         return context.get_dummy_value()
 
-    return types.void(
-        out, into, left, from_left, right, from_right, extent, types.boolean, following
-    ), generate
+    return types.void(out, into, left, from_left, right, from_right, extent, types.boolean, ahead), generate
 
 
 _tile = cast(Callable[..., None], intrinsic(_declare_tile))
@@ -213,14 +234,14 @@ def _multiply_tile(
     from_right: tuple[int, int, int],
     extent: Extent,
     continued: bool,
-    following: Following,
+    ahead: _Ahead,
 ) -> None:
     """Computes one tile.
 
     Takes pointers (an array would be seven arguments), and of strides what it uses: `(at, row_stride)` of
     `into`, `(at, outer_stride, step_stride)` of `from_right`.
     """
-    _tile(out, into, left, from_left, right, from_right, extent, continued, following)
+    _tile(out, into, left, from_left, right, from_right, extent, continued, ahead)
 
 
 _inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
@@ -258,6 +279,9 @@ def multiply(
     tile_rows = _even(extent.rows, ROWS)
     tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS)
     lane, at, beyond = 0, following.at, following.beyond
+    is_apart = at >= 0 and following.apart > 0
+    runs = (extent.steps * tile_rows + extent.rows - 1) // extent.rows if is_apart else 1
+    runs_left = extent.steps if is_apart else 1
     while lane < extent.lanes:
         row = 0
         n_lanes = min(tile_lanes, extent.lanes - lane)
@@ -272,12 +296,20 @@ def multiply(
                 (from_right.at + lane, from_right.outer_stride, from_right.step_stride),
                 Extent(n_rows, n_lanes, extent.outer_steps, extent.steps),
                 continued,
-                Following(at, beyond),
+                _Ahead(
+                    at,
+                    beyond,
+                    extent.rows if is_apart else n_rows * extent.steps,
+                    min(runs, runs_left),
+                    following.apart,
+                ),
             )
-            if at >= 0:
+            if is_apart:
+                at, runs_left = at + runs * following.apart, runs_left - runs
+            elif at >= 0:
                 at += n_rows * extent.outer_steps * extent.steps
             row, beyond = row + n_rows, 0
-        lane, at = lane + n_lanes, -1
+        lane, at, is_apart, runs_left = lane + n_lanes, -1, False, 1
 
 
 @register_jitable
