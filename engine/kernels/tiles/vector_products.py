@@ -87,14 +87,14 @@ class _Ahead(NamedTuple):
     Args:
         at: where in `left` they begin; -1 for none.
         beyond: as in `Following`.
-        count: how many numbers of `left` lie one after another, for each outer step.
+        numbers: how many of `left` lie one after another, for each outer step.
         runs: how many times so many.
         apart: the distance of two runs.
     """
 
     at: int
     beyond: int
-    count: int
+    numbers: int
     runs: int
     apart: int
 
@@ -181,10 +181,10 @@ class _Tiles:
         """Prefetches the share of an outer step in what follows."""
         builder, ahead = self.builder, self.ahead
         is_none = builder.icmp_signed("<", ahead.at, number(0))
-        count = builder.select(is_none, number(0), ahead.count)
+        count = builder.select(is_none, number(0), ahead.numbers)
         with cgutils.for_range(builder, ahead.runs) as run:
             self._ask_for(
-                self._place(self.left, ahead.at, (outer, ahead.count), (run.index, ahead.apart)), count
+                self._place(self.left, ahead.at, (outer, ahead.numbers), (run.index, ahead.apart)), count
             )
         strides = self.from_right
         end = self._place(
