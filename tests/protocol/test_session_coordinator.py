@@ -143,3 +143,36 @@ def test_a_session_that_is_closed_stops_its_hosts_and_answers_no_more() -> None:
     ]
     assert talk.tell("part 0.0", played()) == []
     assert talk.ask() == [AbortRun("the session is over; open another one", host="")]
+
+
+@given(st.data())
+def test_whatever_comes_an_order_ends_with_all_answers_or_one_reason(data: st.DataObject) -> None:
+    """Messages come twice, late and between others; hosts compile, fail and die; time passes."""
+    talk, answered, asked = Talk(2, timeout_s=20.0), set[str](), 0
+    talk.begin()
+    lost: list[object] = []
+    for _ in range(data.draw(st.integers(1, 40))):
+        name = data.draw(st.sampled_from(talk.names))
+        event = data.draw(st.sampled_from(["ask", "play", "beat", "compile", "hello", "tick", "die", "fail"]))
+        is_answered = talk.machine.is_answered
+        match event:
+            case "ask" if is_answered or lost:
+                effects, answered, asked = talk.ask(), set(), asked + 1
+            case "play":
+                effects = talk.tell(name, played())
+                found = [effect for effect in effects if isinstance(effect, Answered)]
+                assert len(found) == (bool(asked) and not lost and name not in answered)
+                answered |= {name} if asked else set()
+            case "tick":
+                effects = talk.give(Tick(), after_s=data.draw(st.floats(0.0, 8.0)))
+            case "die":
+                effects = talk.give(Died(name, data.draw(st.integers(0, 1)), "its process ended"))
+            case "fail":
+                effects = talk.tell(name, m.Failed("ValueError: no", ""))
+            case _:
+                sent = {"beat": m.Heartbeat(0, talk.now), "compile": m.SetUpProgress(1)}
+                effects = talk.tell(name, sent.get(event, m.Hello("tcp://again", VERSIONS)))
+        aborts = [effect for effect in effects if isinstance(effect, AbortRun)]
+        assert not lost or aborts == (lost if event == "ask" else []), "one reason, again for who asks"
+        lost = lost or aborts
+        assert lost or talk.machine.is_answered == (not asked or answered == set(talk.names))
