@@ -1,16 +1,19 @@
 """The simulated body of a shard: named vectors of a few numbers, and files on the simulated disk.
 
 It stands for `runtime.shard`: one after the other, gradients are applied or added up, operations are
-executed, and files are written. A driver's own body adds how long that takes, and shows it to the checks.
+executed, and files are written. A driver's checks see each of these, and what the shard sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from partita.engine.protocol.commands import POINT
-from partita.engine.protocol.events import Persist, Send
+from partita.engine.protocol.commands import POINT, Operation
+from partita.engine.protocol.events import Persist, Received, Send
+from partita.engine.protocol.membership import HeartbeatPolicy
+from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
@@ -20,34 +23,107 @@ from partita.engine.protocol.shard_effects import (
     LongEffect,
     MoveGradient,
     OperationsDone,
+    Policy,
     ReceiveAgain,
+    ShardRanges,
     StoreGradient,
 )
+from partita.engine.testing.faults import freeze
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
-from partita.engine.testing.schedule import Schedule
+from partita.engine.testing.schedule import HEARTBEAT_S, Schedule
 from partita.engine.testing.vectors import Vector, Vectors, added, operate
 
 
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """The contents of a shard's file; `reference` is what its checks keep about it."""
+
+    vectors: Vectors
+    seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    stops: Mapping[str, int] = field(default_factory=dict)
+    reference: Any = None
+
+
+class ShardChecks:
+    """The checks of one process of a shard. A subclass overrides what concerns its driver."""
+
+    def begins(self, number: int) -> None:
+        """Looks at the number of pushes or commands, before an effect or a message."""
+
+    def receives(self, event: Received) -> None:
+        """Looks at a message that was handled."""
+
+    def sends(self, send: Send, payload: Callable[[], Numbers]) -> None:
+        """Looks at a message that leaves."""
+
+    def applies(self, effect: ApplyGradient, x: Vector) -> None:
+        """Looks at a gradient that was applied, and at the values after it."""
+
+    def keeps(self, evaluation: int, unit: int, machine: int, payload: Vector) -> None:
+        """Looks at a gradient that is kept for a sum."""
+
+    def does(self, operations: Sequence[Operation]) -> None:
+        """Looks at operations that come next."""
+
+    def done(self, scalars: Sequence[float]) -> None:
+        """Looks at their scalars."""
+
+    def persists(self, order: Persist) -> object:
+        """Looks at a file that is written, and returns the reference of its contents."""
+
+    def reverts(self, checkpoint: int | None) -> None:
+        """Looks at vectors that were replaced by those of a checkpoint."""
+
+
+Begin: TypeAlias = Callable[[int | None], ShardState]
+"""Returns the state of a shard in a committed checkpoint; None: that in which the run began."""
+
+
 class ShardBody(SimulatedBody):
-    """A shard's vectors of `size` numbers each; an update by a gradient is its sum."""
+    """A shard's vectors of `size` numbers each; an update by a gradient is its sum.
 
-    schedule: Schedule
+    Attributes:
+        checks: look at everything that it does.
+        apply_s: the longest update; now and then the process is stopped in it, and replaced.
+        operation_s: the longest time of operations in a row, during which messages come; 0: none come.
+    """
 
-    def __init__(self, schedule: Schedule, host: SimulatedHost, vectors: Mapping[str, Vector]) -> None:
+    checks: ShardChecks
+    apply_s = 0.0
+    operation_s = 0.0
+
+    def __init__(self, schedule: Schedule, host: SimulatedHost, begin: Begin) -> None:
         super().__init__(host)
         self.schedule = schedule
-        self.id = host.id
-        self.vectors: Vectors = dict(vectors)
+        self.vectors: Vectors = dict(begin(host.checkpoint).vectors)
         self.size = schedule.layout.sizes[host.name]
+        self._begin = begin
         self._kept: dict[tuple[int, int], Vector] = {}
+
+    def build(self, kind: type[Shard], policy: Policy) -> Shard:
+        """Builds the machine of this shard."""
+        heartbeats = HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
+        self.machine = kind(self.ranges(self.schedule, self.host), policy, heartbeats=heartbeats)
+        return self.machine
+
+    @staticmethod
+    def ranges(schedule: Schedule, host: SimulatedHost) -> ShardRanges:
+        """Returns the ranges of a shard, for its machine and its policy."""
+        return ShardRanges(host.name, host.incarnation, schedule.layout.of_shard[host.name])
 
     def carry_out(self, effect: Any, event: Any) -> Any:
         """Carries out an effect of the shard's machine."""
+        self.checks.begins(self.machine.version)
         match effect:
-            case ApplyGradient():
-                self.apply(effect)
+            case ApplyGradient(payload=Numbers() as numbers, span=span):
+                x = list(self.vectors[POINT])
+                for i, number in enumerate(numbers, span.start):
+                    x[i] += number
+                self.vectors[POINT] = tuple(x)
+                self.checks.applies(effect, self.vectors[POINT])
+                self._take_time()
             case StoreGradient():
-                self.store(effect)
+                self._store(effect)
             case AddGradient(machine=machine, into=into, of=of):
                 whole = added(self._kept[machine, into], self._kept.pop((machine, of)))
                 self._kept[machine, into] = whole
@@ -58,44 +134,68 @@ class ShardBody(SimulatedBody):
             case DropGradients():
                 self._kept.clear()
             case Persist():
-                self.write(self.schedule, effect, self.contents(effect))
+                kept = self.checks.persists(effect)
+                state = ShardState(dict(self.vectors), dict(effect.seen), dict(effect.stops), kept)
+                self.write(self.schedule, effect, state)
             case ReceiveAgain(event=again):
                 return again
             case Fenced():
                 self.host.exit()
             case _:
-                return self.work(effect)
+                return self._work(effect)
         return None
+
+    def _take_time(self) -> None:
+        if not self.apply_s:
+            return
+        world, host = self.host.world, self.host
+        host.pause(self.apply_s * world.random.random())
+        if world.now < self.schedule.environment.chaos_s and world.random.random() < 0.02:
+            freeze(host, world.random.uniform(3.0, 8.0))
+
+    def _store(self, effect: StoreGradient) -> None:
+        """Keeps a gradient for a sum."""
+        assert isinstance(effect.payload, Numbers)
+        machine, unit, numbers = effect.machine, effect.unit, tuple(effect.payload)
+        self.checks.keeps(effect.evaluation, unit, machine, numbers)
+        if effect.beside is not None:
+            numbers = added(self._kept.pop((machine, effect.beside)), numbers)
+            unit = min(unit, effect.beside)
+        self._kept[machine, unit] = numbers
+
+    def _work(self, effect: LongEffect) -> OperationsDone | None:
+        """Executes operations at once, or in the background while messages arrive; some take long."""
+        if not self.operation_s:
+            return self._worked(effect)
+        self.host.later(self.operation_s * self.host.world.random.random() ** 12, self.on_worked, effect)
+        return None
+
+    def on_worked(self, effect: LongEffect) -> None:
+        """Ends operations in the background."""
+        self.host.on_event(self._worked(effect))
+
+    def _worked(self, effect: LongEffect) -> OperationsDone:
+        if isinstance(effect, LoadCheckpoint):
+            self.vectors.clear()
+            self.vectors.update(self._begin(effect.checkpoint).vectors)
+            self.checks.reverts(effect.checkpoint)
+            return OperationsDone()
+        self.checks.does(effect.operations)
+        scalars = [one for asked in effect.operations for one in operate(self.vectors, asked, self.size)]
+        self.checks.done(scalars)
+        return OperationsDone(scalars)
 
     def payload(self, send: Send) -> Numbers:
         """Returns the numbers of a span."""
         assert send.payload is not None
         return Numbers(self.vectors[send.payload.vector][send.payload.start : send.payload.stop])
 
-    def apply(self, effect: ApplyGradient) -> None:
-        """Adds a gradient to `x`."""
-        assert isinstance(effect.payload, Numbers)
-        x = list(self.vectors[POINT])
-        for i, number in enumerate(effect.payload, effect.span.start):
-            x[i] += number
-        self.vectors[POINT] = tuple(x)
+    def sends(self, send: Send) -> None:
+        """Shows the checks what leaves."""
+        self.checks.begins(self.machine.version)
+        self.checks.sends(send, lambda: self.payload(send))
 
-    def store(self, effect: StoreGradient) -> None:
-        """Keeps a gradient for a sum."""
-        assert isinstance(effect.payload, Numbers)
-        machine, unit, numbers = effect.machine, effect.unit, tuple(effect.payload)
-        if effect.beside is not None:
-            numbers = added(self._kept.pop((machine, effect.beside)), numbers)
-            unit = min(unit, effect.beside)
-        self._kept[machine, unit] = numbers
-
-    def work(self, effect: LongEffect) -> OperationsDone | None:
-        """Executes operations, or loads a checkpoint. Returns the end if that is now."""
-        assert not isinstance(effect, LoadCheckpoint), effect
-        return OperationsDone(
-            [one for asked in effect.operations for one in operate(self.vectors, asked, self.size)]
-        )
-
-    def contents(self, order: Persist) -> object:
-        """Returns the contents of a file, as they are now."""
-        return dict(self.vectors)
+    def handled(self, event: Any) -> None:
+        """Shows the checks what has come."""
+        if isinstance(event, Received):
+            self.checks.receives(event)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
@@ -117,16 +117,6 @@ class PushLog:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class ShardState:
-    """The contents of a shard's file; `lineage` is what they should be."""
-
-    seen: dict[str, Any] = field(default_factory=dict)
-    stops: dict[str, int] = field(default_factory=dict)
-    values: list[float] = field(default_factory=list)
-    lineage: Lineage | None = None
-
-
 class _Leaving(Coordinator):
     """A coordinator of an elastic run, from which a replica leaves at its first death if others remain."""
 
@@ -183,7 +173,7 @@ class DownpourSchedule(Schedule):
         self.model.holds(lineages, self._steps_of(order.done))
 
     def _lineages(self, order: Commit) -> dict[str, Lineage]:
-        return {entry.shard: self.disk.files[entry.file].contents.lineage for entry in order.entries}
+        return {entry.shard: self.disk.files[entry.file].contents.reference for entry in order.entries}
 
     def _steps_of(self, units: Iterable[UnitRange]) -> Iterator[tuple[str, str, int]]:
         """Yields (part, shard, step) of everything that these units are."""

@@ -64,7 +64,7 @@ class SandblasterInvariants:
         before = max((commit.position or 0 for commit in disk.manifests.values()), default=0)
         require(position >= before, "I5", order, "goes back from", before)
         for entry in order.entries:
-            self._require_state(entry.shard, disk.files[entry.file].contents, position)
+            self._require_state(entry.shard, disk.files[entry.file].contents.vectors, position)
 
     def _require_state(self, shard: str, found: Vectors, position: int) -> None:
         expected = self.reference.states[position][shard]

@@ -117,13 +117,11 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             self.invariants.assigns(indices[0], self.current[to], message)
         super().send(to, message, payload)
 
-    def start_of(self, shard: str, checkpoint: int | None) -> File:
-        """A shard's file of a committed checkpoint; None: the state that the run began with."""
+    def start_of(self, shard: str, checkpoint: int | None) -> File | None:
+        """A shard's file of a committed checkpoint; None: the one with which the run began, if any."""
         if checkpoint is None and self.start is not None:
             checkpoint = self.start.checkpoint
-        if checkpoint is None:
-            return File(self.schedule.start[shard], 0, "")
-        return self.schedule.disk.committed(shard, checkpoint)
+        return None if checkpoint is None else self.schedule.disk.committed(shard, checkpoint)
 
 
 class SandblasterSchedule(Schedule):

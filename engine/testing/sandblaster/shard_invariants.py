@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from typing_extensions import override
+
+from partita.engine.protocol.batch_messages import CommandResult, ContributionAck, Point
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -14,22 +17,27 @@ from partita.engine.protocol.commands import (
     Snapshot,
     zero,
 )
+from partita.engine.protocol.events import Persist, Send
+from partita.engine.protocol.names import machine_of
+from partita.engine.testing.host import Numbers
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.sandblaster.invariants import RunInvariants
+from partita.engine.testing.shards import ShardChecks
 from partita.engine.testing.vectors import Vector, Vectors
 
 
-class ShardInvariants:
+class ShardInvariants(ShardChecks):
     """The operations that one process of a shard has done, and must do next."""
 
-    def __init__(self, run: RunInvariants, life: ProcessId, vectors: Vectors) -> None:
-        """Begins with these vectors, which the shard changes."""
+    def __init__(self, run: RunInvariants, life: ProcessId, vectors: Vectors, number: int) -> None:
+        """Begins with these vectors, which the shard changes, after the command of this number."""
         self._run = run
         self._life = life
         self._name = life[0]
         self._vectors = vectors
         self._machines = run.shared.layout.of_shard[life[0]]
         self._number = -1
+        self._seen = number  # as the machine began
         self._given_up = max(run.commands, default=0)  # what was under way when it was launched
         self._rest: deque[Operation] = deque()
         self._zeros: list[Operation] = []
@@ -38,8 +46,12 @@ class ShardInvariants:
         self._point: Vector | None = None
         self._counted: set[tuple[int, int]] = set()
 
+    @override
     def begins(self, number: int) -> None:
         """Requires that a new command is newer (I7); it may interrupt an evaluation."""
+        if number == self._seen:
+            return
+        self._seen = number
         require(number > self._number, "I7", self._life, "begins command", number, "after", self._number)
         require(number in self._run.commands, "I7", self._life, "begins", number, "which nobody gave")
         self._run.writers.require_current(self._life, "begins command", number)
@@ -84,26 +96,42 @@ class ShardInvariants:
         wanted = self._rest.popleft() if self._rest else None
         require(operation == wanted, "I7", self._life, "does", operation, "and not", wanted)
 
+    @override
     def does(self, operations: Sequence[Operation]) -> None:
         """Requires that these operations are the next ones, once (I7)."""
         for operation in operations:
             self._next(operation)
 
+    @override
     def done(self, scalars: Sequence[float]) -> None:
         """Takes the scalars of the operations."""
         self._scalars += scalars
         self._pause()
 
-    def persists(self, checkpoint: int) -> None:
+    @override
+    def persists(self, order: Persist) -> None:
         """Requires that vectors are saved when the command says so, between two operations (I5)."""
-        self._next(Snapshot(checkpoint))
+        self._next(Snapshot(order.checkpoint))
         self._pause()
 
+    @override
     def reverts(self, checkpoint: int | None) -> None:
         """Requires that the shard goes back when the command says so. To be called afterwards."""
         self._next(Restore(checkpoint))
         self._pause()
 
+    @override
+    def sends(self, send: Send, payload: Callable[[], Numbers]) -> None:
+        """Checks points, acknowledgements and scalars."""
+        match send.message:
+            case Point(evaluation=evaluation):
+                self.shows(evaluation, machine_of(send.to), tuple(payload()))
+            case ContributionAck(evaluation=evaluation, unit=unit):
+                self.acknowledges(evaluation, unit, machine_of(send.to))
+            case CommandResult(number=number, scalars=scalars):
+                self.answers(number, scalars)
+
+    @override
     def keeps(self, evaluation: int, unit: int, machine: int, payload: Vector) -> None:
         """Requires that a counted contribution is the first, of this evaluation, at its point (I6, I9)."""
         what = (evaluation, unit, machine)
