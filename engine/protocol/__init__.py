@@ -5,11 +5,11 @@
   may send what), `retry`, `failure` (error reports), `clocks`.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
-  comes as leases (`leased_work`) or unit by unit (`assigned_work`); a `link` to each shard exchanges with
-  it, as `parameter_links` or `point_links`. `instruction_scheduler` runs the steps, `stall_detector` reports
-  long waits, `program_reports` what is done, and `program_effects` are what a body is asked for.
-- A part without shards: `program` is its machine (with `program_exchanges` and `program_saves`), and `views`
-  say who does which steps together.
+  comes as leases (`leased_work`), unit by unit (`assigned_work`), or from `views`, which say who does which
+  steps together (`joined_work`, with `program_saves`). A `link` to each shard exchanges with it, as
+  `parameter_links` or `point_links`, and `program_exchanges` with other replicas. `instruction_scheduler`
+  runs the steps, `stall_detector` reports long waits, `program_reports` what is done, and `program_effects`
+  are what a body is asked for.
 - `exchange/` has the exchanges of numbers among replicas.
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
   every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,

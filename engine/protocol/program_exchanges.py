@@ -9,18 +9,22 @@ the round, too: until then they may ask again for what was lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from partita.engine.protocol import replica_messages as rm
-from partita.engine.protocol.actions import AllGather, AllReduce, ReduceScatter
-from partita.engine.protocol.events import Received, Send, Span, Tick
+from partita.engine.protocol.actions import Action, AllGather, AllReduce, Norms, ReduceScatter
+from partita.engine.protocol.carrier import Carrier
+from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, Group, Numbers, create_exchange
 from partita.engine.protocol.exchange import Member as Partner
 from partita.engine.protocol.exchange.exchange import ExchangeDone, Phase
 from partita.engine.protocol.names import part_name
-from partita.engine.protocol.program_effects import CopyVector, PartSeat, SharedSpan
+from partita.engine.protocol.program_effects import CopyVector, MeasureNorms, PartSeat, SharedSpan
 
 ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather
+
+MOST_EARLY: Final = 1024
+"""Messages of an exchange that has not begun, or of a view that is not here yet, that are kept."""
 
 _COPIES: Final = 1 << 32
 """Exchanges from this number on are copies of states."""
@@ -32,8 +36,10 @@ _PHASES: Final[Mapping[type, Phase]] = {
 }
 
 
-class Exchanges:
+class Exchanges(Carrier):
     """The rounds of exchanges of a part."""
+
+    carries: ClassVar[tuple[type, ...]] = (AllReduce, ReduceScatter, AllGather, Norms)
 
     def __init__(self, seat: PartSeat, *, retry_s: float) -> None:
         self._seat: Final = seat
@@ -55,6 +61,39 @@ class Exchanges:
         self._informs: set[str] = set()  # others that wait for this part in the round under way
         self._served: dict[str, tuple[int, frozenset[str]]] = {}  # by vector: round, and who may ask again
         self._asked_at = 0.0
+        self._early: list[Received] = []
+        self._in_step = False  # all parts of the replica have what the next update needs
+        self._is_closed = True
+
+    # Actions.
+
+    def may_begin(self, action: Action) -> bool:
+        """Returns whether no peer may ask again for what an exchange overwrites."""
+        return self.released("norms" if isinstance(action, Norms) else self.vector_of(action))
+
+    def begin(self, action: Action, now: float) -> list[Any]:
+        """Begins an exchange, in the next round, and takes what others have sent for it already."""
+        if isinstance(action, Norms):
+            return [MeasureNorms(self.owned)]
+        assert isinstance(action, ExchangeAction) and not self._is_closed, action
+        self._in_step = True
+        effects = self._begin(action, now)
+        early, self._early = self._early, []
+        for event in early:
+            effects += self.receive_message(event, now)
+        return effects
+
+    def is_done(self, action: Action) -> bool:
+        """Returns whether the exchange under way is complete."""
+        return isinstance(action, Norms) or self._is_closed or self.complete
+
+    def begin_step(self) -> None:
+        """Notes that a step begins: before its update, all parts of the replica have to come so far."""
+        self._in_step = False
+
+    def close(self) -> None:
+        """Ends all exchanges of the view: nothing is sent or answered until the next one."""
+        self._is_closed = True
 
     # Rounds.
 
@@ -62,6 +101,7 @@ class Exchanges:
         """Drops everything of an earlier view, and begins the round that copies states."""
         self._view, self._peers = view, peers
         self._reset()
+        self._is_closed = False
         self._begin_round(now)
         me, served = self._seat, set[str]()
         effects: list[Any] = []
@@ -84,7 +124,7 @@ class Exchanges:
             self._served[vector] = self._round, frozenset(served)
         return self._noted(effects, now)
 
-    def begin(self, action: ExchangeAction, now: float) -> list[Any]:
+    def _begin(self, action: ExchangeAction, now: float) -> list[Any]:
         """Begins the next round, over all of the part's ranges; the vector is `released`."""
         self._begin_round(now)
         slot = self._slots.setdefault(action, len(self._slots))
@@ -108,7 +148,7 @@ class Exchanges:
         return self._noted(effects, now)
 
     @staticmethod
-    def vector_of(action: ExchangeAction) -> str:
+    def vector_of(action: Any) -> str:
         """Returns the vector that is exchanged: parameters do not change while their sum is not complete."""
         beside = isinstance(action, AllReduce) and (action.vector == "parameters" or action.by.backup_workers)
         return "sum" if beside else action.vector
@@ -116,15 +156,20 @@ class Exchanges:
     def _spans(self, action: ExchangeAction, vector: str) -> list[Span]:
         return [Span(vector, one.start, one.stop) for one in self._seat.ranges(action.vector)]
 
-    def end(self, action: ExchangeAction) -> list[Any]:
+    def end(self, action: Action) -> list[Any]:
         """Returns the effects by which the action's vector holds the result of a complete round."""
-        vector = self.vector_of(action)
-        if vector == action.vector:
+        if not isinstance(action, ExchangeAction) or (vector := self.vector_of(action)) == action.vector:
             return []
         return [CopyVector(span, action.vector) for span in self._spans(action, vector)]
 
     def wait_for_replica(self, now: float) -> list[Any]:
-        """Begins a round without exchanges: complete when all parts of the replica have come so far."""
+        """Begins a round without exchanges, complete when all parts of the replica have come so far.
+
+        An exchange of this step was such a round, too.
+        """
+        if self._in_step:
+            return []
+        self._in_step = True
         self._begin_round(now)
         return self._noted((), now)
 
@@ -170,17 +215,20 @@ class Exchanges:
 
     # Events.
 
-    def has_begun(self, exchange: int) -> bool:
-        """Returns whether this part has begun the first use of an exchange."""
-        return exchange in self._machines
-
     def receive_message(self, event: Received, now: float) -> list[Any]:
-        """Returns the effects of a message of an exchange that has begun here."""
+        """Returns the effects of a message of this view; keeps it if its exchange has not begun here."""
         message: Any = event.message
+        if message.exchange not in self._machines:
+            if len(self._early) >= MOST_EARLY:
+                return [Refuse(event.sender, "more than the messages of the next exchanges")]
+            self._early.append(event)
+            return []
         return self._noted(self._machines[message.exchange].receive(event, now), now)
 
-    def tick(self, now: float) -> list[Any]:
-        """Has every exchange repeat what was lost, and asks others how far they are."""
+    def receive(self, event: Any, now: float) -> list[Any]:
+        """Has every exchange repeat what was lost, and asks others how far they are, at a `Tick`."""
+        if self._is_closed:
+            return []
         effects = [effect for one in self._machines.values() for effect in one.receive(Tick(), now)]
         effects = self._noted(effects, now)
         lacking = self._lacking if self._completed == self._round else ()

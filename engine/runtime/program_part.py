@@ -1,7 +1,7 @@
 """A part under a program driver: the body of the program's machine.
 
 It computes steps, adds and copies what other replicas send, updates parameters, and writes files. What is
-done when is decided by `partita.engine.protocol.program`.
+done when is decided by `partita.engine.protocol.joined_work`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing_extensions import override
 
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.exchange import AddChunk, CopyChunk
-from partita.engine.protocol.host import RoleMachine
+from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.names import part_name
-from partita.engine.protocol.program import ReplicaProgram
+from partita.engine.protocol.part import LookForWaits, Part
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
@@ -53,10 +53,11 @@ class NotFinite(CannotGoOn):
 class ProgramPartTask(PartSettings):
     """A part of a program driver."""
 
-    def role(self, host: HostContext) -> tuple[RoleMachine, Body]:
+    def role(self, host: HostContext) -> tuple[Part, Body]:
         """See the protocol `HostTask`."""
         body = ProgramPart(self, host)
-        return ReplicaProgram(self.program, body.seat, self.batches), body
+        work = JoinedWork(body.seat, self.batches)
+        return Part(self.program, work, version=body.seat.step), body
 
 
 class ProgramPart(Body):
@@ -90,7 +91,6 @@ class ProgramPart(Body):
         )
         self._next: RunStep | None = None  # ordered, not begun
         self._step: RunStep | None = None  # under way
-        self._stuck = StuckOn(-1, ())
         # The ranges of the last update. What was loaded is whole: before one, one replica writes all of it.
         writes = not task.sharded or task.replica == 0
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, self._arrays.size),) * writes
@@ -129,6 +129,8 @@ class ProgramPart(Body):
             case RestartSteps(first=first):
                 self._next = self._step = None
                 self._player.start(first)
+            case LookForWaits():
+                return self._stuck_on()
             case Persist():
                 self._persist(effect)
             case StateReceived():
@@ -150,10 +152,6 @@ class ProgramPart(Body):
         yield from self._player.refused()
         yield from self._files.finished()
         self._begin()
-        stuck = self._stuck_on()
-        if stuck != self._stuck:
-            self._stuck = stuck
-            yield stuck
 
     @override
     def tick(self, now: float) -> None:
@@ -212,10 +210,8 @@ class ProgramPart(Body):
 
     def _stuck_on(self) -> StuckOn:
         """The messages of other parts that the step lacks while nothing is computed."""
-        if self._step is None:
-            return StuckOn(self._stuck.number, ())
-        _, missing = self._player.stuck_on
-        return StuckOn(self._step.number, missing)
+        step, missing = self._player.stuck_on
+        return StuckOn(step, missing if self._step is not None else ())
 
     def _apply(self, effect: ApplyUpdate) -> Applied:
         self._own = effect.spans

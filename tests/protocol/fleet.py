@@ -35,8 +35,9 @@ from partita.engine.protocol.events import Died, Persist, Persisted, Received, R
 from partita.engine.protocol.exchange import AddChunk, CopyChunk
 from partita.engine.protocol.host import BuildRole, EndHost, HostMachine, Reach, RoleBuilt
 from partita.engine.protocol.joined_mode import JoinedMode
+from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
-from partita.engine.protocol.program import ReplicaProgram
+from partita.engine.protocol.part import LookForWaits, Part
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
@@ -126,10 +127,16 @@ class Process:
                 fleet.refused.append((name, effect))
             case EndHost():
                 fleet.processes.pop(name, None)
-            case RestartSteps() | StateReceived() | Deliver() | Reach():
+            case RestartSteps() | StateReceived() | LookForWaits() | Deliver() | Reach():
                 pass
             case _:
                 raise AssertionError(effect)
+
+
+def work_of(process: Process) -> JoinedWork | None:
+    """The work of a part; None before it is set up."""
+    role = process.host.role
+    return role.work if isinstance(role, Part) and isinstance(role.work, JoinedWork) else None
 
 
 class Fleet:
@@ -192,7 +199,7 @@ class Fleet:
         joined = self.joined(position, replicas)
         return joined[rank * self.batches.batch : (rank + 1) * self.batches.batch]
 
-    def build(self, process: Process) -> ReplicaProgram:
+    def build(self, process: Process) -> Part:
         replica, machine = part_indices(process.host.name) or (0, 0)
         committed = self.commits[-1] if self.commits else None
         step = 0
@@ -216,7 +223,7 @@ class Fleet:
             exchanges=self.machines + 1,
             step=step,
         )
-        return ReplicaProgram(self.replica, seat, self.batches)
+        return Part(self.replica, JoinedWork(seat, self.batches), version=step)
 
     # The network.
 
@@ -326,11 +333,11 @@ class Fleet:
 
     def state(self) -> str:
         """The parts, for messages of failures."""
-        roles = {name: process.host.role for name, process in self.processes.items()}
+        works = {name: work_of(process) for name, process in self.processes.items()}
         return ", ".join(
-            f"{name}: {role.stage.name} {role.step} {role._waiting} {list(role._exchanges.waits_for)}"
-            for name, role in roles.items()
-            if isinstance(role, ReplicaProgram)
+            f"{name}: {work.stage.name} {work.step} {work.running.action} {list(work.waits())}"
+            for name, work in works.items()
+            if work is not None
         )
 
     def parameters(self) -> dict[str, list[int]]:
@@ -343,8 +350,8 @@ class Fleet:
 
     def steps(self) -> list[range]:
         """The joined batches of the run, in order, without those of views that were given up."""
-        roles = [process.host.role for process in self.ends.values()]
-        last = max((r.step or 0 for r in roles if isinstance(r, ReplicaProgram)), default=1 << 32)
+        works = [work_of(process) for process in self.ends.values()]
+        last = max((work.step or 0 for work in works if work is not None), default=1 << 32)
         return [self.computed[step] for step in sorted(self.computed) if step < last]
 
 

@@ -23,9 +23,8 @@ from partita.engine.protocol.actions import (
 )
 from partita.engine.protocol.coordinator_effects import AbortRun, EndRun, Timeouts
 from partita.engine.protocol.exchange import Ring, Server, Tree
-from partita.engine.protocol.program import ReplicaProgram
 from partita.engine.protocol.views import Member, Outline
-from tests.protocol.fleet import Fleet, parts, reference
+from tests.protocol.fleet import Fleet, parts, reference, work_of
 
 TIMEOUTS = Timeouts(checkpoint_every_s=1.0, deaths=50, wave_s=3.0)
 SHAPES = st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (3, 2)])
@@ -236,13 +235,13 @@ def test_a_step_does_not_wait_for_a_backup_worker() -> None:
     fleet.run(until=lambda fleet: len(fleet.computed) > 3)
     fleet.slow["part 2.0"] = []
     fleet.run(until=lambda fleet: bool(fleet.slow["part 2.0"]))
-    behind = fleet.slow["part 2.0"][0][0].host.role
-    assert isinstance(behind, ReplicaProgram) and behind.step is not None
+    behind = work_of(fleet.slow["part 2.0"][0][0])
+    assert behind is not None and behind.step is not None
     ahead = behind.step + 1
 
     def others(fleet: Fleet) -> list[int | None]:
-        roles = [fleet.processes[name].host.role for name in ("part 0.0", "part 1.0")]
-        return [role.step for role in roles if isinstance(role, ReplicaProgram)]
+        works = [work_of(fleet.processes[name]) for name in ("part 0.0", "part 1.0")]
+        return [work.step for work in works if work is not None]
 
     fleet.run(until=lambda fleet: others(fleet) == [ahead, ahead] and ahead in fleet.computed)
     for process, done in fleet.slow.pop("part 2.0"):
@@ -334,8 +333,9 @@ def test_nothing_of_an_old_view_is_accepted() -> None:
     fleet.run(until=lambda fleet: len(fleet.computed) > 1)
     process = fleet.processes["part 0.0"]
     role = process.host.role
-    assert isinstance(role, ReplicaProgram) and role._view is not None
-    number = role._view.number
+    work = work_of(process)
+    assert role is not None and work is not None
+    number = work.me.view
     before = {name: list(vector) for name, vector in process.vectors.items()}
     fleet.pending.clear()
     for old in (rm.PartialChunk(number - 1, 0, 0, 0), rm.FinalChunk(number - 1, 0, 0, 0)):

@@ -25,9 +25,9 @@ from partita.engine.protocol.exchange import (
 )
 from partita.engine.protocol.host import HostMachine, HostPhase
 from partita.engine.protocol.joined_mode import JoinedMode
+from partita.engine.protocol.joined_work import JoinedWork, Stage
 from partita.engine.protocol.messages import Directory, DirectoryAck, Heartbeat, Hello, Ready
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.program import ReplicaProgram, Stage
 from partita.engine.protocol.program_exchanges import Exchanges
 from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.replica_messages import Pause, View
@@ -61,8 +61,8 @@ class Planted(NamedTuple):
     seeds: int = 1000
 
 
-def of_any_view(method: Any, part: Any, view: int, event: Received) -> bool:
-    return bool(method(part, view, event)) or part.stage in (Stage.AT_WORK, Stage.COPYING)
+def of_any_view(method: Any, part: Any, view: int) -> bool:
+    return bool(method(part, view)) or part.stage in (Stage.AT_WORK, Stage.COPYING)
 
 
 def taken_as_of_this_view(method: Any, exchange: Any, event: Any, now: float) -> Any:
@@ -163,9 +163,9 @@ def one_step_late(method: Any, saves: Any, step: int) -> Any:
     return method(saves, asked.step if asked is not None and step == asked.step + 1 else step)
 
 
-def between_update_and_safe_point(method: Any, part: Any) -> None:
+def between_update_and_safe_point(method: Any, part: Any) -> Any:
     part._changed = False
-    method(part)
+    return method(part)
 
 
 def asked_once(method: Any, coordinator: Any, now: float) -> Any:
@@ -248,7 +248,7 @@ FAULTS = [
         "an exchange of an old view is accepted",
         "V4 R1 R2",
         (
-            Fault(ReplicaProgram, "_is_of_view", of_any_view),
+            Fault(JoinedWork, "_is_of_view", of_any_view),
             Fault(Exchange, "receive", taken_as_of_this_view),
         ),
     ),
@@ -268,7 +268,7 @@ FAULTS = [
     Planted(
         "a file is written between an update and its safe point",
         "I5",
-        (Fault(ReplicaProgram, "_save_if_there", between_update_and_safe_point),),
+        (Fault(JoinedWork, "_save_if_there", between_update_and_safe_point),),
         AllReduce(replicas=2, shard_optimizer=True),
         at=369,
     ),

@@ -8,8 +8,9 @@ from typing_extensions import override
 
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.exchange import AddChunk, CopyChunk
+from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.program import ReplicaProgram
+from partita.engine.protocol.part import LookForWaits
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
@@ -44,7 +45,7 @@ class PartBody(SimulatedBody):
         view: of the newest step or exchange.
     """
 
-    machine: ReplicaProgram
+    work: JoinedWork
 
     def __init__(self, schedule: ProgramSchedule, host: SimulatedHost, state: tuple[Any, ...]) -> None:
         super().__init__(host)
@@ -95,7 +96,7 @@ class PartBody(SimulatedBody):
                 self.vectors[target][start:stop] = self.vectors[source.vector][start:stop]
             case Persist():
                 self._persist(effect)
-            case StateReceived():
+            case StateReceived() | LookForWaits():
                 pass  # the vectors were replaced where they lie
             case _:
                 raise AssertionError(effect)
@@ -116,7 +117,7 @@ class PartBody(SimulatedBody):
 
     def _look(self) -> None:
         """Shows the model the state after another step."""
-        step = self.machine.step
+        step = self.work.step
         if step != self._reached:
             self._reached = step
             if step is None:

@@ -5,11 +5,10 @@ There are no messages and no failures. A sum is taken over the members in their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from partita.engine.protocol import actions as a
-from partita.engine.protocol.program import Replica
 from partita.engine.protocol.program_effects import SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
@@ -31,7 +30,7 @@ def share(batches: JoinedBatches, position: int, rank: int, replicas: int) -> tu
 
 
 def step_of(
-    replica: Replica,
+    replica: Callable[[Member], a.Program],
     function: Regression,
     batches: JoinedBatches,
     spans: Sequence[Sequence[SharedSpan]],
@@ -69,7 +68,7 @@ class _Step:
         }
         self._normed = False
 
-    def run(self, replica: Replica) -> State:
+    def run(self, replica: Callable[[Member], a.Program]) -> State:
         view = self._view
         programs = [
             replica(Member(view.members[rank], machine, view, self._batches)) for rank, machine in self._keys

@@ -13,9 +13,10 @@ from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.joined_mode import JoinedMode
+from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import Topology, machine_of, part_indices
-from partita.engine.protocol.program import ReplicaProgram
+from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import PartSeat, SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
@@ -205,8 +206,8 @@ class ProgramSchedule(Schedule):
             state=STATE,
             step=step,
         )
-        body.machine = ReplicaProgram(self.driver.replica, seat, self.batches, retry_s=RETRY_S)
-        return body.machine, body
+        body.work = JoinedWork(seat, self.batches, retry_s=RETRY_S)
+        return Part(self.driver.replica, body.work, version=step), body
 
     def _state_of(self, machine: int, checkpoint: int | None) -> tuple[int, tuple[Any, ...]]:
         """The steps and the state of a machine in a committed checkpoint; None: at the start."""

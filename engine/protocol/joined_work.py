@@ -1,0 +1,372 @@
+"""Work that all replicas of a view do together (`View`): each step's examples are a joined batch.
+
+It does what every part does in a run without shards, whatever the driver: pauses for a view and goes on under
+it, counts its steps, and saves its state at the step that the coordinator names.
+
+A view is announced by `Pause`. Each part then drops what it does and answers with the steps that its state
+holds; the coordinator publishes the view when all have answered. A replica that is behind gets the state of
+one that is not, and the generators start anew. No part of a replica changes its parameters before its other
+parts have what they need to do so, too (`Reduced`): they can all reach the step that one of them has reached,
+with nobody's help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any, ClassVar, Final
+
+from typing_extensions import override
+
+from partita.engine.protocol import actions as a
+from partita.engine.protocol import messages as m
+from partita.engine.protocol import replica_messages as rm
+from partita.engine.protocol.events import NotPersisted, Persisted, Received, Refuse, Send, Span
+from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.part import RESEND_S, Work
+from partita.engine.protocol.program_effects import (
+    STEPS_OF_A_VIEW,
+    Applied,
+    ApplyUpdate,
+    PartSeat,
+    RestartSteps,
+    RunStep,
+    StateReceived,
+    StepDone,
+)
+from partita.engine.protocol.program_exchanges import MOST_EARLY, ExchangeAction, Exchanges
+from partita.engine.protocol.program_reports import ProgramReports
+from partita.engine.protocol.program_saves import Saves
+from partita.engine.protocol.views import JoinedBatches, Member
+
+
+class Stage(Enum):
+    """The stages of a part. Values: what it does."""
+
+    PAUSED = "waits for a view"
+    REACHING = "waits until it can reach all members of its view"
+    COMPLETING = "ends the step that the view goes on from"
+    COPYING = "receives or sends a state"
+    AT_WORK = "runs its program"
+    DONE = "has done all steps of its view"
+
+
+_OF_EXCHANGES: Final = (rm.PartialChunk, rm.FinalChunk, rm.ChunkRequest, rm.ExchangeAck)
+
+
+class JoinedWork(Work):
+    """The steps of a part in one view after another.
+
+    Attributes:
+        stage: of the part.
+        step: steps that its state holds; None while another one's state replaces it.
+    """
+
+    carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.SafePoint)
+    takes: ClassVar[tuple[type, ...]] = (rm.Pause, rm.View, rm.Reduced, m.Save, *_OF_EXCHANGES)
+
+    def __init__(self, seat: PartSeat, batches: JoinedBatches, *, retry_s: float = RESEND_S) -> None:
+        """A part that waits for its first view.
+
+        Args:
+            seat: the part.
+            batches: of the run.
+            retry_s: seconds without an answer after which a message is sent again.
+        """
+        self.stage = Stage.PAUSED
+        self.step: int | None = seat.step
+        self._exchanges: Final = Exchanges(seat, retry_s=retry_s)
+        self.others = (self._exchanges,)
+        self._seat: Final = seat
+        self._batches: Final = batches
+        self._revision = 0
+        self._peers: dict[str, int] = {}
+        self._wanted = 0  # messages of older views have no effect
+        self._pausing: int | None = None  # the view that was announced, until it is here
+        self._view: rm.View | None = None
+        self._member: Member | None = None
+        self._updates = False  # the parameters are changing
+        self._completes = False  # after a pause: it can end the step under way without other replicas
+        self._changed = False  # since the last safe point: the state is of no step
+        self._number = 0  # of the next step that is computed
+        self._early: list[Received] = []
+        self._reports: Final = ProgramReports()
+        self._saves: Final = Saves(seat.incarnation)
+
+    @property
+    def me(self) -> Member:
+        """The part as a member of its view."""
+        assert self._member is not None
+        return self._member
+
+    @property
+    def runs(self) -> bool:
+        """Whether the program may go on."""
+        return self.stage in (Stage.AT_WORK, Stage.COMPLETING)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the steps of the view are done."""
+        return self.stage is Stage.DONE
+
+    # Events.
+
+    def receive(self, event: Any, now: float) -> Iterable[Any]:
+        """Handles a message, and results of the body."""
+        match event:
+            case Received():
+                return self._received(event, now)
+            case Applied():
+                assert self._updates, self.running.action
+                self._updates = False
+            case Persisted() | NotPersisted():
+                return self._saves.written(event)
+        return ()
+
+    def _received(self, event: Received, now: float) -> Iterable[Any]:
+        match event.message:
+            case rm.Pause(view=view):
+                return self._pause(view)
+            case rm.View() as view:
+                return self._publish(view, now)
+            case m.Save() as save:
+                return [*self._saves.ask(save, self.step), *self._save_if_there()]
+            case rm.Reduced(view=number) as reduced:
+                is_in_time, refused = self._look_at_view(number, event)
+                return self._exchanges.reduced(event.sender, reduced) if is_in_time else refused
+        if event.incarnation != self._peers.get(event.sender):
+            return ()  # of a process that was replaced, or whose address comes later: it is asked for again
+        message: Any = event.message
+        is_in_time, refused = self._look_at_view(message.view, event)
+        return self._exchanges.receive_message(event, now) if is_in_time else refused
+
+    def deliver(self, event: Received) -> Iterable[Any]:
+        """Gives the step's instructions a message of another part, if it is of this view."""
+        message: Any = event.message
+        is_in_time, refused = self._look_at_view(message.step // STEPS_OF_A_VIEW, event)
+        return super().deliver(event) if is_in_time else refused
+
+    def peers_changed(self, event: PeersChanged, now: float) -> Iterable[Any]:
+        """Notes a newer directory, in which the members of the view may be."""
+        self._revision, self._peers = event.revision, dict(event.peers)
+        return self._begin_if_reachable(now)
+
+    # Messages of views.
+
+    def _look_at_view(self, view: int, event: Received) -> tuple[bool, list[Refuse]]:
+        """Returns whether a message is of the view under way, and a refusal; keeps one of a later view."""
+        if self._is_of_view(view):
+            return True, []
+        if view < self._wanted:
+            return False, []
+        if len(self._early) >= MOST_EARLY:
+            return False, [Refuse(event.sender, "more than the messages of one step of a later view")]
+        self._early.append(event)
+        return False, []
+
+    def _is_of_view(self, view: int) -> bool:
+        known = self._view is not None and view == self._view.number and self._pausing is None
+        return known and self.stage not in (Stage.REACHING, Stage.COMPLETING)
+
+    def _take_early(self, now: float) -> Iterator[Any]:
+        early, self._early = self._early, []
+        for event in early:
+            is_of_replica = isinstance(event.message, m.Tensor | m.Credit)
+            yield from self.deliver(event) if is_of_replica else self._received(event, now)
+
+    # Views.
+
+    def _pause(self, view: int) -> list[Send]:
+        if view < self._wanted or (self._view is not None and view <= self._view.number):
+            return []
+        self._pausing, self._wanted = view, view
+        if self.stage is Stage.PAUSED:
+            return [self._paused(view)]
+        return [] if self._updates else self._freeze()  # an update that is under way ends before
+
+    def _freeze(self) -> list[Send]:
+        """Stops at once: nothing of the view under way is accepted or sent from here on."""
+        assert self._pausing is not None
+        if self.stage in (Stage.AT_WORK, Stage.DONE):
+            needed = isinstance(self.running.action, ExchangeAction | a.Apply)
+            self._completes = needed and self._exchanges.has_completed
+        self.stage = Stage.PAUSED
+        self.computing = None
+        self._exchanges.close()
+        self._reports.drop()
+        return [self._paused(self._pausing)]
+
+    def _paused(self, view: int) -> Send:
+        return Send(COORDINATOR, rm.Paused(view, self.step, self._completes))
+
+    def _publish(self, view: rm.View, now: float) -> Iterator[Any]:
+        if self._view is not None and view.number <= self._view.number:
+            if view.number == self._view.number:
+                yield Send(COORDINATOR, rm.Joined(view.number))
+            return
+        if self._pausing != view.number or self.stage is not Stage.PAUSED:
+            return
+        self._view, self._pausing = view, None
+        self.stage = Stage.REACHING
+        yield Send(COORDINATOR, rm.Joined(view.number))
+        self._number = view.number * STEPS_OF_A_VIEW
+        yield RestartSteps(self._number)
+        yield from self._begin_if_reachable(now)
+
+    def _begin_if_reachable(self, now: float) -> Iterable[Any]:
+        view = self._view
+        if self.stage is not Stage.REACHING or view is None or self._revision < view.directory:
+            return ()
+        if self.step is not None and self.step < view.step and not self._receives(view):
+            # Another part of this replica has the state, so this one has all that its update needs.
+            assert self._completes, (self.running.action, view)
+            self.stage, self._completes = Stage.COMPLETING, False
+            return ()
+        return self._copy_states(view, now)
+
+    def _receives(self, view: rm.View) -> bool:
+        me = self._seat
+        return any(copy.target == me.replica and copy.machine == me.machine for copy in view.copies)
+
+    def _copy_states(self, view: rm.View, now: float) -> Iterator[Any]:
+        """Sends this part's state to others, or receives it, before the first step."""
+        self.running.drop()
+        self._member, self._completes = None, False
+        self.stage = Stage.COPYING
+        if self._receives(view):
+            self.step = None
+        yield from self._exchanges.begin_view(view, self._peers, now)
+        yield from self._take_early(now)
+
+    def advance(self, now: float) -> Iterator[Any]:
+        """Begins the steps of the view when all states are copied."""
+        view = self._view
+        if self.stage is not Stage.COPYING or view is None or not self._exchanges.complete:
+            return
+        if self.step is None:
+            self.step = view.step
+            yield StateReceived(view.step)
+        assert self.step == view.step, (self.step, view)
+        self.stage = Stage.AT_WORK
+        self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
+        self._reports.begin(now)
+        self._changed = False
+        yield from self._save_if_there()
+
+    # Actions.
+
+    def comes(self, action: a.Action | None, now: float) -> Iterable[Any]:
+        """Stops before an action where another view was announced, and prepares an update."""
+        if action is None:
+            return self._finish(now)
+        if self._pausing is not None and not isinstance(action, a.Apply | a.SafePoint):
+            self.running.action = None
+            return self._freeze()
+        if self.stage is Stage.COMPLETING:
+            if not isinstance(action, a.Apply | a.SafePoint):
+                raise RuntimeError(
+                    f"the driver's program yields {action} between an update and its safe point; after the "
+                    "last exchange of a step, only Apply may come before SafePoint"
+                )
+        elif isinstance(action, a.Apply):
+            return self._exchanges.wait_for_replica(now)
+        return ()
+
+    @override
+    def may_begin(self, action: a.Action) -> bool:
+        """Returns whether no peer may ask again for what an action overwrites."""
+        exchanges = self._exchanges
+        match action:
+            case a.Compute():
+                return exchanges.released("gradient")
+            case a.Apply():
+                return self.stage is Stage.COMPLETING or (
+                    exchanges.complete and exchanges.released("parameters")
+                )
+        return True
+
+    def begin(self, action: a.Action, now: float) -> Iterable[Any]:
+        """Begins an action, and returns its effects."""
+        match action:
+            case a.Compute():
+                return [self._compute(action)]
+            case a.Apply(optimizer=optimizer, own=own):
+                self._changed = self._updates = True
+                spans = self._exchanges.owned if own else (Span("parameters", 0, self._seat.size),)
+                return [ApplyUpdate(optimizer, spans, self.me.step)]
+        return self._safe_point(now)
+
+    @override
+    def is_done(self, action: a.Action) -> bool:
+        """Returns whether an action that has begun is complete."""
+        return self.computing is None and not self._updates
+
+    def _compute(self, action: a.Compute) -> RunStep:
+        member, step = self.me, action.step
+        if step != member.step or member.reached[0] == step:
+            raise RuntimeError(
+                f"the driver's program computes step {step}, and {member.step} is under way; compute each "
+                "step of me.steps() once, in its turn"
+            )
+        self._exchanges.begin_step()
+        self.computing = self._number
+        self._number += 1
+        place = member.position, member.rank, member.replicas
+        return RunStep(self.computing, step, *place, action.alone)
+
+    def done(self, done: StepDone, now: float) -> Iterable[Any]:
+        """Counts the sums of a step, from the next safe point on."""
+        self._reports.add(done)
+        return ()
+
+    def _safe_point(self, now: float) -> Iterator[Any]:
+        step, _ = self.me.reached
+        self._changed = False
+        if self.stage is Stage.COMPLETING:
+            self.step = step
+            if self._pausing is not None:
+                yield from self._freeze()
+                self.running.drop()
+            else:
+                assert self._view is not None
+                yield from self._copy_states(self._view, now)
+            return
+        if step != self.step:
+            self.step = step
+            if self._reports.settle(step, now):
+                yield from self._reports.send(step, now)
+        yield from self._save_if_there()
+        if self._pausing is not None:
+            yield from self._freeze()
+
+    def _finish(self, now: float) -> Iterator[Send]:
+        if self.stage is Stage.COMPLETING:
+            raise RuntimeError("the driver's program ends without a safe point after its last update")
+        assert self.step is not None
+        self.stage = Stage.DONE
+        yield from self._reports.send(self.step, now)
+        if self._pausing is not None:
+            yield from self._freeze()
+
+    def _save_if_there(self) -> list[Any]:
+        """Begins the file that the coordinator asked for, if the state is that of its step."""
+        return [] if self.step is None or self._changed else self._saves.at(self.step)
+
+    def waits(self) -> Iterator[tuple[str, str]]:
+        """Yields (host, what) that the part gets no further without."""
+        if self.stage is Stage.COPYING:
+            yield from ((host, "a copy of the state") for host in self._exchanges.waits_for)
+        elif self.stage is Stage.AT_WORK:
+            what = f"its share of the exchange in step {self.step}"
+            yield from ((host, what) for host in self._exchanges.waits_for)
+
+    @override
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        if self.stage in (Stage.AT_WORK, Stage.COMPLETING):
+            assert self._member is not None, self.stage
+        if self.stage is Stage.AT_WORK:
+            assert self.step is not None and self.running.action is not None, (self.stage, self.step)
+        assert self.step is not None or self.stage in (Stage.COPYING, Stage.PAUSED, Stage.REACHING)
+        assert len(self._early) <= MOST_EARLY
