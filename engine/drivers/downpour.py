@@ -1,7 +1,5 @@
 """Downpour SGD: asynchronous replicas against sharded parameters.
 
-The settings, and a run of a job under them.
-
 Source: DistBelief, section 4.1. Each replica, itself cut over machines, fetches parameters, computes
 gradients and pushes them, without waiting for any other; the shards apply each push as it comes.
 """
@@ -10,24 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.trainer import Resumed, Trainer
-from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.leased_work import HasSteps
-from partita.engine.protocol.names import Topology
-from partita.engine.protocol.views import Outline
-from partita.engine.runtime.downpour_part import DownpourPartTask
-from partita.engine.runtime.feed import Sampler
-from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.layers.checks import check_fields, check_whole
 
 
@@ -101,103 +89,12 @@ class Downpour(Driver):
                 yield Push()
         yield Drain()
 
+    @property
     @override
-    def trainers(self, job: Job, epochs: int) -> tuple[DownpourTrainer, ...]:
-        return (DownpourTrainer(job, self, epochs=epochs),)
-
-
-class DownpourTrainer(Trainer):
-    """One run of a job under Downpour."""
-
-    name = "Downpour"
-    terms = "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
-
-    def __init__(self, job: Job, driver: Downpour, *, epochs: int, alone: bool = True) -> None:
-        """Plans the steps of some epochs; for `alone` and errors see `Trainer`."""
-        per_epoch = Sampler(
-            examples=job.examples,
-            batch=job.plan.batch,
-            minibatches=driver.overlap,
-            seed=job.seed,
-        ).units_per_epoch
-        topology = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
-        super().__init__(
-            job,
-            topology,
-            steps=epochs * per_epoch,
-            steps_per_epoch=per_epoch,
-            least=driver.least,
-            alone=alone,
-        )
-        self.driver: Final = driver
-        self._epochs: Final = epochs
-        self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
-        """Folder in which parts record the pushes that shards have acknowledged."""
-        self._units_done: tuple[tuple[int, int], ...] = ()
+    def minibatches(self) -> int:
+        return self.overlap
 
     @property
     @override
-    def total(self) -> int:
-        return self.steps  # the replicas share them
-
-    @override
-    def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
-        n, replicas = sum(stop - start for start, stop in self._units_in(manifest)), self.topology.replicas
-        return tuple((n + one) // replicas for one in reversed(range(replicas)))
-
-    def _units_in(self, manifest: Manifest) -> tuple[tuple[int, int], ...]:
-        """Returns the steps that a checkpoint holds, as ranges: epochs stay epochs."""
-        old, new = manifest.steps_per_epoch, self.steps_per_epoch
-        if not manifest.done:
-            return ((0, int(manifest.epochs * new)),)
-        return tuple((-(-start * new // old), stop * new // old) for start, stop in manifest.done)
-
-    @override
-    def resume(self, resumed: Resumed) -> None:
-        if resumed.manifest is None:
-            return
-        found = ((start, min(stop, self.steps)) for start, stop in self._units_in(resumed.manifest))
-        self._units_done = tuple((start, stop) for start, stop in found if start < stop)
-        n, replicas = sum(stop - start for start, stop in self._units_done), self.topology.replicas
-        self.done = tuple((n + one) // replicas for one in reversed(range(replicas)))
-
-    @property
-    @override
-    def learner(self) -> Optimizer:
-        return self.driver.optimizer
-
-    @override
-    def coordinator(self, resumed: Resumed | None) -> Coordinator:
-        job, driver = self.job, self.driver
-        return Coordinator(
-            driver.coordinator,
-            Outline(self._epochs, job.examples, job.plan.batch * driver.overlap, driver.replicas),
-            LeasedMode(done=self._units_done),
-            self.topology,
-            settings=self.settings,
-        )
-
-    @override
-    def part(self, replica: int, machine: int, checkpoint: int | None) -> DownpourPartTask:
-        job, driver = self.job, self.driver
-        return DownpourPartTask(
-            job.plan,
-            machine,
-            replica,
-            driver.replicas,
-            job.files,
-            job.examples,
-            job.seed,
-            driver.shards,
-            job.instruction_timeout_s,
-            driver.optimizer,
-            driver.replica,
-            self._acknowledged,
-            driver.overlap,
-            merges=max(driver.push_every, driver.overlap) > 1,
-        )
-
-    @property
-    @override
-    def policy(self) -> ApplyPolicy:
-        return ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged)
+    def merges(self) -> bool:
+        return max(self.push_every, self.overlap) > 1

@@ -7,31 +7,45 @@ the machines of parts.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from partita.engine.drivers.program_trainer import ProgramTrainer
+from partita.engine.methods import Objective
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program, Work
-from partita.engine.protocol.views import Member, Outline
+from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
 from partita.layers.checks import is_whole
 
-if TYPE_CHECKING:
-    from partita.engine.drivers.job import Job
-    from partita.engine.drivers.trainer import Trainer
+LIMITS: Final = ("max_iterations", "gtol", "ftol", "replicas", "elastic", "backups")
+"""Settings that limit a method's end, or who computes, not its path: they may change when a run goes on."""
+
+Inline: TypeAlias = Literal["auto", "none", "shard", "all"]
+"""Settings of which hosts run in the process of the call."""
+
+_MOST_OF_UNIT: Final = 4
+_LEAST_UNITS: Final = 16
 
 
 class Driver(Arguments):
     """Settings of a driver, for `train`: a frozen dataclass.
 
-    A driver whose replicas run a program has the fields `replicas` and `optimizer`, and the method `replica`.
+    Without `shards`, replicas work together; with shards they work on their own. Both have an `optimizer`.
+    Replicas of a driver that `evaluates` compute units of what `coordinator(run)` evaluates: its
+    actions are requests on vectors (`protocol.commands`), and it returns an `Outcome`.
     """
 
     replicas: int
     shards: int = 0
     optimizer: Optimizer
     elastic: tuple[int, int] | None = None
+    backups: bool = True
+    inline: Inline = "auto"
+
+    evaluates: ClassVar[bool] = False
+    """Whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""
 
     ends: ClassVar[str] = ""
     """Words for how a run ends where there are no `epochs`; "": the driver has epochs."""
@@ -93,28 +107,64 @@ class Driver(Arguments):
         """Yields the work of the run: all epochs at once, unless a driver says otherwise."""
         yield Work(epochs=run.epochs)
 
-    def replica(self, me: Member) -> Program:
+    def replica(self, me: Any) -> Program:
         """Yields what one part does, step by step.
 
         Raises:
-            NotImplementedError: the driver has machines of its own, and no program.
+            NotImplementedError: the driver has no program for replicas.
         """
         raise NotImplementedError(f"{type(self).__name__} has no program for replicas")
 
-    def trainers(self, job: Job, epochs: int) -> Sequence[Trainer]:
-        """Returns the trainers of a job, which run one after another.
+    def stages(self, epochs: int) -> Sequence[tuple[Driver, int]]:
+        """Returns the drivers that a job runs one after another, with their epochs."""
+        return ((self, epochs),)
 
-        Args:
-            job: the work.
-            epochs: passes over the data; 0 for a driver without epochs.
-
-        Raises:
-            ValueError: the settings do not fit the job.
-        """
+    def check_programs(self) -> None:
+        """Checks that the driver has what its hosts need. Raises ValueError."""
         name, kind = type(self).__name__, type(self)
-        for field in ("replicas", "optimizer"):
+        for field in ("replicas",) if self.evaluates else ("replicas", "optimizer"):
             if not hasattr(self, field):
                 raise ValueError(f"the driver {name} has no '{field}'; give its dataclass that field")
         if kind.replica is Driver.replica:
             raise ValueError(f"the driver {name} has no program; define its generator replica(self, me)")
-        return (ProgramTrainer(job, self, epochs=epochs, optimizer=self.optimizer),)
+        if self.evaluates and not self.shards:
+            raise ValueError(f"the driver {name} has no shards, which execute requests; give it a number")
+
+    # Of drivers with shards, whose replicas work on their own.
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of a step."""
+        return 1
+
+    @property
+    def merges(self) -> bool:
+        """Whether one push may hold the gradients of several steps or minibatches."""
+        return True
+
+    # Of drivers whose program evaluates.
+
+    def objective(self, *, plan_batch: int, examples: int) -> Objective:
+        """Returns the function that replicas evaluate: the mean loss, in portions of the plan's batch."""
+        return Objective(Portions(examples, min(plan_batch, examples)))
+
+    def unit_size(self, objective: Objective) -> int:
+        """Returns the number of portions whose gradient is sent at once. Independent of the replicas: the
+        same bits.
+        """
+        n = objective.batch or objective.portions.per_epoch
+        return max(1, min(_MOST_OF_UNIT, n // _LEAST_UNITS))
+
+    @property
+    def method_text(self) -> str:
+        """The settings that decide what is asked for, which a journal must match."""
+        return settings_text(self)
+
+
+def settings_text(settings: object) -> str:
+    """Returns settings without limits, and without what does not change the result."""
+    name = type(settings).__qualname__
+    if not dataclasses.is_dataclass(settings):
+        return name
+    given = (one.name for one in dataclasses.fields(settings) if one.repr and one.name not in LIMITS)
+    return f"{name}({', '.join(f'{setting}={getattr(settings, setting)!r}' for setting in given)})"

@@ -6,47 +6,22 @@ and gradient, which the replicas compute portion by portion. Source: DistBelief,
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import ClassVar, get_args
 
 from typing_extensions import override
 
-from partita.engine.drivers.downpour import Downpour, DownpourTrainer
-from partita.engine.drivers.driver import Driver
-from partita.engine.drivers.job import Job
-from partita.engine.drivers.trainer import Resumed, Trainer
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.driver import Driver, Inline, settings_text
 from partita.engine.methods import LBFGS, Method, Objective
-from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.protocol.actions import Compute, Install, Plan, Program, Pull, Push, Room
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.evaluation_mode import EvaluationMode
-from partita.engine.protocol.failure import RunFailed, report_of
-from partita.engine.protocol.journaled_plan import JournalMismatch
 from partita.engine.protocol.leased_work import HasSteps
-from partita.engine.protocol.names import Topology, part_name, shard_name
 from partita.engine.protocol.views import Outline
-from partita.engine.runtime.sandblaster_part import SandblasterPartTask
-from partita.engine.runtime.shard_policies import SumPolicy
 from partita.layers.checks import check_choice, check_fields, check_flag, check_number, check_whole
 from partita.layers.text import counted
-
-LIMITS: Final = ("max_iterations", "gtol", "ftol")
-"""Settings of a method that limit its end, not its path: they may change when a run goes on."""
-
-Inline: TypeAlias = Literal["auto", "none", "shard", "all"]
-"""Settings of which hosts run in the process of the call."""
-
-INLINE_SIZE: Final = 1 << 16
-"""Most parameters of a shard that is inline if nothing is said: operations on them take less than about a
-millisecond, so the coordinator answers in time.
-"""
-
-_MOST_STRETCH: Final = 4
-_LEAST_STRETCHES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -93,6 +68,7 @@ class Sandblaster(Driver):
         "weight_decay": ("l2",),
     }
 
+    evaluates = True
     ends = "its method has max_iterations"
 
     method: Method = field(default_factory=LBFGS)
@@ -126,6 +102,7 @@ class Sandblaster(Driver):
                 f"Sandblaster's warm_start is {self.warm_start!r}; give a Downpour, or leave it out"
             )
 
+    @override
     def objective(self, *, plan_batch: int, examples: int) -> Objective:
         """Returns the function that is minimised, for a number of examples.
 
@@ -171,164 +148,20 @@ class Sandblaster(Driver):
             yield Compute(unit)
             yield Push()
 
+    @override
     def unit_size(self, objective: Objective) -> int:
-        """Returns the number of portions whose gradient is sent at once. Independent of the replicas: the
-        same bits.
-        """
-        if self.push_every is not None:
-            return self.push_every
-        n = objective.batch or objective.portions.per_epoch
-        return max(1, min(_MOST_STRETCH, n // _LEAST_STRETCHES))
+        return super().unit_size(objective) if self.push_every is None else self.push_every
 
     @property
+    @override
     def method_text(self) -> str:
-        """The method without its limits, which a journal must match."""
-        method: Any = self.method
-        name = type(method).__qualname__
-        if not dataclasses.is_dataclass(method):
-            return name
-        settings = (one.name for one in dataclasses.fields(method) if one.repr and one.name not in LIMITS)
-        return f"{name}({', '.join(f'{setting}={getattr(method, setting)!r}' for setting in settings)})"
+        return settings_text(self.method)
 
     @override
     def coordinator(self, run: Outline) -> Plan:
         return (yield from self.method.steps(self.objective(plan_batch=run.batch, examples=run.examples)))
 
     @override
-    def trainers(self, job: Job, epochs: int) -> tuple[Trainer, ...]:
-        before, last = self.warm_start, SandblasterTrainer(job, self)
-        if before is None:
-            return (last,)
-        return DownpourTrainer(job, before, epochs=self.warm_epochs, alone=False), last
-
-
-class SandblasterTrainer(Trainer):
-    """One run of a job under Sandblaster."""
-
-    name = "Sandblaster"
-    unit = "iteration"
-    terms = (
-        "durability: process (no death costs an answer; when the machine stops, those since the last "
-        "checkpoint)"
-    )
-
-    _coordinating: Coordinator
-
-    def __init__(self, job: Job, driver: Sandblaster) -> None:
-        """Divides the data into portions.
-
-        Raises:
-            ValueError: the settings do not fit the plan or the number of examples.
-        """
-        super().__init__(job, Topology(driver.replicas, len(job.plan.cluster), driver.shards))
-        self.driver: Final = driver
-        self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
-        self.unit_size: Final = driver.unit_size(self.objective)
-        self.plan: Final = job.plan.with_batch(self.objective.portions.size)
-
-    @property
-    @override
-    def learner(self) -> Method:
-        return self.driver.method
-
-    @property
-    @override
-    def journal(self) -> JournalHeader:
-        job, objective = self.job, self.objective
-        return JournalHeader(
-            run=self.run_id,
-            first_checkpoint=0,
-            start="",
-            shapes=job.shapes,
-            network=job.network,
-            precision=job.plan.precision,
-            method=self.driver.method_text,
-            data=job.checksum if job.keep else "",
-            examples=job.examples,
-            portion=objective.portions.size,
-            unit_size=self.unit_size,
-            batch=objective.batch,
-            overlap=objective.overlap,
-            l2=objective.l2,
-            seed=job.seed,
-        )
-
-    @property
-    @override
-    def limit(self) -> int | None:
-        return getattr(self.driver.method, "max_iterations", None)
-
-    @override
-    def resume(self, resumed: Resumed) -> None:
-        pass  # the coordinator repeats what the journal holds
-
-    @override
-    def coordinator(self, resumed: Resumed | None) -> Coordinator:
-        manifest = None if resumed is None else resumed.manifest
-        entries = () if resumed is None else resumed.entries
-        try:
-            position = 0 if manifest is None else manifest.position or 0
-            self._coordinating = Coordinator(
-                self.driver.coordinator,
-                Outline(0, self.job.examples, self.job.plan.batch, self.driver.replicas),
-                EvaluationMode(unit_size=self.unit_size, position=position, backups=self.driver.backups),
-                self.topology,
-                journal=[(entry.digest, entry.scalars) for entry in entries],
-                settings=self.settings,
-            )
-        except (JournalMismatch, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # the method may be a user's
-            report = report_of(error)
-            raise RunFailed.of(f"the method failed: {report.reason}", report.traceback) from error
-        return self._coordinating
-
-    @override
-    def part(self, replica: int, machine: int, checkpoint: int | None) -> SandblasterPartTask:
-        job, driver = self.job, self.driver
-        return SandblasterPartTask(
-            self.plan,
-            machine,
-            replica,
-            driver.replicas,
-            job.files,
-            job.examples,
-            job.seed,
-            driver.shards,
-            job.instruction_timeout_s,
-            self.objective.sampled,
-            driver.replica,
-        )
-
-    @property
-    @override
-    def inline(self) -> tuple[str, ...]:
-        chosen, has = self.driver.inline, self.topology
-        size = sum(math.prod(shape) for shape in self.job.shapes.values())
-        if has.shards > 1 or chosen == "none" or (chosen == "auto" and size > INLINE_SIZE):
-            return ()
-        alone = chosen == "all" and has.machines == 1
-        return (shard_name(0), part_name(0, 0)) if alone else (shard_name(0),)
-
-    @property
-    @override
-    def policy(self) -> SumPolicy:
-        return SumPolicy(unit_size=self.unit_size)
-
-    @override
-    def beginning(self, resumed: Resumed | None) -> Iterator[str]:
-        portions, batch = self.objective.portions, self.objective.batch
-        n, of = (portions.per_epoch, "all data") if batch is None else (batch, "a batch")
-        whole = f"{counted(n, 'portion')} of {portions.size}"
-        yield f"{self.driver.method!r} on {of}: {whole}, {self.unit_size} for each push"
-        if resumed is not None:
-            manifest, now = resumed.manifest, self._coordinating
-            where = "the start" if manifest is None else f"checkpoint {manifest.checkpoint}"
-            journal = f"a journal of {now.plan.answered} answers"
-            yield f"resumed from {where} and {journal}, at iteration {sum(now.mode.steps_done)}"
-            if now.plan.outcome is not None:
-                yield "the method had ended already; allow more iterations or smaller tolerances"
-
-    @override
-    def held(self, committed: tuple[int, ...] | None) -> int:
-        return sum(self._coordinating.mode.steps_done)  # the journal holds every one
+    def stages(self, epochs: int) -> tuple[tuple[Driver, int], ...]:
+        own: tuple[Driver, int] = (self, 0)
+        return (own,) if self.warm_start is None else ((self.warm_start, self.warm_epochs), own)

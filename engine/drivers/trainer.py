@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
-from partita.engine.methods import Method
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import Manifest
-from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import RunSettings
+from partita.engine.protocol.failure import RunFailed, report_of
+from partita.engine.protocol.journaled_plan import JournalMismatch
 from partita.engine.protocol.names import Topology
+from partita.engine.protocol.views import Outline
+from partita.engine.protocol.work_mode import UnknownAction, WorkMode
 from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.task import HostTask
@@ -43,67 +47,60 @@ class Resumed:
 
 
 class Trainer(ABC):
-    """A driver at work on one job.
-
-    This class is written for drivers whose replicas have a number of steps to do; one whose method decides
-    when it is done has the other `unit`.
+    """One run of a driver.
 
     Attributes:
         job: the work.
+        driver: its settings and programs.
+        name: the driver's, in messages.
         run_id: id of this call: a run that goes on counts its pushes and commands anew.
         topology: numbers of the hosts.
+        outline: the run, as the driver's program knows it.
         alone: whether no other trainer follows.
-        steps: steps of each replica in all; 0 where the number is not known.
+        steps: steps of an epoch, times the epochs; 0 where the number is not known.
+        steps_per_epoch: of a replica, or of all that share them.
         done: steps of each replica before this call.
-        steps_per_epoch: steps of a replica in an epoch.
         settings: of the run; set when it begins.
         initial: file of the parameters that the run began with.
         least: replicas with which the run begins and goes on; None: all of them.
+        machine: the coordinator; set when the run begins.
     """
-
-    name: str
-    """The driver's name in messages."""
-
-    terms: str
-    """The possible cost of a failure, announced when the run starts."""
 
     unit: ClassVar[str] = "step"
     """Word for what is counted: a "step" of a replica, or an "iteration" of a batch method."""
 
+    machine: Coordinator
+
     def __init__(
-        self,
-        job: Job,
-        topology: Topology,
-        *,
-        steps: int = 0,
-        steps_per_epoch: int = 1,
-        least: int | None = None,
-        alone: bool = True,
+        self, job: Job, driver: Driver, *, epochs: int, alone: bool, batch: int, steps_per_epoch: int
     ) -> None:
-        """Reads and starts nothing yet; `alone` says that no other trainer follows.
+        """Reads and starts nothing yet.
+
+        Args:
+            job: the work.
+            driver: its settings and programs.
+            epochs: passes over the data.
+            alone: whether no other trainer follows.
+            batch: examples of a replica in a step.
+            steps_per_epoch: of a replica, or of all that share them.
 
         Raises:
-            ValueError: there are too many steps.
+            ValueError: there are too many steps, or the settings do not fit the job.
         """
         self.job: Final = job
-        self.topology: Final = topology
+        self.driver: Final = driver
+        self.name: Final = type(driver).__name__
         self.run_id: Final = uuid.uuid4().hex
-        self.steps: Final = check_whole(steps, "the number of steps is", least=0)
+        self.topology: Final = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
+        self.outline: Final = Outline(epochs, job.examples, batch, driver.replicas)
+        self.steps: Final = check_whole(epochs * steps_per_epoch, "the number of steps is", least=0)
         self.steps_per_epoch: Final = steps_per_epoch
-        self.least: Final = least
+        self.least: Final = driver.least
         self.alone: Final = alone
         self.settings = RunSettings()
         self.initial = job.initial
-        self.done = (0,) * topology.replicas
+        self.done = (0,) * driver.replicas
 
-    # A driver's own.
-
-    @property
-    @abstractmethod
-    def learner(self) -> Optimizer | Method:
-        """The optimizer or the batch method, as checkpoints name it."""
-
-    @abstractmethod
     def coordinator(self, resumed: Resumed | None) -> Coordinator:
         """Makes the coordinator's machine, of a run with `settings`.
 
@@ -111,6 +108,38 @@ class Trainer(ABC):
             RunFailed: the user's code failed.
             ValueError: the run cannot go on from there.
         """
+        mode, entries = self.mode(resumed), () if resumed is None else resumed.entries
+        try:
+            self.machine = Coordinator(
+                self.driver.coordinator,
+                self.outline,
+                mode,
+                self.topology,
+                journal=[(entry.digest, entry.scalars) for entry in entries],
+                settings=self.settings,
+            )
+        except (JournalMismatch, UnknownAction, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the program may be a user's
+            report = report_of(error)
+            raise RunFailed.of(f"{mode.program} failed: {report.reason}", report.traceback) from error
+        return self.machine
+
+    # What differs with how the replicas work.
+
+    @property
+    @abstractmethod
+    def terms(self) -> str:
+        """The possible cost of a failure, announced when the run starts."""
+
+    @abstractmethod
+    def mode(self, resumed: Resumed | None) -> WorkMode:
+        """Makes the coordinator's knowledge of the work."""
+
+    @property
+    def learner(self) -> object:
+        """The optimizer, or the batch method, as checkpoints name it."""
+        return self.driver.optimizer
 
     @abstractmethod
     def part(self, replica: int, machine: int, checkpoint: int | None) -> HostTask:
@@ -120,6 +149,12 @@ class Trainer(ABC):
     def policy(self) -> ShardPolicy:
         """The shards' use of gradients."""
         raise AssertionError(f"{self.name} has no shards")
+
+    @property
+    def _part(self) -> tuple[int, Mapping[str, ArrayFile], int, int, int, float]:
+        """The job and the driver, as every task of a part with shards has them after its place."""
+        job, driver = self.job, self.driver
+        return driver.replicas, job.files, job.examples, job.seed, driver.shards, job.instruction_timeout_s
 
     def shard(self, shard: int, checkpoint: int | None) -> HostTask:
         """Makes the task of a shard that starts from a checkpoint; None: from `initial`."""
@@ -140,8 +175,6 @@ class Trainer(ABC):
     def inline(self) -> tuple[str, ...]:
         """The hosts that run in the coordinator's process, where no `places` are given."""
         return ()
-
-    # What a driver with a journal, or without a known number of steps, says otherwise.
 
     @property
     def journal(self) -> JournalHeader | None:

@@ -176,8 +176,7 @@ class Checkpoint:
 
 CoordinatorAction: TypeAlias = Work | Checkpoint | Request
 """A request is a tuple of operations on vectors, see `commands`: the shards execute them, and replicas
-compute what it evaluates. Result: its scalars. Only a driver with shards and no `replica(me)` yields
-requests.
+compute what it evaluates. Result: its scalars. Only a driver that `evaluates` yields requests.
 """
 
 Plan: TypeAlias = Generator[CoordinatorAction | Iterated, Any, Any]

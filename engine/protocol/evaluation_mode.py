@@ -38,7 +38,7 @@ from partita.engine.protocol.journaled_plan import JournalMismatch, digest_of
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.recovery import still_needed
 from partita.engine.protocol.supervision import Supervision
-from partita.engine.protocol.work_mode import WorkMode
+from partita.engine.protocol.work_mode import UnknownAction, WorkMode
 from partita.engine.protocol.work_scheduler import Dispatch, WorkScheduler
 
 MOST_REPEATED: Final = 4096
@@ -82,9 +82,9 @@ class EvaluationMode(WorkMode):
     @override
     def check(self, action: CoordinatorAction | None) -> None:
         if action is not None and not isinstance(action, tuple):
-            raise ValueError(
-                f"coordinator(run) yielded {action!r}, and the replicas have no program; yield requests on "
-                "vectors, or give the driver a replica(me)"
+            raise UnknownAction(
+                f"coordinator(run) yielded {action!r}, and the replicas evaluate; yield requests on vectors, "
+                "or leave out evaluates = True in the driver"
             )
 
     @property

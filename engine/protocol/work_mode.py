@@ -19,6 +19,10 @@ from partita.engine.protocol.supervision import Supervision
 _NEVER: Final = float("inf")
 
 
+class UnknownAction(ValueError):
+    """An action of a driver's program that its replicas cannot do. One sentence, and what to do."""
+
+
 class WorkMode(ABC):
     """The work of one run.
 
@@ -51,11 +55,11 @@ class WorkMode(ABC):
         self.run = run
 
     def check(self, action: CoordinatorAction | None) -> None:
-        """Refuses an action that replicas in this mode cannot do. Raises ValueError."""
+        """Refuses an action that replicas in this mode cannot do. Raises UnknownAction."""
         if action is not None and not isinstance(action, Checkpoint):
-            raise ValueError(
-                f"coordinator(run) yielded {action!r}, and the replicas have a program of their own; yield "
-                "Work or Checkpoint"
+            raise UnknownAction(
+                f"coordinator(run) yielded {action!r}, and the replicas do steps; yield Work or Checkpoint, "
+                "or set evaluates = True in the driver"
             )
 
     @property

@@ -10,6 +10,7 @@ from typing import ClassVar, get_args
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
+from partita.engine.drivers.trainers import trainers
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -162,8 +163,10 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         folder = stack.enter_context(temporary_folder(caller.what))
         checkpoints, keep = Path(given.checkpoints or folder / "checkpoints"), given.checkpoints is not None
         job = Job(plan, given.seed, arrays, folder, checkpoints, keep, given.instruction_timeout_s)
-        trainers = given.driver.trainers(job, given.epochs or 0)
-        trainings = [Training(one, caller, on_record=given.on_record) for one in trainers]
+        trainings = [
+            Training(one, caller, on_record=given.on_record)
+            for one in trainers(given.driver, job, given.epochs or 0)
+        ]
         for training in trainings:
             training.trainer.check()
         job.check_writable()

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from partita.engine.drivers.downpour import DownpourTrainer
+from partita.engine.drivers.trainers import LeasedTrainer
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, PushAck
@@ -97,7 +97,7 @@ class Oracle:
     def watching(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Self:
         """Every part and shard of the runs that follow writes its log here."""
         for method, kind in (("part", WatchedPart), ("shard", WatchedShard)):
-            monkeypatch.setattr(DownpourTrainer, method, _watched(method, kind, folder))
+            monkeypatch.setattr(LeasedTrainer, method, _watched(method, kind, folder))
         return cls(folder)
 
     @property
@@ -126,9 +126,9 @@ class Oracle:
 
 
 def _watched(method: str, kind: Any, folder: Path) -> Any:
-    original = getattr(DownpourTrainer, method)
+    original = getattr(LeasedTrainer, method)
 
-    def task(trainer: DownpourTrainer, *given: Any, **named: Any) -> Any:
+    def task(trainer: LeasedTrainer, *given: Any, **named: Any) -> Any:
         plain = original(trainer, *given, **named)
         return kind(**{field.name: getattr(plain, field.name) for field in fields(plain)}, log=folder)
 

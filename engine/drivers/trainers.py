@@ -1,0 +1,266 @@
+"""The trainers of all drivers: replicas work on their own, together, or evaluate what is asked for.
+
+Which of them a driver has follows from its settings and programs, see `trainers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from typing_extensions import override
+
+from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.trainer import Resumed, Trainer
+from partita.engine.parameters.journal_format import JournalHeader
+from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.evaluation_mode import EvaluationMode
+from partita.engine.protocol.joined_mode import JoinedMode
+from partita.engine.protocol.leased_mode import LeasedMode
+from partita.engine.protocol.names import part_name, shard_name
+from partita.engine.protocol.views import JoinedBatches
+from partita.engine.runtime.downpour_part import DownpourPartTask
+from partita.engine.runtime.program_part import ProgramPartTask
+from partita.engine.runtime.sandblaster_part import SandblasterPartTask
+from partita.engine.runtime.shard_policies import ApplyPolicy, SumPolicy
+from partita.layers.text import counted
+
+INLINE_SIZE: Final = 1 << 16
+"""Most parameters of a shard that is inline if nothing is said: operations on them take less than about a
+millisecond, so the coordinator answers in time.
+"""
+
+
+def trainers(driver: Driver, job: Job, epochs: int) -> Sequence[Trainer]:
+    """Returns the trainers of a job, which run one after another.
+
+    Without shards, replicas work together; with shards they work on their own, or evaluate.
+
+    Args:
+        driver: its settings and programs.
+        job: the work.
+        epochs: passes over the data; 0 for a driver without epochs.
+
+    Raises:
+        ValueError: the settings do not fit the job, or the driver has no program.
+    """
+    found: list[Trainer] = []
+    stages = driver.stages(epochs)
+    for n, (one, passes) in enumerate(stages, 1):
+        one.check_programs()
+        kind = JoinedTrainer if not one.shards else EvaluationTrainer if one.evaluates else LeasedTrainer
+        found.append(kind(job, one, epochs=passes, alone=n == len(stages)))
+    return found
+
+
+class JoinedTrainer(Trainer):
+    """A driver whose replicas work together, and keep the parameters."""
+
+    def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
+        batch = job.plan.batch
+        steps = JoinedBatches(job.examples, batch).steps(0, job.examples, driver.replicas)
+        super().__init__(job, driver, epochs=epochs, alone=alone, batch=batch, steps_per_epoch=steps)
+
+    @property
+    @override
+    def terms(self) -> str:
+        if self.driver.is_sharded:
+            return "durability: checkpoint (a replica's failure costs the steps since the last one)"
+        return "durability: replicas (the failure of one costs the step under way)"
+
+    @override
+    def check(self) -> None:
+        """Checks nothing: vectors are exchanged in pieces of any size."""
+
+    @override
+    def mode(self, resumed: Resumed | None) -> JoinedMode:
+        return JoinedMode(done=min(self.done), sharded=self.driver.is_sharded)
+
+    @override
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> ProgramPartTask:
+        job, driver = self.job, self.driver
+        return ProgramPartTask(
+            plan=job.plan,
+            machine=machine,
+            replica=replica,
+            replicas=driver.replicas,
+            program=driver.replica,
+            optimizer=driver.optimizer,
+            data=job.files,
+            examples=job.examples,
+            seed=job.seed,
+            run=self.run_id,
+            folder=job.checkpoints,
+            checkpoint=checkpoint,
+            initial=self.initial,
+            first_step=min(self.done),
+            precision=job.precision,
+            instruction_timeout_s=job.instruction_timeout_s,
+            sharded=driver.is_sharded,
+        )
+
+
+class LeasedTrainer(Trainer):
+    """A driver with shards, whose replicas share the steps and work on their own."""
+
+    terms = "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
+
+    def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
+        batch = job.plan.batch * driver.minibatches
+        steps = -(-job.examples // batch)
+        super().__init__(job, driver, epochs=epochs, alone=alone, batch=batch, steps_per_epoch=steps)
+        self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
+        """Folder in which parts record the pushes that shards have acknowledged."""
+        self._units_done: tuple[tuple[int, int], ...] = ()
+
+    @property
+    @override
+    def total(self) -> int:
+        return self.steps  # the replicas share them
+
+    @override
+    def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
+        return self._shares(self._units_in(manifest))
+
+    def _shares(self, units: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        n, replicas = sum(stop - start for start, stop in units), self.topology.replicas
+        return tuple((n + one) // replicas for one in reversed(range(replicas)))
+
+    def _units_in(self, manifest: Manifest) -> tuple[tuple[int, int], ...]:
+        """Returns the steps that a checkpoint holds, as ranges: epochs stay epochs."""
+        old, new = manifest.steps_per_epoch, self.steps_per_epoch
+        if not manifest.done:
+            return ((0, int(manifest.epochs * new)),)
+        return tuple((-(-start * new // old), stop * new // old) for start, stop in manifest.done)
+
+    @override
+    def resume(self, resumed: Resumed) -> None:
+        if resumed.manifest is None:
+            return
+        found = ((start, min(stop, self.steps)) for start, stop in self._units_in(resumed.manifest))
+        self._units_done = tuple((start, stop) for start, stop in found if start < stop)
+        self.done = self._shares(self._units_done)
+
+    @override
+    def mode(self, resumed: Resumed | None) -> LeasedMode:
+        return LeasedMode(done=self._units_done)
+
+    @override
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> DownpourPartTask:
+        job, driver = self.job, self.driver
+        return DownpourPartTask(
+            job.plan,
+            machine,
+            replica,
+            *self._part,
+            driver.optimizer,
+            driver.replica,
+            self._acknowledged,
+            driver.minibatches,
+            merges=driver.merges,
+        )
+
+    @property
+    @override
+    def policy(self) -> ApplyPolicy:
+        return ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged)
+
+
+class EvaluationTrainer(Trainer):
+    """A driver with shards, whose program asks for operations on vectors; replicas evaluate for it."""
+
+    unit = "iteration"
+    terms = (
+        "durability: process (no death costs an answer; when the machine stops, those since the last "
+        "checkpoint)"
+    )
+
+    def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
+        super().__init__(job, driver, epochs=0, alone=alone, batch=job.plan.batch, steps_per_epoch=1)
+        self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
+        self.unit_size: Final = driver.unit_size(self.objective)
+        self.plan: Final = job.plan.with_batch(self.objective.portions.size)
+
+    @property
+    @override
+    def learner(self) -> object:
+        return getattr(self.driver, "method", self.driver)
+
+    @property
+    @override
+    def journal(self) -> JournalHeader:
+        job, objective = self.job, self.objective
+        return JournalHeader(
+            run=self.run_id,
+            first_checkpoint=0,
+            start="",
+            shapes=job.shapes,
+            network=job.network,
+            precision=job.plan.precision,
+            method=self.driver.method_text,
+            data=job.checksum if job.keep else "",
+            examples=job.examples,
+            portion=objective.portions.size,
+            unit_size=self.unit_size,
+            batch=objective.batch,
+            overlap=objective.overlap,
+            l2=objective.l2,
+            seed=job.seed,
+        )
+
+    @property
+    @override
+    def limit(self) -> int | None:
+        limit: Any = getattr(self.learner, "max_iterations", None)
+        return limit if isinstance(limit, int) else None
+
+    @override
+    def resume(self, resumed: Resumed) -> None:
+        pass  # the coordinator repeats what the journal holds
+
+    @override
+    def mode(self, resumed: Resumed | None) -> EvaluationMode:
+        manifest = None if resumed is None else resumed.manifest
+        position = 0 if manifest is None else manifest.position or 0
+        return EvaluationMode(unit_size=self.unit_size, position=position, backups=self.driver.backups)
+
+    @override
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> SandblasterPartTask:
+        return SandblasterPartTask(
+            self.plan, machine, replica, *self._part, self.objective.sampled, self.driver.replica
+        )
+
+    @property
+    @override
+    def inline(self) -> tuple[str, ...]:
+        chosen, has = self.driver.inline, self.topology
+        size = sum(math.prod(shape) for shape in self.job.shapes.values())
+        if has.shards > 1 or chosen == "none" or (chosen == "auto" and size > INLINE_SIZE):
+            return ()
+        alone = chosen == "all" and has.machines == 1
+        return (shard_name(0), part_name(0, 0)) if alone else (shard_name(0),)
+
+    @property
+    @override
+    def policy(self) -> SumPolicy:
+        return SumPolicy(unit_size=self.unit_size)
+
+    @override
+    def beginning(self, resumed: Resumed | None) -> Iterator[str]:
+        portions, batch = self.objective.portions, self.objective.batch
+        n, of = (portions.per_epoch, "all data") if batch is None else (batch, "a batch")
+        whole = f"{counted(n, 'portion')} of {portions.size}"
+        yield f"{self.learner!r} on {of}: {whole}, {self.unit_size} for each push"
+        if resumed is not None:
+            manifest, plan = resumed.manifest, self.machine.plan
+            where = "the start" if manifest is None else f"checkpoint {manifest.checkpoint}"
+            journal = f"a journal of {plan.answered} answers"
+            yield f"resumed from {where} and {journal}, at iteration {self.held(None)}"
+            if plan.outcome is not None:
+                yield "the method had ended already; allow more iterations or smaller tolerances"
+
+    @override
+    def held(self, committed: tuple[int, ...] | None) -> int:
+        return sum(self.machine.mode.steps_done)  # the journal holds every one
