@@ -168,18 +168,20 @@ def make_driver(given: ByHand, own: Driver | None = None) -> tuple[Driver, int |
 
     Args:
         given: the options.
-        own: the driver of the user's file, if it has one; taken if the options name no other.
+        own: the driver of the user's file, if it has one; taken if the options name no other, with the
+            numbers among its settings that are given.
 
     Raises:
         ValueError: an option belongs to another driver, or its value is out of range.
     """
     if own is not None and "driver" not in given:
-        for option in given.keys() - {"epochs"}:
+        mine = {name: field for field, name, choices in _settings_of(type(own)) if choices is None}
+        for option in given.keys() - mine.keys() - {"epochs"}:
             raise ValueError(
                 f"{_written(option)} is given, and the file has a driver(); set it there, or name another "
                 "driver with --driver"
             )
-        driver = own
+        driver = replace(own, **{mine[name]: value for name, value in given.items() if name in mine})
     else:
         driver = _named(DRIVERS[given.get("driver", Others.driver)], given)
     return driver, given.get("epochs") if driver.ends else given.get("epochs", Others.epochs)

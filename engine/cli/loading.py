@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -109,8 +109,11 @@ class UserFile:
         if not callable(getattr(self.module, "driver", None)):
             return None
         found = self._call("driver")
-        if not isinstance(found, Driver):
-            raise ValueError(f"driver() in {self.path} returns a {type(found).__name__}; return a driver")
+        if not isinstance(found, Driver) or not is_dataclass(found):
+            raise ValueError(
+                f"driver() in {self.path} returns a {type(found).__name__}; return a driver, a dataclass "
+                "with its settings"
+            )
         return found
 
     def _call(self, name: str) -> Any:

@@ -190,12 +190,16 @@ def test_a_file_may_have_a_driver_of_its_own(
         "train", "own.py", "--driver", "downpour", "--shards", "2", "--epochs", "1", "--overwrite"
     )
     assert named.code == 0 and "1 replica of 2 machines, 2 shards" in named.err
+    more = partita("train", "own.py", "--replicas", "3", "--epochs", "1", "--overwrite")
+    assert more.code == 0 and "toy: 3 replicas of 2 machines" in more.err
     assert_one_sentence(
-        partita("train", "own.py", "--replicas", "3"),
-        "--replicas is given, and the file has a driver(); set it there, or name another driver with ",
+        partita("train", "own.py", "--learning-rate", "0.1"),
+        "--learning-rate is given, and the file has a driver(); set it there, or name another driver with ",
     )
     (tmp_path / "wrong.py").write_text(OWN.replace("Own(replicas=2)", "Own"))
-    assert_one_sentence(partita("train", "wrong.py"), "driver() in wrong.py returns a type; return a driver")
+    assert_one_sentence(
+        partita("train", "wrong.py"), "driver() in wrong.py returns a type; return a driver, a dataclass"
+    )
 
 
 @pytest.mark.parametrize(
