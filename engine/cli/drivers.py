@@ -181,7 +181,8 @@ def make_driver(given: ByHand, own: Driver | None = None) -> tuple[Driver, int |
                 f"{_written(option)} is given, and the file has a driver(); set it there, or name another "
                 "driver with --driver"
             )
-        driver = replace(own, **{mine[name]: value for name, value in given.items() if name in mine})
+        settings = {mine[name]: value for name, value in given.items() if name in mine}
+        driver: Driver = replace(own, **settings)  # type: ignore[type-var]
     else:
         driver = _named(DRIVERS[given.get("driver", Others.driver)], given)
     return driver, given.get("epochs") if driver.ends else given.get("epochs", Others.epochs)

@@ -109,7 +109,7 @@ class UserFile:
         if not callable(getattr(self.module, "driver", None)):
             return None
         found = self._call("driver")
-        if not isinstance(found, Driver) or not is_dataclass(found):
+        if not isinstance(found, Driver) or not is_dataclass(type(found)):
             raise ValueError(
                 f"driver() in {self.path} returns a {type(found).__name__}; return a driver, a dataclass "
                 "with its settings"
