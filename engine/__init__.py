@@ -11,6 +11,7 @@ from partita.engine.drivers.all_reduce import AllReduce
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.kernels.check import GradientCheck, check_gradients
+from partita.engine.launch.pool.pool import Pool
 from partita.engine.methods import (
     LBFGS,
     Direction,
@@ -78,6 +79,7 @@ __all__ = [
     "Objective",
     "Optimizer",
     "Outcome",
+    "Pool",
     "RMSProp",
     "Record",
     "Ring",

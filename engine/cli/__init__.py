@@ -1,9 +1,9 @@
 """The command `partita`, for files that declare a network and its data.
 
-Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`. `fields`
-makes their options from the fields of dataclasses, `loading` runs the user's file, `planning` makes the plan
-and `drivers` the driver that the options ask for, and `output` knows how wide text may be and ends a command
-that went wrong with one sentence.
+Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`, `worker`,
+and the groups `keys` and `pool`. `fields` makes options from the fields of dataclasses, `loading` runs the
+user's file, `planning` makes the plan and `drivers` the driver that the options ask for, and `output` knows
+how wide text may be and ends a command that went wrong with one sentence.
 """
 
 from importlib.metadata import version as version_of
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from partita.engine.cli import calibrate, kernels, plan, profile, train
+from partita.engine.cli import calibrate, kernels, keys, plan, pool, profile, train, worker
 from partita.engine.cli.fields import Command
 
 __all__ = ["app", "main"]
@@ -39,8 +39,11 @@ def options(
     """Holds the options of `partita` itself; `_print_version` acts on its only one."""
 
 
-for _command in (plan.plan, train.train, profile.profile, calibrate.calibrate, kernels.kernels):
+_COMMANDS = (plan.plan, train.train, profile.profile, calibrate.calibrate, kernels.kernels, worker.worker)
+for _command in _COMMANDS:
     app.command(cls=Command)(_command)
+app.add_typer(keys.app, name="keys")
+app.add_typer(pool.app, name="pool")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ processes, each with a key pair of its own, on this machine or in another `place
 `template` imports the engine once and forks each host; `forks` is its launcher's side. Hosts that are
 `inline` run in the coordinator's process. `start` is the first file of any process, `bootstrap` its first
 message, `worker` its life as a host, and `cores` the cores it keeps to; `descriptors` checks that there are
-enough open files.
+enough open files. The subpackage `pool` starts hosts at workers on other machines.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

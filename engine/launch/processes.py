@@ -163,7 +163,7 @@ class ProcessLauncher(Launcher):
             code = self._processes[name].poll()
             if code is not None and name in self._running:
                 del self._processes[name]
-                found.append((name, self._running[name].incarnation, _reason(code)))
+                found.append((name, self._running[name].incarnation, exit_reason(code)))
         for name, host in self._inline.hosts.items():
             if host.stopped and name in self._running:
                 found.append((name, self._running[name].incarnation, "it has stopped"))
@@ -225,7 +225,8 @@ def _check(endpoint: str, places: Mapping[str, Placement]) -> None:
         )
 
 
-def _reason(code: int) -> str:
+def exit_reason(code: int) -> str:
+    """Words the exit status of a host's process, or minus the signal that ended it."""
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
     return f"its process exited with {code}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import ClassVar, get_args
@@ -11,7 +11,10 @@ from typing import ClassVar, get_args
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainers import trainers
+from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
+from partita.engine.launch.pool.launcher import PoolLauncher
+from partita.engine.launch.pool.pool import Pool, needs_of
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import lock_folder
@@ -65,6 +68,9 @@ class TrainArguments(Arguments):
             not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
+        on: a pool whose workers start the hosts, `Pool(...)` or its address `tcp://HOST:PORT`; processes of
+            this machine if not given. Hosts read the data and checkpoints from files: the workers' machines
+            need the folders of this one, by the same paths.
         places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
             named run on this machine. `listen` must then be an address that all of them reach.
         encrypt_payloads: False sends gradients, parameters and activations between machines as they are;
@@ -119,6 +125,7 @@ class TrainArguments(Arguments):
     encrypt_payloads: bool = True
     trusted_network: bool = False
     on_record: OnRecord | None = None
+    on: Pool | str | None = None
 
     def __post_init__(self) -> None:
         check_plan(self.plan)
@@ -141,6 +148,10 @@ class TrainArguments(Arguments):
                 f"initial is a {type(self.initial).__name__}; give a dictionary of parameters by name, or "
                 "the path of a file"
             )
+        if self.on is not None and (self.places or self.listen is not None):
+            raise ValueError("a pool says where hosts run; leave out listen and places, or on")
+        if isinstance(self.on, str):
+            object.__setattr__(self, "on", Pool(self.on))
         check_fields(self, check_whole, "seed", of="", least=0)
         seconds = (field.name for field in fields(self) if field.name.endswith("_s"))
         check_fields(self, check_seconds, *seconds, of="")
@@ -196,18 +207,29 @@ def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoi
         for training in trainings:
             if run is not None:
                 training.trainer.job.begin_with(run.parameters)
-            hosts = training.trainer.topology.n_hosts
-            with ProcessLauncher(
-                hosts=hosts,
-                listen=given.listen,
-                places=given.places,
-                inline=training.trainer.inline,
-                encryption=encryption,
-            ) as launcher:
+            with _launcher(given, training, encryption, display.print_line) as launcher:
                 after = training.run(launcher, display, timeouts, first_checkpoint=first_checkpoint)
             run = after if run is None else after.following(run)
     assert run is not None
     return run
+
+
+def _launcher(
+    given: TrainArguments, training: Training, encryption: Encryption, log: Callable[[str], None]
+) -> Launcher:
+    topology = training.trainer.topology
+    if given.on is None:
+        return ProcessLauncher(
+            hosts=topology.n_hosts,
+            listen=given.listen,
+            places=given.places,
+            inline=training.trainer.inline,
+            encryption=encryption,
+        )
+    assert isinstance(given.on, Pool)
+    title = f"'{given.plan.graph.name}' by {training.trainer.name}"
+    needs = needs_of(given.plan, topology)
+    return PoolLauncher(given.on, needs, title=title, log=log, encryption=encryption)
 
 
 def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import platform
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -137,10 +139,18 @@ def unpack_task(event: Received) -> HostTask:
 
     Raises:
         PermissionError: the message does not come from the coordinator.
+        CannotGoOn: a package that it needs is missing here.
     """
     if event.sender != COORDINATOR:
         raise PermissionError(f"'{event.sender}' sent a task; only the coordinator may")
     if not isinstance(event.payload, Payload):
         raise ValueError("the coordinator sent an empty task")
-    task: HostTask = cloudpickle.loads(event.payload.to_bytes())
+    try:
+        task: HostTask = cloudpickle.loads(event.payload.to_bytes())
+    except ModuleNotFoundError as error:
+        package = (error.name or "?").partition(".")[0]
+        raise CannotGoOn(
+            f"the package '{package}', which the network needs, is missing on {platform.node()}; install it "
+            f"for {sys.executable} there"
+        ) from error
     return task

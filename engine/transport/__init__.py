@@ -7,11 +7,15 @@ between threads, and `simulated` draws the faults of a network on a virtual cloc
 a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer`. Hosts of several
 machines send by a `stream_link` (`stream_sender` and `stream_receiver`), whose records a `seal` encrypts: a
 `stream_watch` polls them, and a `buffer_pool` keeps their memory. `encryption` is a run's setting.
+
+Pools of workers have no mailboxes: who has an authorised key asks at a `door`, by a `visit`. `keyring` is a
+folder of keys, and `addresses` says what can be reached from where.
 """
 
 from partita.engine.transport.counters import Count, Counters
 from partita.engine.transport.encryption import Encryption
 from partita.engine.transport.in_process import InProcessMailbox, InProcessNetwork
+from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.keys import InsecureKeyFile, KeyPair, MalformedKeyFile, read_keys, write_keys
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import Buffer, Payload, PayloadLike
@@ -30,6 +34,7 @@ __all__ = [
     "InProcessNetwork",
     "InsecureKeyFile",
     "KeyPair",
+    "Keyring",
     "Mailbox",
     "MailboxClosed",
     "MalformedKeyFile",

@@ -3,9 +3,10 @@
 pyzmq's authenticator lets NULL clients pass by default and needs a thread or an event loop. This one has a
 single rule (CURVE, our domain, an authorised key) and no thread; without an answer, libzmq admits nobody.
 
-Nothing is refused explicitly: a libzmq client that is refused (400) gives up for good, but hosts learn of one
-another in any order. So the handshake of an unknown key is held until the key is authorised, or until
-libzmq's limit of one second ends it and the client tries again.
+A mailbox refuses nothing explicitly: a libzmq client that is refused (400) gives up for good, but hosts learn
+of one another in any order. So the handshake of an unknown key is held until the key is authorised, or until
+libzmq's limit of one second ends it and the client tries again. A door refuses an unknown key at once, so
+that both sides can say so.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ _MAX_HELD = 256  # the oldest is dropped, and tries again
 class Authenticator:
     """Admits authorised keys (Z85 text), and tags each connection with its key.
 
-    `on_unknown_key` is called for every handshake with another key.
+    `on_unknown_key` is called for every handshake with another key. With `on_refused`, such a handshake is
+    refused and not held, and `on_refused` is called with the key and the address it came from.
     """
 
     socket: zmq.Socket[bytes]
     is_authorised: Callable[[str], bool]
     on_unknown_key: Callable[[], None]
+    on_refused: Callable[[str, str], None] | None = None
     _held: deque[tuple[bytes, bytes, str]] = field(default_factory=lambda: deque(maxlen=_MAX_HELD))
 
     def serve(self) -> None:
@@ -48,7 +51,10 @@ class Authenticator:
                 self._admit(route, *asked)
                 continue
             self.on_unknown_key()
-            if asked is not None:
+            if asked is not None and self.on_refused is not None:
+                self.socket.send_multipart([route, *refusal(asked[0])], zmq.NOBLOCK)
+                self.on_refused(asked[1], request[4].decode("ascii", "replace"))
+            elif asked is not None:
                 self._held.append((route, *asked))
 
     def admit_held(self) -> None:
@@ -83,3 +89,8 @@ def parse_request(request: Sequence[bytes]) -> tuple[bytes, str] | None:
 def admission(request_id: bytes, key: str) -> list[bytes]:
     """Returns the ZAP reply that admits a key, which libzmq adds to every frame (`User-Id`)."""
     return [b"", _VERSION, request_id, b"200", b"OK", key.encode("ascii"), b""]
+
+
+def refusal(request_id: bytes) -> list[bytes]:
+    """Returns the ZAP reply that refuses a key; the client is told, and does not try again."""
+    return [b"", _VERSION, request_id, b"400", b"unknown key", b"", b""]

@@ -46,12 +46,13 @@ class ConnectionGuard:
 
     `events` is from `SocketFactory.events`; `on_cut` is called for each connection that is closed. While
     there are `suspects` (descriptors), `delivered` must be called for every message. `check` is to be called
-    from `next_check` on (seconds, `time.monotonic`).
+    from `next_check` on (seconds, `time.monotonic`). `on_event` receives the kind and value of every event.
     """
 
     events: zmq.Socket[bytes]
     port: int
     on_cut: Callable[[], None]
+    on_event: Callable[[int, int], None] = lambda kind, value: None
 
     def __post_init__(self) -> None:
         self._open: dict[int, _Connection] = {}
@@ -67,7 +68,7 @@ class ConnectionGuard:
     def check(self, now: float) -> None:
         """Updates the connections and closes those beyond a limit (`now` in seconds, `time.monotonic`)."""
         self.next_check = now + CHECK_S
-        self._read_events(now)
+        self.read_events(now)
         if now >= self._next_examination:
             self._next_examination = now + _EXAMINE_S * len(self._open)
             for descriptor, connection in list(self._open.items()):
@@ -76,13 +77,15 @@ class ConnectionGuard:
         for descriptor in young[: max(0, len(young) - MAX_HANDSHAKING)]:
             self._cut(descriptor)
 
-    def _read_events(self, now: float) -> None:
+    def read_events(self, now: float) -> None:
+        """Reads what libzmq has reported (`now` as in `check`)."""
         while True:
             try:
                 frames = self.events.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             kind, descriptor = _EVENT.unpack(frames[0])
+            self.on_event(kind, descriptor)
             if kind == zmq.EVENT_ACCEPTED:
                 self._open[descriptor] = _Connection(now)
             elif kind == zmq.EVENT_DISCONNECTED:

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import msgspec
 import zmq
+from zmq.utils import z85
 
 _MAX_FILE_BYTES = 4096
 
@@ -41,6 +42,11 @@ class KeyPair:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret key is not pickled; write it with write_keys() and send the path")
+
+
+def is_public_key(text: str) -> bool:
+    """Whether the text can be a public key: 40 characters of Z85."""
+    return len(text) == 40 and text.isascii() and all(byte in z85.Z85MAP for byte in text.encode("ascii"))
 
 
 class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,15 +18,17 @@ import socket
 from collections.abc import Iterator
 
 import zmq
-from zmq.utils import z85
 
 from partita.engine.protocol.messages import Peer
-from partita.engine.transport.keys import KeyPair
+from partita.engine.transport.keys import KeyPair, is_public_key
 from partita.engine.transport.wire import MAX_FRAME_BYTES
 
 LOOPBACK = "tcp://127.0.0.1:*"  # default endpoint: this machine only, and any free port
 ZAP_DOMAIN = b"partita"
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+
+ACCEPTED_AND_ENDED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+"""The events of the connections of an inbox that its guard reads."""
 
 _MIN_LIBZMQ = (4, 3, 5)
 _HIGH_WATER_MARK = 16  # messages per connection and side: with full chunks, 16 MiB
@@ -142,6 +144,18 @@ def given_socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
+def source_towards(host: str, port: int) -> str:
+    """Returns the address of this machine from which it reaches a host; nothing is sent.
+
+    Raises:
+        OSError: the host has no address, or no interface leads there.
+    """
+    [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    with socket.socket(family, kind, protocol) as way:
+        way.connect(address)
+        return str(way.getsockname()[0])
+
+
 @contextlib.contextmanager
 def tcp_view(descriptor: int) -> Iterator[socket.socket]:
     """Yields a TCP connection of libzmq, which owns the descriptor and may close it at any moment.
@@ -166,6 +180,7 @@ class SocketFactory:
     def __init__(self, keys: KeyPair, *, io_threads: int = 1) -> None:
         check_library(zmq.zmq_version_info(), has_curve=bool(zmq.has("curve")))
         self._keys = keys
+        self._monitors = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
 
     def inbox(self, endpoint: str) -> zmq.Socket[bytes]:
@@ -177,17 +192,7 @@ class SocketFactory:
         """
         check_endpoint(endpoint, listening=True)
         inbox = self._locked(zmq.PULL, endpoint)
-        inbox.curve_server = True
-        inbox.zap_domain = ZAP_DOMAIN
-        inbox.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        inbox.heartbeat_ivl, inbox.heartbeat_ttl, inbox.heartbeat_timeout = _HEARTBEAT_MS, _SILENT_MS, 0
-        inbox.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
-        inbox.backlog = _BACKLOG
-        try:
-            inbox.bind(endpoint)
-        except zmq.ZMQError as error:
-            inbox.close(linger=0)
-            raise EndpointUnavailable(_why_not(endpoint, error)) from error
+        self._listen(inbox, endpoint)
         return inbox
 
     def outgoing(self, peer: Peer) -> zmq.Socket[bytes]:
@@ -198,16 +203,32 @@ class SocketFactory:
         """
         check_endpoint(peer.endpoint, listening=False)
         outgoing = self._locked(zmq.PUSH, peer.endpoint)
-        try:
-            outgoing.curve_serverkey = _checked_key(peer)
-            outgoing.connect_timeout = _CONNECT_MS
-            outgoing.reconnect_ivl = _RECONNECT_MS
-            outgoing.reconnect_ivl_max = _RECONNECT_MAX_MS
-            outgoing.connect(peer.endpoint)
-        except (zmq.ZMQError, ValueError) as error:
-            outgoing.close(linger=0)
-            raise ValueError(f"'{peer.name}' cannot be connected at {peer.endpoint}: {error}") from error
+        self._connect(outgoing, peer)
         return outgoing
+
+    def door(self, endpoint: str) -> zmq.Socket[bytes]:
+        """Returns a listening ROUTER socket, which answers over the connection of who asks; as `inbox`.
+
+        Raises:
+            ValueError: not an endpoint.
+            EndpointUnavailable: the endpoint is in use, or not an address of this machine.
+        """
+        check_endpoint(endpoint, listening=True)
+        door = self._locked(zmq.ROUTER, endpoint)
+        door.setsockopt(zmq.ROUTER_MANDATORY, 1)  # what cannot be sent is an error
+        self._listen(door, endpoint)
+        return door
+
+    def visit(self, peer: Peer) -> zmq.Socket[bytes]:
+        """Returns a DEALER socket that connects to a door, as CURVE client; errors as `outgoing`.
+
+        It takes a message only while it is connected: what is sent is repeated by who sends it.
+        """
+        check_endpoint(peer.endpoint, listening=False)
+        visit = self._locked(zmq.DEALER, peer.endpoint)
+        visit.setsockopt(zmq.IMMEDIATE, 1)
+        self._connect(visit, peer)
+        return visit
 
     def authenticator(self) -> zmq.Socket[bytes]:
         """Returns the socket of libzmq's requests to admit a key (ZAP, RFC 27)."""
@@ -217,16 +238,41 @@ class SocketFactory:
         zap.bind(ZAP_ENDPOINT)
         return zap
 
-    def events(self, inbox: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """Returns the socket on which libzmq reports the accepted and ended connections of an inbox."""
-        address = "inproc://events"
-        inbox.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+    def events(self, watched: zmq.Socket[bytes], kinds: int = ACCEPTED_AND_ENDED) -> zmq.Socket[bytes]:
+        """Returns the socket on which libzmq reports some kinds of events of the connections of a socket."""
+        self._monitors += 1
+        address = f"inproc://events-{self._monitors}"
+        watched.monitor(address, kinds)
         events = self._context.socket(zmq.PAIR)
         events.linger = 0
         events.maxmsgsize = MAX_FRAME_BYTES
         events.rcvhwm = 0  # a bound would block libzmq's own thread; an event is a few bytes
         events.connect(address)
         return events
+
+    def _listen(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        socket.curve_server = True
+        socket.zap_domain = ZAP_DOMAIN
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        socket.heartbeat_ivl, socket.heartbeat_ttl, socket.heartbeat_timeout = _HEARTBEAT_MS, _SILENT_MS, 0
+        socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
+        socket.backlog = _BACKLOG
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            socket.close(linger=0)
+            raise EndpointUnavailable(_why_not(endpoint, error)) from error
+
+    def _connect(self, socket: zmq.Socket[bytes], peer: Peer) -> None:
+        try:
+            socket.curve_serverkey = _checked_key(peer)
+            socket.connect_timeout = _CONNECT_MS
+            socket.reconnect_ivl = _RECONNECT_MS
+            socket.reconnect_ivl_max = _RECONNECT_MAX_MS
+            socket.connect(peer.endpoint)
+        except (zmq.ZMQError, ValueError) as error:
+            socket.close(linger=0)
+            raise ValueError(f"'{peer.name}' cannot be connected at {peer.endpoint}: {error}") from error
 
     def close(self) -> None:
         """Closes every socket of this factory, and the context."""
@@ -245,10 +291,9 @@ class SocketFactory:
 
 
 def _checked_key(peer: Peer) -> bytes:
-    key = peer.public_key
-    if not (len(key) == 40 and key.isascii() and all(byte in z85.Z85MAP for byte in key.encode("ascii"))):
+    if not is_public_key(peer.public_key):
         raise ValueError("its public key is not 40 characters of Z85")
-    return key.encode("ascii")
+    return peer.public_key.encode("ascii")
 
 
 def _why_not(endpoint: str, error: zmq.ZMQError) -> str:

@@ -1,0 +1,15 @@
+"""Pools: workers on any machine that start the hosts of runs, and the registry that knows them.
+
+`pool` has `Pool`, the argument of `train`, and `launcher` the launcher behind it, with `client`, the thread
+that keeps up its connections. `worker` is the process that `partita worker` runs, `server` the registry of
+`partita pool serve`. The decisions of all three are in `protocol/pool`. `facts` says what this machine is,
+and `user_code` lets the user's own modules travel; `inspect` asks a pool for its state.
+"""
+
+from partita.engine.launch.pool.inspect import ask_pool
+from partita.engine.launch.pool.launcher import PoolLauncher
+from partita.engine.launch.pool.pool import JoinFile, Pool
+from partita.engine.launch.pool.server import PoolServer
+from partita.engine.launch.pool.worker import PoolWorker, WorkerSettings
+
+__all__ = ["JoinFile", "Pool", "PoolLauncher", "PoolServer", "PoolWorker", "WorkerSettings", "ask_pool"]

@@ -1,0 +1,164 @@
+"""The launcher of a run on a pool: its hosts run at workers, wherever those are."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+
+import msgspec
+from typing_extensions import override
+
+from partita.engine.launch.bootstrap import Bootstrap
+from partita.engine.launch.descriptors import reserve
+from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.pool.client import PoolClient
+from partita.engine.launch.pool.facts import machine_label, versions
+from partita.engine.launch.pool.pool import Door, Pool
+from partita.engine.launch.pool.user_code import carried_by_value
+from partita.engine.protocol.failure import RunFailed
+from partita.engine.protocol.messages import Peer
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.pool.client import ClientMachine
+from partita.engine.protocol.pool.messages import Ask, Need
+from partita.engine.transport.encryption import ENCRYPTED, Encryption
+from partita.engine.transport.keys import KeyPair
+from partita.engine.transport.zeromq import ZmqMailbox
+
+
+class PoolLauncher(Launcher):
+    """Starts each host at the worker of a pool that has a place for it."""
+
+    kind = ("host", "hosts")
+
+    def __init__(
+        self,
+        pool: Pool,
+        needs: Sequence[Need],
+        *,
+        title: str,
+        log: Callable[[str], None],
+        encryption: Encryption = ENCRYPTED,
+    ) -> None:
+        """Waits until every host has a place.
+
+        Args:
+            pool: the pool.
+            needs: of all hosts of the run.
+            title: of the run, for messages.
+            log: shows a line. From any thread.
+            encryption: of all hosts, see `ZmqMailbox`.
+
+        Raises:
+            RunFailed: the pool cannot be reached, refuses the run, or has no place for it.
+            FileNotFoundError, ValueError, InsecureKeyFile, MalformedKeyFile: a key cannot be read.
+            OSError: an address cannot be used; or this process may open too few files.
+        """
+        super().__init__()
+        reserve(len(needs))
+        self._encryption = encryption
+        self._hosts: dict[str, int] = {}  # incarnation of every host that was started and not stopped
+        with ExitStack() as stack:
+            door = stack.enter_context(pool.door(log))
+            self._open_mailbox(door)
+            stack.callback(self.mailbox.close)
+            self._client = self._connect(pool, door, needs, title, log)
+            stack.callback(self._client.close)
+            try:
+                self._client.wait_until_placed()
+            except RuntimeError as error:
+                raise RunFailed(str(error)) from None
+            stack.enter_context(carried_by_value())
+            self._closing = stack.pop_all()
+        log(_worded(self._client.places()))
+
+    def _open_mailbox(self, door: Door) -> None:
+        keys, label = KeyPair.generate(), machine_label()
+        self.mailbox = ZmqMailbox(
+            keys, endpoint=f"tcp://{door.address}:*", machine=label, encryption=self._encryption
+        )
+        self._coordinator = Peer(COORDINATOR, 0, self.mailbox.endpoint, keys.public, label)
+
+    def _connect(
+        self, pool: Pool, door: Door, needs: Sequence[Need], title: str, log: Callable[[str], None]
+    ) -> PoolClient:
+        own = KeyPair.generate()
+        ask = Ask(
+            run=secrets.token_hex(8),
+            key=own.public,
+            title=title,
+            versions=versions(),
+            needs=tuple(needs),
+            workers=pool.workers,
+        )
+        reach = (("the run's coordinator", self.mailbox.endpoint),)
+        machine = ClientMachine(ask, reach=reach, wait_s=pool.wait_s)
+        return PoolClient(machine, door.peer, door.keys, own, address=door.address, log=log)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The name of the worker of each host."""
+        return self._client.places()
+
+    def _start(self, name: str, incarnation: int) -> Peer:
+        keys, machine = KeyPair.generate(), self._client.machine_of(name)
+        bootstrap = Bootstrap(
+            name,
+            incarnation,
+            keys.public,
+            keys.secret,
+            self._coordinator,
+            listen="",  # the worker's own address
+            machine=machine,
+            together=False,
+            path=(),
+            encryption=self._encryption,
+        )
+        self._hosts[name] = incarnation
+        self._client.want(name, incarnation, msgspec.json.encode(bootstrap))
+        return Peer(name, incarnation, "", keys.public, machine)
+
+    @override
+    def began(self) -> list[tuple[str, int]]:
+        return [(name, inc) for name, inc in self._client.began() if self._hosts.get(name) == inc]
+
+    def ended(self) -> list[tuple[str, int, str]]:
+        """Returns hosts that have ended, or whose workers are gone.
+
+        Raises:
+            RunFailed: the run cannot go on.
+        """
+        try:
+            found = self._client.ended()
+        except RuntimeError as error:
+            raise RunFailed(str(error)) from None
+        current = [one for one in found if self._hosts.get(one[0]) == one[1]]
+        for name, _, _ in current:
+            del self._hosts[name]
+        return current
+
+    def _started(self) -> list[str]:
+        return list(self._hosts)
+
+    def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None:
+        ending = [name for name in names if name in self._hosts]
+        if ending and patience_s:
+            self._client.wait_for_ends(len(ending), patience_s)
+        for name in ending:
+            del self._hosts[name]
+            self._client.end(name)
+
+    @override
+    def close(self, *, patience_s: float = 0.5) -> None:
+        try:
+            super().close(patience_s=patience_s)
+        finally:
+            self._closing.close()
+
+
+def _worded(places: dict[str, str]) -> str:
+    """Words which hosts are where: `worker a: part 0.0, shard 0; worker b: part 0.1`."""
+    by_worker: dict[str, list[str]] = {}
+    for host, worker in sorted(places.items()):
+        by_worker.setdefault(worker, []).append(host)
+    return "; ".join(f"worker {worker}: {', '.join(hosts)}" for worker, hosts in sorted(by_worker.items()))

@@ -1,0 +1,167 @@
+"""`Pool`: where a run's hosts are, as an argument of `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from platformdirs import user_config_path
+
+from partita.engine.launch.pool.server import PoolServer, PoolThread
+from partita.engine.protocol.messages import Peer
+from partita.engine.protocol.names import Topology
+from partita.engine.protocol.pool.messages import Need
+from partita.engine.protocol.pool.resources import Resources
+from partita.engine.transport.addresses import address_towards, interfaces, split, unreachable
+from partita.engine.transport.keyring import Keyring
+from partita.engine.transport.keys import KeyPair, is_public_key
+from partita.engine.transport.sockets import check_endpoint
+from partita.layers.checks import check_fields, check_seconds, check_whole
+from partita.partitioner.plan import Plan
+
+WAIT_S: Final = 60.0
+"""Default of the seconds that a run waits for workers and places."""
+
+
+def default_keys() -> Path:
+    """Returns the folder of keys of this user."""
+    return user_config_path("partita", appauthor=False) / "keys"
+
+
+class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a pool is, and the key by which to know it. Holds no secret."""
+
+    address: str
+    public_key: str
+
+    def write(self, path: Path) -> None:
+        """Writes the file, in the place of an earlier one. Raises OSError."""
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_bytes(msgspec.json.encode(self))
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> JoinFile:
+        """Reads a file. Raises OSError, or ValueError if it is none."""
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=cls)
+        except msgspec.MsgspecError as error:
+            raise ValueError(
+                f"{path} is not a join file ({error}); `partita pool serve` writes one"
+            ) from None
+        check_endpoint(found.address, listening=False)
+        if not is_public_key(found.public_key):
+            raise ValueError(f"{path} has no public key; `partita pool serve` writes a join file")
+        return found
+
+
+@dataclass(frozen=True)
+class Door:
+    """How a run reaches its pool.
+
+    Args:
+        peer: the registry's door.
+        keys: the pair by which the pool knows the run's client.
+        address: address of this machine at which the pool's workers reach the run's coordinator.
+    """
+
+    peer: Peer
+    keys: KeyPair
+    address: str
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool of workers, which `partita worker --join ADDRESS` have joined or will join.
+
+    If nothing listens at the address, and it is one of this machine, this process serves the pool itself
+    while the run lasts; otherwise `partita pool serve` must run there.
+
+    Args:
+        address: the pool's, `tcp://HOST:PORT`.
+        keys: folder of keys; the user's own one if not given. To reach a pool, it has the pair `client` and
+            trusts the pool's key; to serve one, it has the pair `pool` and trusts the workers' keys.
+        workers: number of workers for which the run waits.
+        wait_s: seconds to wait for them, and for places that other runs have.
+        contact_address: address of this machine at which workers reach the run's coordinator; the one that
+            leads to the pool if not given.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    address: str
+    _: KW_ONLY
+    keys: str | Path | None = None
+    workers: int = 1
+    wait_s: float = WAIT_S
+    contact_address: str | None = None
+
+    def __post_init__(self) -> None:
+        check_endpoint(self.address, listening=False)
+        check_fields(self, check_whole, "workers", of="Pool's ")
+        check_fields(self, check_seconds, "wait_s", of="Pool's ")
+
+    @property
+    def keyring(self) -> Keyring:
+        """The folder of keys."""
+        return Keyring(Path(self.keys) if self.keys is not None else default_keys())
+
+    @contextmanager
+    def door(self, log: Callable[[str], None]) -> Iterator[Door]:
+        """Yields how to reach the pool, which is served here meanwhile if nobody else does.
+
+        Raises:
+            FileNotFoundError, ValueError, InsecureKeyFile, MalformedKeyFile: a key cannot be read.
+            OSError: the address cannot be reached or used.
+        """
+        host = split(self.address)[0]
+        towards = address_towards(self.address)
+        address = self.contact_address or towards
+        is_own = host in interfaces().values() or towards in (host, "127.0.0.1")
+        if not is_own or unreachable(self.address) is None:
+            trusted = self.keyring.trusted("pool")
+            peer = Peer("the pool", 0, self.address, trusted.public_key)
+            yield Door(peer, self.keyring.pair("client"), address)
+            return
+        keys = KeyPair.generate()
+        server = PoolServer(self.keyring, self.address, own_clients=[keys.public], log=log)
+        thread = PoolThread(server)
+        try:
+            log(f"serves the pool at {server.endpoint}; waits for `partita worker --join {server.endpoint}`")
+            yield Door(Peer("the pool", 0, server.endpoint, server.public_key), keys, address)
+        finally:
+            thread.close()
+
+
+def needs_of(plan: Plan, topology: Topology) -> tuple[Need, ...]:
+    """Returns what the hosts of a run need.
+
+    Parts need the threads, device and memory of their machine in the plan; shards the memory of their
+    parameters, and a machine each if there are enough.
+    """
+    machines = plan.cluster.machines
+    has = [
+        Resources(
+            cpu=0 if machine.device != "cpu" else machine.threads,
+            gpu=0 if machine.device == "cpu" else 1,
+            memory=plan.memory_bytes(number),
+        )
+        for number, machine in enumerate(machines)
+    ]
+    parts = [
+        Need(host=name, resources=has[number], group=f"replica {replica} on {machines[number].site}")
+        for replica in range(topology.replicas)
+        for number, name in enumerate(topology.parts(replica))
+    ]
+    held = 2 * 4 * sum(prod(p.shape) for p in plan.graph.parameters.values()) // max(topology.shards, 1)
+    shards = [
+        Need(host=name, resources=Resources(memory=held), group="shards", spread=True)
+        for name in topology.shard_names
+    ]
+    return (*parts, *shards)

@@ -1,0 +1,192 @@
+"""The body of a pool's registry: its door, its list of authorised keys, and connections that it tries out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Final, Self
+
+from partita.engine.launch.pool.facts import versions
+from partita.engine.protocol.messages import MalformedMessage
+from partita.engine.protocol.pool import messages as m
+from partita.engine.protocol.pool.registry import (
+    Answer,
+    FromVisitor,
+    Log,
+    PoolTick,
+    Probe,
+    Probed,
+    RegistryEffect,
+    RegistryMachine,
+    Revoked,
+)
+from partita.engine.transport.addresses import split, unreachable
+from partita.engine.transport.door import Asked, Door, Stranger
+from partita.engine.transport.keyring import Authorised, Keyring
+from partita.engine.transport.keys import KeyPair, MalformedKeyFile
+
+TICK_S: Final = 0.25
+_READ_S: Final = 0.5  # between two looks at the list of keys: a revoked one is out within a second
+_PROBES: Final = 16  # at once
+
+
+class PoolServer:
+    """The registry of a pool, at work. Belongs to one thread; `stop` may come from any.
+
+    Attributes:
+        endpoint: where workers and clients reach it.
+        public_key: by which they know it.
+    """
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        endpoint: str,
+        *,
+        own_clients: Sequence[str] = (),
+        log: Callable[[str], None],
+    ) -> None:
+        """Listens.
+
+        Args:
+            keyring: has the pool's own pair, and the keys that are authorised.
+            endpoint: `tcp://HOST:PORT`, or `tcp://HOST:*` for any free port.
+            own_clients: public keys of clients in this process.
+            log: shows a line.
+
+        Raises:
+            FileNotFoundError, InsecureKeyFile, MalformedKeyFile: a key cannot be read.
+            ValueError, EndpointUnavailable: the endpoint cannot be used.
+        """
+        self._keyring, self._log = keyring, log
+        self._own = {key: Authorised("client", key, "this process") for key in own_clients}
+        self._stamp = keyring.stamp()
+        self._members = self._own | {one.public_key: one for one in keyring.authorised()}
+        self._machine = RegistryMachine(versions())
+        self._stopped = False
+        self._probed: SimpleQueue[Probed] = SimpleQueue()
+        with ExitStack() as stack:
+            pair: KeyPair = keyring.pair("pool")
+            self._door = stack.enter_context(
+                Door(pair, endpoint, is_authorised=lambda key: key in self._members)
+            )
+            self._probes = ThreadPoolExecutor(_PROBES, "probe")
+            stack.callback(self._probes.shutdown, wait=True, cancel_futures=True)
+            self._closing = stack.pop_all()
+        self.endpoint, self.public_key = self._door.endpoint, self._door.public_key
+
+    def serve(self) -> None:
+        """Serves until `stop` is called."""
+        ticked_at = read_at = float("-inf")
+        while not self._stopped:
+            for asked in self._door.receive(TICK_S):
+                self._asked(asked)
+            while not self._probed.empty():
+                self._give(self._probed.get())
+            for stranger in self._door.strangers():
+                self._log(_named(stranger, self.endpoint, self._keyring))
+            now = time.monotonic()
+            if now - read_at >= _READ_S:
+                read_at = now
+                self._read_keys()
+            if now - ticked_at >= TICK_S:
+                ticked_at = now
+                self._give(PoolTick())
+
+    def stop(self) -> None:
+        """Ends `serve` soon. From any thread."""
+        self._stopped = True
+        self._door.wake()
+
+    def close(self) -> None:
+        """Closes the door."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _asked(self, asked: Asked) -> None:
+        member = self._members.get(asked.key)
+        if member is None:
+            return
+        try:
+            message = m.decode(asked.data)
+        except MalformedMessage as error:
+            answer = m.Rejection(reason=f"{error}; all of a pool need the same version of Partita")
+            self._door.answer(asked.route, m.encode(answer))
+            return
+        name = f"{member.name} {asked.key[:6]}"
+        self._give(FromVisitor(asked.route, name, member.role, message))
+
+    def _give(self, event: object) -> None:
+        for effect in self._machine.receive(event, time.monotonic()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: RegistryEffect) -> None:
+        match effect:
+            case Answer(route=route, message=message):
+                self._door.answer(route, m.encode(message))
+            case Probe(session=session, endpoint=endpoint):
+                self._probes.submit(self._probe, session, endpoint)
+            case Log(text=text):
+                self._log(text)
+
+    def _probe(self, session: str, endpoint: str) -> None:
+        self._probed.put(Probed(session, unreachable(endpoint) or ""))
+        self._door.wake()
+
+    def _read_keys(self) -> None:
+        stamp = self._keyring.stamp()
+        if stamp == self._stamp:
+            return
+        try:
+            found = {one.public_key: one for one in self._keyring.authorised()}
+        except (OSError, MalformedKeyFile) as error:
+            self._log(f"the authorised keys stay as they were: {error}")
+        else:
+            self._members = self._own | found
+            names = (f"{one.name} {one.public_key[:6]}" for one in self._members.values())
+            self._give(Revoked(frozenset(names)))
+        self._stamp = stamp
+
+
+class PoolThread:
+    """The registry of a pool on a thread of this process."""
+
+    def __init__(self, server: PoolServer) -> None:
+        """Begins to serve."""
+        self.server = server
+        self._thread = threading.Thread(target=server.serve, name="pool", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops serving."""
+        self.server.stop()
+        self._thread.join()
+        self.server.close()
+
+
+def _named(stranger: Stranger, endpoint: str, keyring: Keyring) -> str:
+    """Words who did not get in, and what to do."""
+    source = stranger.address or "an address that was gone at once"
+    if not stranger.key:
+        return (
+            f"refused a connection from {source}: it expects another key of the pool at {endpoint}; give it "
+            f"{keyring.public_file('pool')} of this machine"
+        )
+    port = split(endpoint)[1]
+    return (
+        f"refused a connection from {source} at port {port}: its key {stranger.key} is not authorised; to "
+        "let it in, copy its .pub file here and run `partita keys authorise FILE --as worker --keys "
+        f"{keyring.folder}`"
+    )

@@ -1,0 +1,270 @@
+"""The body of a worker: its door for clients, its visit at the pool, and the template that forks hosts."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from partita.engine.launch.bootstrap import Bootstrap
+from partita.engine.launch.forks import ForkedHost, Forks
+from partita.engine.launch.pool.facts import machine_label, versions
+from partita.engine.launch.processes import exit_reason
+from partita.engine.protocol.messages import MalformedMessage, Peer
+from partita.engine.protocol.pool import messages as m
+from partita.engine.protocol.pool.registry import Log, PoolTick
+from partita.engine.protocol.pool.resources import Resources
+from partita.engine.protocol.pool.worker import (
+    EndHost,
+    EndWorker,
+    FromClient,
+    FromRegistry,
+    HostBegan,
+    HostEnded,
+    Reach,
+    Reached,
+    SendToClient,
+    SendToRegistry,
+    StartHost,
+    WorkerEffect,
+    WorkerMachine,
+)
+from partita.engine.transport.addresses import described, unreachable
+from partita.engine.transport.door import Door
+from partita.engine.transport.keys import KeyPair
+from partita.engine.transport.visit import Trouble, Visit
+
+TICK_S: Final = 0.1
+DEATH_TIMEOUT_S: Final = 60.0
+"""Default of the seconds without an answer of the pool after which a worker ends."""
+
+_PROBES: Final = 8  # at once
+_DIAGNOSED_S: Final = 2.0  # between two looks at why the pool cannot be reached
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Settings of a worker.
+
+    Args:
+        pool: name, endpoint and public key of the pool's door.
+        keys: the pair by which the pool knows this worker.
+        address: address of this machine at which the pool, clients and other hosts reach it.
+        name: for messages.
+        resources: what its hosts may use up.
+        death_timeout_s: seconds without an answer of the pool after which it ends.
+    """
+
+    pool: Peer
+    keys: KeyPair
+    address: str
+    name: str
+    resources: Resources
+    death_timeout_s: float = DEATH_TIMEOUT_S
+
+
+class PoolWorker:
+    """A worker, at work. Belongs to one thread; `stop` may come from any, or from a signal handler."""
+
+    def __init__(self, settings: WorkerSettings, *, log: Callable[[str], None]) -> None:
+        """Opens the door and begins to import what hosts need.
+
+        Raises:
+            ValueError, EndpointUnavailable: the address cannot be used.
+        """
+        self._settings, self._log = settings, log
+        self._session = KeyPair.generate()
+        self._reached: SimpleQueue[Reached] = SimpleQueue()
+        self._hosts: dict[tuple[str, str, int], ForkedHost] = {}
+        self._unborn: set[tuple[str, str, int]] = set()
+        self._stop_requested = False
+        self._ended: EndWorker | None = None
+        self._diagnosed_at = float("-inf")
+        with ExitStack() as stack:
+            self._door = stack.enter_context(
+                Door(
+                    self._session,
+                    f"tcp://{settings.address}:*",
+                    is_authorised=lambda key: key in self._machine.keys,
+                )
+            )
+            self._machine = WorkerMachine(self._join(), death_timeout_s=settings.death_timeout_s)
+            self._visit = stack.enter_context(Visit(settings.keys, settings.pool))
+            self._forks = Forks()
+            stack.callback(lambda: self._forks.close())
+            self._probes = ThreadPoolExecutor(_PROBES, "probe")
+            stack.callback(self._probes.shutdown, wait=True, cancel_futures=True)
+            self._closing = stack.pop_all()
+
+    def _join(self) -> m.Join:
+        return m.Join(
+            session=self._session.public,
+            endpoint=self._door.endpoint,
+            name=self._settings.name,
+            machine=machine_label(),
+            versions=versions(),
+            resources=self._settings.resources,
+        )
+
+    def run(self) -> EndWorker:
+        """Works until the pool drains it, it is stopped, or the pool does not answer."""
+        ticked_at = float("-inf")
+        while self._ended is None:
+            self._door.watch(self._visit.sockets)
+            for asked in self._door.receive(TICK_S):
+                self._asked(asked.route, asked.key, asked.data)
+            self._door.strangers()  # a client may come before the pool has said so: it tries again
+            for answer in self._visit.receive():
+                self._answered(answer)
+            while not self._reached.empty():
+                self._give(self._reached.get())
+            self._look_at_hosts()
+            if self._stop_requested:
+                self._carry_out_all(self._machine.stop())
+            elif (now := time.monotonic()) - ticked_at >= TICK_S:
+                ticked_at = now
+                self._diagnose(now)
+                self._give(PoolTick())
+        return self._ended
+
+    def stop(self) -> None:
+        """Ends `run` soon, and its hosts at once."""
+        self._stop_requested = True
+        self._door.wake()
+
+    def close(self) -> None:
+        """Ends every host and the template."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Messages.
+
+    def _asked(self, route: bytes, key: str, data: bytes) -> None:
+        try:
+            self._give(FromClient(route, key, m.decode(data)))
+        except MalformedMessage as error:
+            self._log(f"dropped a message of a client: {error}")
+
+    def _answered(self, data: bytes) -> None:
+        try:
+            self._give(FromRegistry(m.decode(data)))
+        except MalformedMessage as error:
+            self._log(f"dropped an answer of the pool: {error}")
+
+    def _diagnose(self, now: float) -> None:
+        """Says why there is no connection to the pool."""
+        trouble = self._visit.trouble
+        if trouble is None or now - self._diagnosed_at < _DIAGNOSED_S:
+            return
+        self._diagnosed_at = now
+        self._carry_out_all(self._machine.unreached(self._worded(trouble), now))
+
+    def _worded(self, trouble: Trouble) -> str:
+        pool, own = self._settings.pool, self._settings
+        match trouble:
+            case Trouble.REFUSED:
+                return (
+                    f"the pool at {pool.endpoint} refuses this worker's key {own.keys.public}, which is not "
+                    "authorised there; copy worker.pub to the pool's machine and run "
+                    "`partita keys authorise worker.pub --as worker` there"
+                )
+            case Trouble.OTHER_KEY:
+                return (
+                    f"the pool at {pool.endpoint} has another key than {pool.public_key}, which this worker "
+                    "trusts; copy pool.pub from the pool's machine and run "
+                    "`partita keys authorise pool.pub --as pool` here"
+                )
+            case Trouble.UNREACHABLE:
+                why = self._visit.reason() or "the connection ended"
+                return (
+                    f"the pool at {pool.endpoint} cannot be reached from {described(own.address)}: {why}; "
+                    "see that `partita pool serve` runs there and that the address is right"
+                )
+
+    # Effects.
+
+    def _give(self, event: object) -> None:
+        self._carry_out_all(self._machine.receive(event, time.monotonic()))
+
+    def _carry_out_all(self, effects: object) -> None:
+        assert isinstance(effects, list | tuple)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        match effect:
+            case SendToRegistry(message=message):
+                self._visit.send(m.encode(message))
+            case SendToClient(route=route, message=message):
+                self._door.answer(route, m.encode(message))
+            case Reach(run=run, endpoints=endpoints):
+                self._probes.submit(self._reach, run, endpoints)
+            case StartHost():
+                self._start(effect)
+            case EndHost(run=run, name=name, incarnation=incarnation):
+                host = self._hosts.pop((run, name, incarnation), None)
+                self._unborn.discard((run, name, incarnation))
+                if host is not None:
+                    host.kill()
+            case EndWorker():
+                self._ended = effect
+            case Log(text=text):
+                self._log(text)
+
+    def _reach(self, run: str, endpoints: tuple[tuple[str, str], ...]) -> None:
+        """Tries to connect to all, from this worker's own address."""
+        own, found = self._settings.address, ""
+        for name, endpoint in endpoints:
+            why = unreachable(endpoint, source=own)
+            if why is not None:
+                found = f"{name} at {endpoint} cannot be reached from {described(own)}: {why}"
+                break
+        self._reached.put(Reached(run, found))
+        self._door.wake()
+
+    # Hosts.
+
+    def _start(self, effect: StartHost) -> None:
+        place = (effect.run, effect.name, effect.incarnation)
+        try:
+            bootstrap = msgspec.json.decode(effect.bootstrap, type=Bootstrap)
+        except msgspec.MsgspecError:
+            self._give(HostEnded(*place, "its description cannot be read"))
+            return
+        here = msgspec.structs.replace(bootstrap, listen=f"tcp://{self._settings.address}:*")
+        if not self._forks.is_alive:
+            self._forks.close()
+            self._forks = Forks()
+        self._hosts[place] = self._forks.start(msgspec.json.encode(here))
+        self._unborn.add(place)
+
+    def _look_at_hosts(self) -> None:
+        self._forks.read()
+        for place in [one for one in self._unborn if self._hosts[one].pid is not None]:
+            self._unborn.discard(place)
+            self._give(HostBegan(*place, self._hosts[place].pid or 0))
+        for place in [one for one, host in self._hosts.items() if host.code is not None]:
+            code = self._hosts.pop(place).code
+            self._unborn.discard(place)
+            self._give(HostEnded(*place, exit_reason(code or 0)))
+
+
+def stop_on_signals(worker: PoolWorker) -> None:
+    """Lets Ctrl-C and SIGTERM end a worker and its hosts. In the main thread."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: worker.stop())

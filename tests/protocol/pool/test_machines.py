@@ -1,0 +1,427 @@
+"""Registry, workers and clients on a network that loses, delays and doubles: drawn by Hypothesis.
+
+Processes start and end at once or late, workers die and come, the registry is started again, runs begin and
+end. Whatever happens, no incarnation of a host runs twice, no worker runs more than it has, and when the
+network is whole again every run has all of its hosts, or is told why not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.pool import client as c
+from partita.engine.protocol.pool import messages as m
+from partita.engine.protocol.pool import registry as r
+from partita.engine.protocol.pool import worker as w
+from partita.engine.protocol.pool.resources import Resources
+
+VERSIONS = dict.fromkeys(("partita", "python", "cloudpickle", "numpy", "libzmq", "torch", "numba"), "1.2.3")
+NEED_CPU = 1
+
+
+@dataclass
+class World:
+    """Machines on one virtual clock. `faults` is the chance that a message is lost, doubled or late."""
+
+    seed: int
+    faults: float = 0.0
+    now: float = 0.0
+    registry: r.RegistryMachine = field(default_factory=lambda: r.RegistryMachine(VERSIONS))
+    workers: dict[str, w.WorkerMachine] = field(default_factory=dict)
+    clients: dict[str, c.ClientMachine] = field(default_factory=dict)
+    processes: dict[tuple[str, str, str, int], str] = field(default_factory=dict)  # and the worker
+    started: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
+    wanted: dict[str, dict[str, int]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
+    begun: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    # The network.
+
+    def later(self, delay_s: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now + delay_s, next(self._count), what))
+
+    def send(self, message: m.PoolMessage, deliver: Callable[[m.PoolMessage], None]) -> None:
+        """One direction of one connection; every message goes through the codec."""
+        data = m.encode(message)
+        copies = 1
+        if self.random.random() < self.faults:
+            copies = self.random.choice((0, 0, 2))
+        for _ in range(copies):
+            delay = self.random.uniform(0.0, 1.5) if self.random.random() < self.faults else 0.001
+            self.later(delay, lambda: deliver(m.decode(data)))
+
+    def run_for(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            tick = self.now + 0.1
+            while self._queue and self._queue[0][0] <= min(tick, until):
+                at, _, what = heapq.heappop(self._queue)
+                self.now = max(self.now, at)
+                what()
+                self.check()
+            self.now = min(tick, until)
+            if self.now >= until:
+                return
+            self.to_registry(r.PoolTick())
+            for session in list(self.workers):
+                self.to_worker(session, r.PoolTick())
+            for run in list(self.clients):
+                self.to_client(run, r.PoolTick())
+
+    # The machines and their bodies.
+
+    def to_registry(self, event: object) -> None:
+        for effect in self.registry.receive(event, self.now):
+            match effect:
+                case r.Answer(route=route, message=message):
+                    name = route.decode()
+                    self.send(message, lambda got, name=name: self.answered(name, got))  # type: ignore[misc]
+                case r.Probe(session=session):
+                    trouble = "no answer" if session in self.unreachable else ""
+                    self.later(0.01, lambda s=session, t=trouble: self.to_registry(r.Probed(s, t)))  # type: ignore[misc]
+                case r.Log(text=text):
+                    self.log.append(text)
+
+    def answered(self, name: str, message: m.PoolMessage) -> None:
+        if name in self.workers:
+            self.to_worker(name, w.FromRegistry(message))
+        else:
+            self.to_client(name, c.FromPool(message))
+
+    def visit(self, name: str, role: str, message: m.PoolMessage) -> None:
+        event = r.FromVisitor(name.encode(), role, role, message)
+        self.send(message, lambda _: self.to_registry(event))
+
+    def to_worker(self, session: str, event: object) -> None:
+        if session in self.workers:
+            self.carry_out_of_worker(session, self.workers[session].receive(event, self.now))
+
+    def carry_out_of_worker(self, session: str, effects: Any) -> None:
+        for effect in effects:
+            match effect:
+                case w.SendToRegistry(message=message):
+                    self.visit(session, "worker", message)
+                case w.SendToClient(route=route, message=message):
+                    run = route.decode()
+                    self.send(message, lambda got, run=run: self.to_client(run, c.FromWorker(session, got)))  # type: ignore[misc]
+                case w.Reach(run=run):
+                    self.later(0.01, lambda run=run: self.to_worker(session, w.Reached(run, "")))  # type: ignore[misc]
+                case w.StartHost(run=run, name=name, incarnation=inc):
+                    self.started[run, name, inc] += 1
+                    self.processes[session, run, name, inc] = session
+                    began = w.HostBegan(run, name, inc, 17)
+                    self.later(self.random.uniform(0, 1), lambda e=began: self.to_worker(session, e))  # type: ignore[misc]
+                case w.EndHost(run=run, name=name, incarnation=inc):
+                    self.processes.pop((session, run, name, inc), None)
+                case w.EndWorker():
+                    del self.workers[session]
+                    assert not [one for one in self.processes if one[0] == session]
+                case r.Log(text=text):
+                    self.log.append(f"{session}: {text}")
+
+    def to_client(self, run: str, event: object) -> None:
+        if run in self.clients:
+            self.carry_out_of_client(run, self.clients[run].receive(event, self.now))
+
+    def carry_out_of_client(self, run: str, effects: Any) -> None:
+        for effect in effects:
+            match effect:
+                case c.SendToPool(message=message):
+                    self.visit(run, "client", message)
+                case c.SendToWorker(session=session, message=message):
+                    event = w.FromClient(run.encode(), f"key of {run}", message)
+                    self.send(message, lambda _, s=session, e=event: self.to_worker(s, e))  # type: ignore[misc]
+                case c.Began(name=name, incarnation=inc):
+                    self.begun[run].add((name, inc))
+                case c.Ended(name=name, incarnation=inc):  # the run's coordinator starts it again
+                    if self.wanted[run].get(name) == inc:
+                        self.want(run, name, inc + 1)
+                case c.CannotRun(reason=reason):
+                    self.failed.setdefault(run, reason)
+
+    # What happens.
+
+    def add_worker(self, session: str, cpu: int, *, versions: dict[str, str] = VERSIONS) -> None:
+        join = m.Join(
+            session=session,
+            endpoint=f"tcp://10.0.0.1:{len(session)}",
+            name="machine",
+            machine=session[0],
+            versions=versions,
+            resources=Resources(cpu=cpu),
+        )
+        self.workers[session] = w.WorkerMachine(join, death_timeout_s=60.0)
+
+    def kill_worker(self, session: str) -> None:
+        if self.workers.pop(session, None) is not None:
+            self.processes = {place: s for place, s in self.processes.items() if s != session}
+
+    def end_process(self, place: tuple[str, str, str, int]) -> None:
+        session, run, name, inc = place
+        self.processes.pop(place)
+        self.to_worker(session, w.HostEnded(run, name, inc, "its process was ended by SIGKILL"))
+
+    def restart_registry(self) -> None:
+        self.registry = r.RegistryMachine(VERSIONS)
+
+    def begin(self, run: str, hosts: int, *, cpu: int = NEED_CPU, workers: int = 1) -> None:
+        needs = tuple(
+            m.Need(host=f"part 0.{n}", resources=Resources(cpu=cpu), group="replica 0") for n in range(hosts)
+        )
+        ask = m.Ask(run=run, key=f"key of {run}", title=run, versions=VERSIONS, needs=needs, workers=workers)
+        self.clients[run] = c.ClientMachine(ask, reach=(), wait_s=3600.0)
+        self.wanted[run], self.begun[run] = {}, set()
+        for need in needs:
+            self.want(run, need.host, 0)
+
+    def want(self, run: str, name: str, incarnation: int) -> None:
+        self.wanted[run][name] = incarnation
+        self.carry_out_of_client(run, self.clients[run].want(name, incarnation, b"bootstrap"))
+
+    def end_run(self, run: str) -> None:
+        if run in self.clients:
+            machine = self.clients.pop(run)
+            self.carry_out_of_client(run, machine.close())
+
+    # What must be true.
+
+    def check(self) -> None:
+        self.registry.validate()
+        for machine in (*self.workers.values(), *self.clients.values()):
+            machine.validate()
+        assert max(self.started.values(), default=0) <= 1, "an incarnation was started twice"
+
+    def assert_all_run(self, run: str) -> None:
+        """Every host of the run has one process, of the newest incarnation, and the client knows it."""
+        found = {(name, inc) for _, one, name, inc in self.processes if one == run}
+        assert found == set(self.wanted[run].items()) <= self.begun[run]
+
+
+EVENTS = st.sampled_from(("kill worker", "add worker", "end process", "restart registry", "begin", "end run"))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    faults=st.sampled_from((0.0, 0.1, 0.4)),
+    script=st.lists(st.tuples(st.floats(0.1, 8.0), EVENTS), max_size=12),
+)
+def test_when_the_network_is_whole_again_every_run_has_its_hosts(
+    seed: int, faults: float, script: list[tuple[float, str]]
+) -> None:
+    world = World(seed, faults)
+    names = (f"{letter}{n}" for n in range(100) for letter in "xy")
+    runs = (f"run {n}" for n in range(100))
+    world.add_worker(next(names), 4)
+    world.begin(next(runs), 3)
+    for wait_s, what in script:
+        world.run_for(wait_s)
+        alive = sorted(world.workers)
+        match what:
+            case "kill worker" if alive:
+                world.kill_worker(world.random.choice(alive))
+            case "add worker":
+                world.add_worker(next(names), world.random.randint(1, 4))
+            case "end process" if world.processes:
+                world.end_process(world.random.choice(sorted(world.processes)))
+            case "restart registry":
+                world.restart_registry()
+            case "begin" if len(world.clients) < 3:
+                world.begin(next(runs), world.random.randint(1, 3))
+            case "end run" if world.clients:
+                world.end_run(world.random.choice(sorted(world.clients)))
+    world.faults = 0.0
+    for _ in range(3):
+        world.add_worker(next(names), 4)  # there is room for all
+    world.run_for(60.0)
+    assert not world.failed, world.failed
+    for run in world.clients:
+        world.assert_all_run(run)
+    ended = {run for _, run, _, _ in world.processes} - world.clients.keys()
+    assert not ended, f"hosts of ended runs live: {ended}"
+
+
+def test_a_worker_outlives_a_run_and_serves_the_next() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    for run in ("first", "second"):
+        world.begin(run, 2)
+        world.run_for(3.0)
+        world.assert_all_run(run)
+        world.end_run(run)
+        world.run_for(1.0)
+        assert not world.processes and "x" in world.workers
+
+
+def test_runs_wait_for_one_another() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("first", 2)
+    world.run_for(3.0)
+    world.begin("second", 2)
+    world.run_for(3.0)
+    assert not world.clients["second"].is_placed and not world.failed
+    world.end_run("first")
+    world.run_for(3.0)
+    world.assert_all_run("second")
+
+
+def test_a_run_that_can_never_be_placed_is_refused_within_five_seconds() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.run_for(1.0)
+    world.begin("large", 2, cpu=3)
+    world.run_for(5.0)
+    assert world.failed["large"] == (
+        "the pool cannot place this run: part 0.1 (and 1 more) needs cpu 3; machine has cpu 2 free of cpu 2"
+    )
+
+
+def test_a_run_waits_for_as_many_workers_as_it_says() -> None:
+    world = World(0)
+    world.add_worker("x", 4)
+    world.begin("run", 2, workers=2)
+    world.run_for(10.0)
+    assert not world.clients["run"].is_placed and not world.failed
+    world.add_worker("y", 4)
+    world.run_for(3.0)
+    world.assert_all_run("run")
+
+
+def test_another_version_is_refused_by_name_on_both_sides() -> None:
+    world = World(0)
+    world.add_worker("x", 4, versions=VERSIONS | {"numpy": "1.0.0"})
+    world.run_for(2.0)
+    said = "its versions do not match the pool's: numpy is 1.0.0 and must be 1.2.3"
+    [ours] = [line for line in world.log if line.startswith("worker 'machine'")]
+    [theirs] = [line for line in world.log if line.startswith("x: ")]
+    assert said in ours and said in theirs
+    assert not world.workers, "it has ended"
+
+
+def test_a_release_that_may_differ_is_reported_and_let_in() -> None:
+    world = World(0)
+    world.add_worker("x", 4, versions=VERSIONS | {"torch": "1.2.9+cu130"})
+    world.run_for(2.0)
+    assert world.registry.workers == ("machine",)
+    assert any("torch 1.2.9+cu130 beside 1.2.3: last bits may differ" in line for line in world.log)
+
+
+def test_a_worker_that_the_pool_cannot_reach_is_named_on_both_sides_and_let_in_when_it_can() -> None:
+    world = World(0)
+    world.unreachable.add("x")
+    world.add_worker("x", 4)
+    world.run_for(2.0)
+    said = "the pool cannot reach the worker at tcp://10.0.0.1:1 (no answer)"
+    assert sum(said in line for line in world.log) == 2, world.log
+    assert world.registry.workers == ()
+    world.unreachable.clear()
+    world.run_for(10.0)
+    assert world.registry.workers == ("machine",)
+
+
+def test_a_drained_worker_finishes_its_run_and_ends() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    world.visit("operator", "client", m.Inspect(drain=()))
+    world.run_for(3.0)
+    world.assert_all_run("run")
+    world.end_run("run")
+    world.run_for(3.0)
+    assert not world.workers
+
+
+def test_a_worker_without_a_pool_ends_after_its_death_timeout_but_not_during_a_run() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    world.faults = 0.0
+    world.registry = _Deaf(VERSIONS)
+    world.run_for(70.0)
+    world.assert_all_run("run")
+    world.end_run("run")
+    world.run_for(1.0)
+    assert not world.workers
+
+
+class _Deaf(r.RegistryMachine):
+    """A registry that answers nobody."""
+
+    def receive(self, event: object, now: float) -> list[r.RegistryEffect]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        ("client", "Join"),
+        ("worker", "Ask"),
+        ("worker", "Inspect"),
+    ],
+)
+def test_a_key_has_the_role_that_it_was_authorised_for(role: str, message: str) -> None:
+    resources = Resources(cpu=1)
+    messages: dict[str, m.PoolMessage] = {
+        "Join": m.Join(
+            session="s", endpoint="tcp://h:1", name="n", machine="", versions=VERSIONS, resources=resources
+        ),
+        "Ask": m.Ask(run="r", key="k", title="t", versions=VERSIONS, needs=()),
+        "Inspect": m.Inspect(),
+    }
+    registry = r.RegistryMachine(VERSIONS)
+    effects = registry.receive(r.FromVisitor(b"x", "someone", role, messages[message]), 0.0)
+    [answer] = [effect for effect in effects if isinstance(effect, r.Answer)]
+    assert isinstance(answer.message, m.Rejection) and f"authorised as a {role}" in answer.message.reason
+
+
+def test_a_stranger_cannot_start_hosts_at_a_worker() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 1)
+    world.run_for(3.0)
+    hosts = m.Hosts(
+        run="run", number=99, hosts=(m.Wanted(name="part 9.9", incarnation=0, bootstrap=b"code"),)
+    )
+    world.to_worker("x", w.FromClient(b"other", "another key", hosts))
+    world.to_worker(
+        "x", w.FromClient(b"other", "key of run", m.Hosts(run="none", number=99, hosts=hosts.hosts))
+    )
+    world.assert_all_run("run")
+    assert "bootstrap" not in repr(hosts) and "code" not in repr(hosts)
+
+
+def test_a_revoked_worker_is_out() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.run_for(2.0)
+    assert world.registry.workers == ("machine",)
+    world.to_registry(r.Revoked(frozenset({"client"})))
+    assert world.registry.workers == ()
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    try:
+        message = m.decode(data)
+    except m.MalformedMessage:
+        return
+    assert m.decode(m.encode(message)) == message
