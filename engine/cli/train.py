@@ -53,7 +53,7 @@ def train(
         str | None, Option(help="Address of a pool whose workers start the hosts, tcp://HOST:PORT.")
     ] = None,
     keys: Keys = None,
-    workers: Annotated[int, Option(help="With --on, workers for which the run waits.")] = 1,
+    pool_workers: Annotated[int, Option(help="With --on, workers for which the run waits.")] = 1,
     save: Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")] = None,
 ) -> None:
     """Trains the network on processes of this machine, or on the workers of a pool."""
@@ -68,7 +68,7 @@ def train(
     print(plan_table(plan, width=terminal_width()), flush=True)
     given = {"checkpoints": Path(f"{file.stem}.checkpoints"), **values_of(RUN, run)}
     if on is not None:
-        given["on"] = Pool(on, keys=keys, workers=workers)
+        given["on"] = Pool(on, keys=keys, workers=pool_workers)
     caller = Caller.of_command(["partita", *sys.argv[1:]])
     trained = train_as(caller, TrainArguments(plan, data, driver=settings, epochs=epochs, **given))
     report(trained, held_out, save)

@@ -164,7 +164,7 @@ class Door:
                 os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Closes the socket and every connection."""
         with self._wake_lock:
             if self._closed:
                 return

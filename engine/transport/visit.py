@@ -108,7 +108,7 @@ class Visit:
         return unreachable(self.peer.endpoint)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection and drops what waits."""
         self._sockets.close()
 
     def __enter__(self) -> Self:

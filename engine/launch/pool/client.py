@@ -99,11 +99,11 @@ class PoolClient:
             return {host: contact.name for host, contact in self._machine.seats.items()}
 
     def want(self, name: str, incarnation: int, bootstrap: bytes) -> None:
-        """Wants a host."""
+        """Asks the worker of a host's place to start it."""
         self._command(lambda: self._machine.want(name, incarnation, bootstrap))
 
     def end(self, name: str) -> None:
-        """Wants a host no longer."""
+        """Asks the worker of a host's place to end it."""
         self._command(lambda: self._machine.end(name))
 
     def began(self) -> list[tuple[str, int]]:

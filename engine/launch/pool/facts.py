@@ -1,4 +1,4 @@
-"""What this machine says of itself in a pool: its versions, what it has, and its label."""
+"""Facts of this machine for a pool: its versions, its resources, and its label."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class PoolServer:
         self._door.wake()
 
     def close(self) -> None:
-        """Closes the door."""
+        """Closes the door and waits for connections that are tried out."""
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -170,7 +170,7 @@ class PoolThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops serving."""
+        """Stops serving and closes the door."""
         self.server.stop()
         self._thread.join()
         self.server.close()

@@ -19,7 +19,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What one host of a run needs of a worker.
+    """Need of one host of a run.
 
     `group`: hosts with the same one go to one machine if they fit ("": anywhere); `spread`: hosts with it go
     to as many machines as there are.

@@ -51,7 +51,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class PoolTick:
-    """Event: time passes."""
+    """Event: time passes; comes several times a second."""
 
 
 @dataclass(frozen=True, slots=True)
