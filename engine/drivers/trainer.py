@@ -152,7 +152,7 @@ class Trainer(ABC):
 
     @property
     def _part(self) -> tuple[int, Mapping[str, ArrayFile], int, int, int, float]:
-        """The job and the driver, as every task of a part with shards has them after its place."""
+        """The job and the driver, as every task of a part has them after its place."""
         job, driver = self.job, self.driver
         return driver.replicas, job.files, job.examples, job.seed, driver.shards, job.instruction_timeout_s
 

@@ -82,22 +82,18 @@ class JoinedTrainer(Trainer):
     def part(self, replica: int, machine: int, checkpoint: int | None) -> ProgramPartTask:
         job, driver = self.job, self.driver
         return ProgramPartTask(
-            plan=job.plan,
-            machine=machine,
-            replica=replica,
-            replicas=driver.replicas,
+            job.plan,
+            machine,
+            replica,
+            *self._part,
             program=driver.replica,
             optimizer=driver.optimizer,
-            data=job.files,
-            examples=job.examples,
-            seed=job.seed,
             run=self.run_id,
             folder=job.checkpoints,
             checkpoint=checkpoint,
             initial=self.initial,
             first_step=min(self.done),
             precision=job.precision,
-            instruction_timeout_s=job.instruction_timeout_s,
             sharded=driver.is_sharded,
         )
 

@@ -34,7 +34,7 @@ class PartTask:
         data: a file for each input and target, `[example, *shape]`.
         examples: the number of examples in them.
         seed: of the order of the examples.
-        shards: the number of shards that hold the parameters.
+        shards: the number of shards that hold the parameters; 0: the parts keep them.
         instruction_timeout_s: seconds that one computation may take.
     """
 
@@ -60,8 +60,8 @@ class PartTask:
 
     @cached_property
     def layout(self) -> Layout:
-        """The places of all parameters on machines and shards."""
-        return layout_of(self.plan, shards=self.shards)
+        """The places of all parameters on machines and shards; without shards, as on one."""
+        return layout_of(self.plan, shards=max(self.shards, 1))
 
     @property
     def shard_spans(self) -> tuple[tuple[str, int, int], ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +15,22 @@ from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.program_effects import PartSeat, SharedSpan
 from partita.engine.protocol.views import JoinedBatches, Member
-from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.feed import ArrayFile, Examples
+from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
+from partita.engine.runtime.part_body import PartTask
 from partita.engine.runtime.program_vectors import NormsLayout, ProgramVectors
 from partita.partitioner.ir.program import Program as Instructions
 from partita.partitioner.ir.step_kind import StepKind
-from partita.partitioner.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSettings:
-    """The settings of one part of a program driver.
+class PartSettings(PartTask):
+    """The settings of one part of a program driver, without shards.
 
     Args:
-        plan, machine, replica, replicas: identify the part; `replicas` may compute at the same time.
+        plan, machine, replica, replicas, data, examples, seed, shards, instruction_timeout_s: see `PartTask`.
         program: the driver's `replica`.
         optimizer: of the updates; its state belongs to the part's state.
-        data: a file for each input and target, `[example, *shape]`.
-        examples: the number of examples in them.
-        seed: of the order of the examples.
         run: the run's id.
         folder: of the checkpoints.
         checkpoint: the one to start from; None: from `initial`.
@@ -43,41 +38,17 @@ class PartSettings:
         first_step: the steps that the state holds which the run began with.
         precision: of the parameters, "float32" or "float64".
         sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
-        instruction_timeout_s: seconds that one computation may take.
     """
 
-    plan: Plan
-    machine: int
-    replica: int
-    replicas: int
     program: Callable[[Member], Program]
     optimizer: Optimizer
-    data: Mapping[str, ArrayFile]
-    examples: int
-    seed: int
     run: str
     folder: Path
     checkpoint: int | None
     initial: Path
     first_step: int
     precision: str
-    instruction_timeout_s: float
     sharded: bool = False
-
-    @property
-    def threads(self) -> int:
-        """See the protocol `HostTask`."""
-        return self.plan.cluster.machines[self.machine].threads
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """See the protocol `HostTask`."""
-        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The places of all parameters on the machines."""
-        return layout_of(self.plan, shards=1)
 
     @property
     def instructions(self) -> Instructions:

@@ -108,6 +108,7 @@ class Members:
                 machine=machine,
                 replica=replica,
                 replicas=replicas,
+                shards=0,
                 program=partial(program, by=by, optimizer=optimizer),
                 optimizer=optimizer,
                 data=files,
