@@ -11,13 +11,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
 
-from partita.engine.testing import downpour, sandblaster
+from partita.engine.testing.downpour import play_downpour
 from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program.drawn import play_all_reduce
+from partita.engine.testing.sandblaster import play_sandblaster
 
 PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
-    "downpour": downpour.play,
-    "sandblaster": sandblaster.play,
+    "downpour": partial(play_downpour, None),
+    "sandblaster": partial(play_sandblaster, None),
     "all_reduce": play_all_reduce,
 }
 CHUNK: Final = 200

@@ -9,8 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.sandblaster import Sandblaster
+from partita.engine.testing.downpour import play_downpour
 from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program import play_programs
+from partita.engine.testing.sandblaster import play_sandblaster
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,24 @@ class Fault:
                 setattr(self.owner, self.method, real)
 
 
-def play(driver: Any, seed: int, *, faults: Iterable[Fault] = (), keep_all: bool = False) -> Outcome:
-    """Plays a driver's programs in the schedule of a seed, in the real machines of coordinator and replicas.
+def play(
+    driver: Any,
+    seed: int,
+    *,
+    faults: Iterable[Fault] = (),
+    machines: Iterable[type] = (),
+    keep_all: bool = False,
+) -> Outcome:
+    """Plays a driver's programs in the schedule of a seed, in the real machines of all hosts.
 
     The same seed gives the same outcome and trace, in any process. Not from several threads at once.
 
     Args:
         driver: has the programs `coordinator(run)` and `replica(me)`, and `replicas`, as every `Driver`; with
-            None replicas the seed draws how many.
+            None replicas the seed draws how many. One that is a `Downpour` or a `Sandblaster` has shards.
         seed: any integer; it draws the hosts, the network, and what goes wrong.
         faults: that are planted meanwhile.
+        machines: classes that are played in the place of the real ones that they are derived from.
         keep_all: whether the trace is the whole history, not the last events before a violation.
 
     Returns:
@@ -68,4 +80,8 @@ def play(driver: Any, seed: int, *, faults: Iterable[Fault] = (), keep_all: bool
     with ExitStack() as planted:
         for fault in faults:
             planted.enter_context(fault.planted())
-        return play_programs(driver, seed, keep_all=keep_all)
+        if isinstance(driver, Downpour):
+            return play_downpour(driver, seed, machines=machines, keep_all=keep_all)
+        if isinstance(driver, Sandblaster):
+            return play_sandblaster(driver, seed, machines=machines, keep_all=keep_all)
+        return play_programs(driver, seed, machines=machines, keep_all=keep_all)

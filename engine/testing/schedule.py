@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from partita.engine.protocol.coordinator import Coordinator
@@ -58,6 +58,7 @@ Build: TypeAlias = Callable[[Any, SimulatedHost], tuple[RoleMachine, SimulatedBo
 """Builds the task of a host in a schedule."""
 
 Part = TypeVar("Part")
+Machine = TypeVar("Machine")
 
 
 class CoordinatorHost(Launcher):
@@ -195,10 +196,17 @@ class Schedule(ABC):
     kinds: Sequence[str] = faults.KINDS
 
     def __init__(
-        self, world: World, environment: Environment, *, part: Build | None = None, shard: Build | None = None
+        self,
+        world: World,
+        environment: Environment,
+        machines: Iterable[type] = (),
+        *,
+        part: Build | None = None,
+        shard: Build | None = None,
     ) -> None:
-        """Sets up the network; `part` and `shard` build the tasks of the driver."""
+        """Sets up the network. `part` and `shard` build the driver's tasks; for `machines` see `play`."""
         self.world, self.environment = world, environment
+        self._machines = tuple(machines)
         self.disk = Disk()
         self.ending: EndRun | AbortRun | None = None
         self.mended = False
@@ -208,6 +216,10 @@ class Schedule(ABC):
         self._meetings: dict[tuple[int, ...], list[Any]] = {}
         world.network = SimulatedNetwork(world.random, environment.network)
         world.on_exit = self.exited
+
+    def kind(self, real: type[Machine]) -> type[Machine]:
+        """Returns the class that is played for a real one."""
+        return next((one for one in self._machines if issubclass(one, real)), real)
 
     def launch(self, coordinator: CoordinatorHost, process: ProcessId, checkpoint: int | None) -> Process:
         """Makes the process of a shard or a part."""

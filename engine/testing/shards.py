@@ -100,10 +100,11 @@ class ShardBody(SimulatedBody):
         self._begin = begin
         self._kept: dict[tuple[int, int], Vector] = {}
 
-    def build(self, kind: type[Shard], policy: Policy) -> Shard:
+    def build(self, policy: Policy) -> Shard:
         """Builds the machine of this shard."""
         heartbeats = HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
-        self.machine = kind(self.ranges(self.schedule, self.host), policy, heartbeats=heartbeats)
+        own = self.ranges(self.schedule, self.host)
+        self.machine = self.schedule.kind(Shard)(own, policy, heartbeats=heartbeats)
         return self.machine
 
     @staticmethod

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from partita.engine.testing import Outcome
-
-Machines = TypeVar("Machines")
+from partita.engine.drivers import AllReduce
+from partita.engine.testing import Fault, Outcome
 
 
 class Planted(NamedTuple):
@@ -27,10 +25,23 @@ class Planted(NamedTuple):
     seeds: int = 4000
     at: int = 0
 
-    def among(self, machines: type[Machines]) -> Machines:
-        """The machines of a schedule, with the faulty one in the place of the real one."""
-        (name,) = (one.name for one in fields(machines) if issubclass(self.machine, one.default))  # type: ignore[arg-type]
-        return machines(**{name: self.machine})
+
+class PlantedFaults(NamedTuple):
+    """Faults that are switched on together while a driver is played.
+
+    Args:
+        name: of what is wrong.
+        reported, seeds, at: see `Planted`.
+        faults: that are planted.
+        driver: that is played.
+    """
+
+    name: str
+    reported: str
+    faults: tuple[Fault, ...]
+    driver: Any = AllReduce(replicas=3)
+    at: int = 0
+    seeds: int = 1000
 
 
 def report_of(outcome: Outcome) -> str:
@@ -45,7 +56,7 @@ def all_hold(play: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
         assert outcome.violation is None, report_of(outcome)
 
 
-def is_caught(planted: Planted, play: Callable[[int], Outcome]) -> None:
+def is_caught(planted: Planted | PlantedFaults, play: Callable[[int], Outcome]) -> None:
     """The fault is found within these seeds, and what is reported is what it breaks."""
     outcomes = map(play, chain((planted.at,), range(planted.seeds)))
     caught = next((outcome for outcome in outcomes if outcome.violation), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -34,31 +34,11 @@ from partita.engine.protocol.replica_messages import Pause, View
 from partita.engine.protocol.view_change import Agreement, ViewChange
 from partita.engine.protocol.views import Positions
 from partita.engine.testing import Fault
+from tests.simulation.outcomes import PlantedFaults
 
-RING = AllReduce(replicas=3)
 SHARDED = AllReduce(replicas=3, shard_optimizer=True)
 BACKUP = AllReduce(replicas=4, by=Server(), backup_workers=1)
 NORMED = AllReduce(replicas=3, optimizer=LARS(0.05))
-
-
-class Planted(NamedTuple):
-    """Faults that are switched on together.
-
-    Args:
-        name: of what is wrong.
-        reported: the numbers of the invariants whose breach may be reported.
-        faults: that are planted.
-        driver: that is played.
-        at: a seed that finds the fault, tried first.
-        seeds: how many seeds are tried.
-    """
-
-    name: str
-    reported: str
-    faults: tuple[Fault, ...]
-    driver: AllReduce = RING
-    at: int = 0
-    seeds: int = 1000
 
 
 def of_any_view(method: Any, part: Any, view: int) -> bool:
@@ -225,17 +205,21 @@ def older_ones_apply(method: Any, directory: Any, revision: int) -> bool:
 
 
 HOST_FAULTS = [
-    Planted("Hello is sent once", "I8", (Fault(HostMachine, "_tick", not_again(Hello)),)),
-    Planted("Ready is sent once", "I8", (Fault(HostMachine, "_tick", ready_is_not_repeated),)),
-    Planted("one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=576),
-    Planted("a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),)),
-    Planted(
+    PlantedFaults("Hello is sent once", "I8", (Fault(HostMachine, "_tick", not_again(Hello)),)),
+    PlantedFaults("Ready is sent once", "I8", (Fault(HostMachine, "_tick", ready_is_not_repeated),)),
+    PlantedFaults(
+        "one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=576
+    ),
+    PlantedFaults(
+        "a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),)
+    ),
+    PlantedFaults(
         "a gap in the directory is acknowledged",
         "I8",
         (Fault(HostMachine, "_update_peers", acknowledged_whether_it_applies_or_not),),
         at=54,
     ),
-    Planted(
+    PlantedFaults(
         "an older directory replaces a newer one",
         "I8 V4",
         (Fault(Directory, "applies_to", older_ones_apply),),
@@ -244,7 +228,7 @@ HOST_FAULTS = [
 """Faults of the machine that every host has."""
 
 FAULTS = [
-    Planted(
+    PlantedFaults(
         "an exchange of an old view is accepted",
         "V4 R1 R2",
         (
@@ -252,52 +236,64 @@ FAULTS = [
             Fault(Exchange, "receive", taken_as_of_this_view),
         ),
     ),
-    Planted("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
-    Planted("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
-    Planted("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
-    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
-    Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
-    Planted(
+    PlantedFaults("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
+    PlantedFaults("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
+    PlantedFaults("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
+    PlantedFaults("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
+    PlantedFaults("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
+    PlantedFaults(
         "the copy has the wrong direction",
         "R1 R2 validate W1",
         (Fault(ViewChange, "_copies", nothing_is_copied),),
     ),
-    Planted("numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)),
-    Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
-    Planted("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
-    Planted(
+    PlantedFaults(
+        "numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)
+    ),
+    PlantedFaults(
+        "a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)
+    ),
+    PlantedFaults("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
+    PlantedFaults(
         "a file is written between an update and its safe point",
         "I5",
         (Fault(JoinedWork, "_save_if_there", between_update_and_safe_point),),
         AllReduce(replicas=2, shard_optimizer=True),
         at=369,
     ),
-    Planted("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),)),
-    Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
-    Planted(
+    PlantedFaults("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),)),
+    PlantedFaults(
+        "what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)
+    ),
+    PlantedFaults(
         "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)
     ),
     *(
-        Planted(
+        PlantedFaults(
             f"a sum is left out by {name}", "R2", (Fault(Exchange, "_add_held", a_sum_is_left_out),), driver
         )
         for name, driver in (
-            ("ring", RING),
+            ("ring", AllReduce(replicas=3)),
             ("tree", AllReduce(replicas=4, by=Tree())),
             ("hierarchical", AllReduce(replicas=4, by=Hierarchical())),
             ("server", AllReduce(replicas=3, by=Server())),
             ("reduce-scatter", SHARDED),
         )
     ),
-    Planted("a sum without the last is not scaled", "R2", (Fault(Exchange, "_divisor", unscaled),), BACKUP),
-    Planted(
+    PlantedFaults(
+        "a sum without the last is not scaled", "R2", (Fault(Exchange, "_divisor", unscaled),), BACKUP
+    ),
+    PlantedFaults(
         "norms change that others may ask for",
         "R1",
         (Fault(Exchanges, "released", norms_are_released),),
         AllReduce(replicas=4, by=Server(), backup_workers=1, optimizer=LARS(0.05)),
         at=83,
     ),
-    Planted("norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1),
-    Planted("norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1),
-    Planted("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),
+    PlantedFaults(
+        "norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1
+    ),
+    PlantedFaults(
+        "norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1
+    ),
+    PlantedFaults("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),
 ]

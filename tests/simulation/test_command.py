@@ -6,11 +6,11 @@ import hashlib
 import os
 import subprocess
 import sys
-from types import ModuleType
+from functools import partial
 
 import pytest
 
-from partita.engine.testing import Outcome, __main__, downpour, sandblaster
+from partita.engine.testing import __main__
 from partita.engine.testing.__main__ import main
 from tests.simulation import planted_downpour, planted_sandblaster
 
@@ -20,10 +20,10 @@ def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
     """The hashes of strings differ there."""
     program = (
         "import hashlib\n"
-        "from partita.engine.testing import downpour, sandblaster\n"
-        "for driver in (downpour, sandblaster):\n"
+        "from partita.engine.testing.__main__ import PLAYERS\n"
+        "for play in PLAYERS.values():\n"
         "    for seed in range(25):\n"
-        "        trace = '\\n'.join(driver.play(seed, keep_all=True).trace)\n"
+        "        trace = '\\n'.join(play(seed, keep_all=True).trace)\n"
         "        print(hashlib.sha256(trace.encode()).hexdigest())\n"
     )
     processes = [
@@ -36,10 +36,10 @@ def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
         for hash_seed in ("1", "2")
     ]
     runs = [process.communicate(timeout=280)[0].split() for process in processes]
-    drivers = (downpour, sandblaster)
-    here = ["\n".join(d.play(seed, keep_all=True).trace) for d in drivers for seed in range(25)]
+    players = __main__.PLAYERS.values()
+    here = ["\n".join(play(seed, keep_all=True).trace) for play in players for seed in range(25)]
     assert runs[0] == runs[1] == [hashlib.sha256(trace.encode()).hexdigest() for trace in here]
-    assert len(set(runs[0])) == 50
+    assert len(set(runs[0])) == 75
 
 
 def test_it_reports_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,18 +57,13 @@ def test_processes_share_the_seeds(
     assert "10 schedules of downpour from seed 0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("driver", [downpour, sandblaster])
+@pytest.mark.parametrize("name", ["downpour", "sandblaster"])
 def test_it_fails_loudly(
-    driver: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted = {downpour: planted_downpour.FAULTS, sandblaster: planted_sandblaster.FAULTS}[driver]
+    planted = {"downpour": planted_downpour.FAULTS, "sandblaster": planted_sandblaster.FAULTS}[name]
     fault = next(one for one in planted if one.machine.__name__ == "ReportsSavedBeforeItIs")
-
-    def broken(seed: int, *, keep_all: bool = False) -> Outcome:
-        outcome: Outcome = driver.play(seed, fault.among(driver.Machines), keep_all=keep_all)
-        return outcome
-
-    name = driver.__name__.split(".")[-1]
+    broken = partial(__main__.PLAYERS[name], machines=[fault.machine])
     monkeypatch.setitem(__main__.PLAYERS, name, broken)
     assert main(["--schedules", "20", "--driver", name]) == 1
     captured = capsys.readouterr()

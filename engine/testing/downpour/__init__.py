@@ -4,26 +4,20 @@
 `model` is the reference that every event is checked against.
 """
 
+from collections.abc import Iterable
+
+from partita.engine.drivers.downpour import Downpour
 from partita.engine.testing.downpour import shard
 from partita.engine.testing.downpour.part import build_part
-from partita.engine.testing.downpour.schedule import DownpourSchedule, Machines
+from partita.engine.testing.downpour.schedule import DownpourSchedule
 from partita.engine.testing.invariants import Outcome
 
-__all__ = ["Machines", "play"]
+__all__ = ["play_downpour"]
 
 
-def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False) -> Outcome:
-    """Plays the schedule of a seed; the same seed gives the same outcome and trace, in any process.
-
-    Args:
-        seed: any integer.
-        machines: the machines to play; the real ones by default.
-        keep_all: whether the trace is the whole history, not the last events.
-    """
-    return DownpourSchedule(
-        seed,
-        machines or Machines(),
-        part=build_part,
-        shard=shard.role,
-        keep_all=keep_all,
-    ).play(seed)
+def play_downpour(
+    driver: Downpour | None, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
+) -> Outcome:
+    """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too."""
+    schedule = DownpourSchedule(driver, seed, machines, part=build_part, shard=shard.role, keep_all=keep_all)
+    return schedule.play(seed)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.engine.drivers.downpour import Downpour
 from partita.engine.protocol.events import Received, Send, Span
-from partita.engine.protocol.leased_work import RunUnit
+from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Finished, Parameters, Push, PushAck, Report
 from partita.engine.protocol.names import part_name
-from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
+from partita.engine.protocol.parameter_links import ClearGradient, ParameterLinks, SavePushRecord
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.testing import bodies
@@ -28,7 +27,7 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
     """Builds the task of a part: its machine, and the body around it."""
     body, scenario = PartBody(schedule, host), schedule.scenario
     topology = scenario.environment.topology
-    links = schedule.machines.links(
+    links = schedule.kind(ParameterLinks)(
         incarnation=host.incarnation,
         shards=body.spans,
         earlier=schedule.push_log.of_part(host.id),
@@ -36,11 +35,9 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
         stateful=scenario.steps % 2 == 0,
         retry_s=RETRY_S,
     )
-    driver = Downpour(fetch_every=scenario.fetch_every, push_every=scenario.push_every)
     others = [part_name(body.replica, n) for n in range(topology.machines) if n != body.machine]
-    body.part = schedule.machines.part(
-        driver.replica, schedule.machines.work(links), needed=others, watched=links.shards
-    )
+    work, replica = schedule.kind(LeasedWork)(links), scenario.driver.replica
+    body.part = schedule.kind(Part)(replica, work, needed=others, watched=links.shards)
     schedule.push_log.begin(host.id)
     return body.part, body
 

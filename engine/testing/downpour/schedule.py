@@ -8,17 +8,12 @@ from random import Random
 from typing import Final
 
 from partita.engine.drivers.downpour import Downpour
-from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, RunSettings
 from partita.engine.protocol.host_registry import HostRecord
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.leased_work import LeasedWork
 from partita.engine.protocol.messages import PushRecord, UnitRange
 from partita.engine.protocol.names import Topology, part_indices, part_name
-from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.part import Part
-from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.views import Outline
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.downpour.work import WorkModel
@@ -32,53 +27,41 @@ NUMBERS_OF_A_MACHINE: Final = 4
 """Parameters of each machine: enough to be cut over shards, few enough to be summed at every event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """The machines that are played: the real ones, or ones with a planted fault."""
-
-    coordinator: type[Coordinator] = Coordinator
-    mode: type[LeasedMode] = LeasedMode
-    shard: type[Shard] = Shard
-    policy: type[ApplyOnArrival] = ApplyOnArrival
-    links: type[ParameterLinks] = ParameterLinks
-    work: type[LeasedWork] = LeasedWork
-    part: type[Part] = Part
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One schedule's draw. Times in seconds of virtual time.
 
     Attributes:
         environment: the draw that all drivers share.
+        driver: the driver; a seed draws how often its parts fetch and push.
         steps: for each replica, which share them all; of those, ranges of `done` are from a resumed run.
-        fetch_every: steps between two fetches of a part.
-        push_every: steps between two pushes of a part.
         step_s: the longest step of a part; the slowest part takes `straggler` times as long.
         apply_s: the longest update of a shard.
     """
 
     environment: Environment
+    driver: Downpour
     steps: int
     done: tuple[int, ...]
-    fetch_every: int
-    push_every: int
     step_s: float
     straggler: float
     apply_s: float
 
 
-def draw(random: Random) -> Scenario:
-    """The scenario of a seed; one in ten resumes an earlier run."""
+def draw(random: Random, driver: Downpour | None) -> Scenario:
+    """The scenario of a seed; one in ten resumes an earlier run. None: the driver is drawn, too."""
     topology = Topology(small_count(random), small_count(random), small_count(random))
+    if driver is not None:
+        topology = Topology(driver.replicas, topology.machines, driver.shards)
     environment = draw_environment(random, topology)
     steps, resumes = random.randint(1, 10), random.random() < 0.1
+    done = tuple(random.randint(0, steps) if resumes else 0 for _ in range(topology.replicas))
+    every = random.choice((1, 1, 2, 3)), random.choice((1, 1, 2, 3))
     return Scenario(
         environment=environment,
+        driver=driver or Downpour(fetch_every=every[0], push_every=every[1]),
         steps=steps,
-        done=tuple(random.randint(0, steps) if resumes else 0 for _ in range(topology.replicas)),
-        fetch_every=random.choice((1, 1, 2, 3)),
-        push_every=random.choice((1, 1, 2, 3)),
+        done=done,
         step_s=random.choice((0.2, 0.6, 1.2)),
         straggler=random.choice((1.0, 1.0, 1.0, 4.0)),
         apply_s=random.choice((0.0, 0.0, 0.0, 0.1, 1.5)),
@@ -131,12 +114,18 @@ class DownpourSchedule(Schedule):
     """Everything that the hosts of a seed share."""
 
     def __init__(
-        self, seed: int, machines: Machines, *, part: Build, shard: Build, keep_all: bool = False
+        self,
+        driver: Downpour | None,
+        seed: int,
+        machines: Iterable[type],
+        *,
+        part: Build,
+        shard: Build,
+        keep_all: bool = False,
     ) -> None:
         world = World(seed, keep_all=keep_all)
-        self.machines = machines
-        self.scenario = draw(world.random)
-        super().__init__(world, self.scenario.environment, part=part, shard=shard)
+        self.scenario = draw(world.random, driver)
+        super().__init__(world, self.scenario.environment, machines, part=part, shard=shard)
         topology = self.environment.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
         self.push_log = PushLog()
@@ -146,15 +135,15 @@ class DownpourSchedule(Schedule):
         self.work = WorkModel(self.units, done)
         self.coordinator = CoordinatorHost(self)
         # Drawn beside the scenario, which other seeds keep.
-        least = Random(-1 - seed).choice((None, None, None, 1, 2))
+        least = driver.least if driver else Random(-1 - seed).choice((None, None, None, 1, 2))
         elastic = least is not None and least < topology.replicas
-        coordinator = machines.coordinator
+        coordinator = self.kind(Coordinator)
         if elastic:
             coordinator = type("Leaving", (_Leaving, coordinator), {})
         self.coordinator.machine = coordinator(
-            Downpour().coordinator,
+            self.scenario.driver.coordinator,
             Outline(1, self.units, 1, topology.replicas),
-            machines.mode(done=done),
+            self.kind(LeasedMode)(done=done),
             topology,
             settings=RunSettings(timeouts=self.timeouts(), least=least if elastic else None),
         )

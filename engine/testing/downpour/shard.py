@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from typing_extensions import override
 
-from partita.engine.protocol.apply_on_arrival import RestoredState
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Persist, Received, Send
 from partita.engine.protocol.messages import Fetch, Parameters, PushAck
@@ -27,7 +27,7 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard, ShardB
     zeros = ShardState({POINT: (0.0,) * schedule.layout.sizes[name]})
     state: ShardState = zeros if file is None else file.contents
     noted = schedule.push_log.of_shard(name)
-    policy = schedule.machines.policy(
+    policy = schedule.kind(ApplyOnArrival)(
         ShardBody.ranges(schedule, host),
         restored=RestoredState(file.version if file else 0, 0, state.seen, state.stops),
         acknowledged=noted,
@@ -35,7 +35,7 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard, ShardB
     body = ShardBody(schedule, host, lambda _: state)
     body.apply_s = schedule.scenario.apply_s
     body.checks = Checks(schedule, host.id, schedule.model.shard_is_born(host.id, state.reference, noted))
-    return body.build(schedule.machines.shard, policy), body
+    return body.build(policy), body
 
 
 class Checks(ShardChecks):

@@ -5,6 +5,7 @@
 `AllReduce` with the settings of a seed.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from partita.engine.testing.invariants import Outcome
@@ -14,6 +15,8 @@ from partita.engine.testing.program.schedule import ProgramSchedule
 __all__ = ["play_programs"]
 
 
-def play_programs(driver: Any, seed: int, *, keep_all: bool = False) -> Outcome:
+def play_programs(
+    driver: Any, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
+) -> Outcome:
     """Plays the programs of a driver in the schedule of a seed, see `partita.engine.testing.play`."""
-    return ProgramSchedule(driver, seed, part=PartBody, keep_all=keep_all).play(seed)
+    return ProgramSchedule(driver, seed, machines, part=PartBody, keep_all=keep_all).play(seed)

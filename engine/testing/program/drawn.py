@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from partita.engine.drivers.all_reduce import AllReduce
@@ -11,9 +12,9 @@ from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program import play_programs
 
 
-def play_all_reduce(seed: int, *, keep_all: bool = False) -> Outcome:
+def play_all_reduce(seed: int, *, machines: Iterable[type] = (), keep_all: bool = False) -> Outcome:
     """Plays the schedule of a seed, in which any setting of the driver may come."""
-    return play_programs(draw(Random(-1 - seed)), seed, keep_all=keep_all)
+    return play_programs(draw(Random(-1 - seed)), seed, machines=machines, keep_all=keep_all)
 
 
 def draw(random: Random) -> AllReduce:

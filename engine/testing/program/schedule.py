@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, TypeAlias
@@ -119,12 +119,14 @@ class ProgramSchedule(Schedule):
         "pause the coordinator",
     )
 
-    def __init__(self, driver: Any, seed: int, *, part: Build, keep_all: bool = False) -> None:
+    def __init__(
+        self, driver: Any, seed: int, machines: Iterable[type], *, part: Build, keep_all: bool = False
+    ) -> None:
         """Draws the scenario; `part` makes the body of a part, with its state."""
         world = World(seed, keep_all=keep_all)
         self.driver, self._part_body = driver, part
         self.scenario = scenario = draw(world.random, driver.replicas)
-        super().__init__(world, scenario.environment)
+        super().__init__(world, scenario.environment, machines)
         topology = self.environment.topology
         self.batches = JoinedBatches(scenario.examples, scenario.batch)
         self.function = Regression(world.random, scenario.own, scenario.shared, scenario.examples)
@@ -140,10 +142,10 @@ class ProgramSchedule(Schedule):
             backup_workers=getattr(driver, "backup_workers", 0),
             writers=self.coordinator.writers,
         )
-        self.coordinator.machine = Coordinator(
+        self.coordinator.machine = self.kind(Coordinator)(
             driver.coordinator,
             Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas),
-            JoinedMode(sharded=getattr(driver, "is_sharded", False)),
+            self.kind(JoinedMode)(sharded=getattr(driver, "is_sharded", False)),
             topology,
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
@@ -206,8 +208,8 @@ class ProgramSchedule(Schedule):
             state=STATE,
             step=step,
         )
-        body.work = JoinedWork(seat, self.batches, retry_s=RETRY_S)
-        return Part(self.driver.replica, body.work, version=step), body
+        body.work = self.kind(JoinedWork)(seat, self.batches, retry_s=RETRY_S)
+        return self.kind(Part)(self.driver.replica, body.work, version=step), body
 
     def _state_of(self, machine: int, checkpoint: int | None) -> tuple[int, tuple[Any, ...]]:
         """The steps and the state of a machine in a committed checkpoint; None: at the start."""

@@ -6,37 +6,31 @@
 effects, and in `schedule` one coordinator follows another.
 """
 
+from collections.abc import Iterable
+
+from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.sandblaster import shard
 from partita.engine.testing.sandblaster.part import build_part
 from partita.engine.testing.sandblaster.scenario import Scenario
-from partita.engine.testing.sandblaster.schedule import Machines, SandblasterSchedule
+from partita.engine.testing.sandblaster.schedule import SandblasterSchedule
 from partita.engine.testing.world import World
 
-__all__ = ["Machines", "play"]
+__all__ = ["play_sandblaster"]
 
 
-def play(
+def play_sandblaster(
+    driver: Sandblaster | None,
     seed: int,
-    machines: Machines | None = None,
     *,
+    machines: Iterable[type] = (),
     scenario: Scenario | None = None,
     keep_all: bool = False,
 ) -> Outcome:
-    """Plays the schedule of a seed; the same seed gives the same outcome and trace, in any process.
+    """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too.
 
-    Args:
-        seed: any integer.
-        machines: the machines to play; the real ones by default.
-        scenario: played instead of the seed's own.
-        keep_all: whether the trace is the whole history, not the last events.
+    `scenario` is played instead of the seed's own.
     """
-    world, machines = World(seed, keep_all=keep_all), machines or Machines()
-    schedule = SandblasterSchedule(
-        world,
-        machines,
-        scenario,
-        part=build_part,
-        shard=shard.role,
-    )
+    world = World(seed, keep_all=keep_all)
+    schedule = SandblasterSchedule(driver, world, machines, scenario, part=build_part, shard=shard.role)
     return schedule.play(seed)

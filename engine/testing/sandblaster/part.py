@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.protocol.assigned_work import AssignedWork, RunAssignment
 from partita.engine.protocol.batch_messages import Contribution
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.part import Part
+from partita.engine.protocol.point_links import PointLinks
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.testing import bodies
 from partita.engine.testing.bodies import RETRY_S
@@ -30,11 +30,12 @@ MEANINGLESS = 123.456
 def build_part(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[Part, PartBody]:
     """Builds the task of a part: its machine, and the body around it."""
     body, machines = PartBody(schedule, host), schedule.environment.topology.machines
-    links = schedule.machines.links(shards=body.spans, retry_s=RETRY_S)
-    body.work = schedule.machines.work(links, alone=machines == 1)
+    links = schedule.kind(PointLinks)(shards=body.spans, retry_s=RETRY_S)
+    body.work = schedule.kind(AssignedWork)(links, alone=machines == 1)
     others = [part_name(body.replica, n) for n in range(machines) if n != body.machine]
     needed = (*others, *links.shards)
-    return Part(Sandblaster().replica, body.work, needed=needed, watched=links.shards), body
+    replica = schedule.scenario.driver.replica
+    return schedule.kind(Part)(replica, body.work, needed=needed, watched=links.shards), body
 
 
 class PartBody(bodies.PartBody):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any, cast
 
+from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.methods import LBFGS, GradientDescent, NonlinearCG, Objective
 from partita.engine.protocol.commands import Portions, Steps
 from partita.engine.protocol.names import Topology
+from partita.engine.protocol.views import Outline
 from partita.engine.testing.sandblaster.random_method import RandomMethod
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 
@@ -19,6 +22,7 @@ class Scenario:
 
     Attributes:
         environment: the draw that all drivers share.
+        driver: the driver, as far as it is not drawn.
         machines: how many numbers each machine holds; some hold none.
         portions: of the data.
         unit_size: portions whose gradient is sent at once.
@@ -33,6 +37,7 @@ class Scenario:
     """
 
     environment: Environment
+    driver: Sandblaster = field(default=Sandblaster())
     machines: tuple[int, ...]
     portions: Portions
     unit_size: int
@@ -45,14 +50,16 @@ class Scenario:
     loses_power: bool = False
 
 
-def draw(random: Random) -> Scenario:
-    """The scenario of a seed."""
+def draw(random: Random, driver: Sandblaster | None) -> Scenario:
+    """The scenario of a seed. None: the driver is drawn, too."""
     topology = Topology(random.choice((1, 2, 2, 3)), small_count(random), small_count(random))
+    if driver is not None:
+        topology = Topology(driver.replicas, topology.machines, driver.shards)
     size = random.choice((1, 2, 2))
     n_portions = random.randint(2, 8)
     portions = Portions(n_portions * size - random.randrange(size), size)
     unit_size, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
-    return Scenario(
+    scenario = Scenario(
         environment=draw_environment(random, topology),
         # the first machine holds something
         machines=tuple(random.choice((1, 2, 3, 4, 0) if n else (2, 3, 4)) for n in range(topology.machines)),
@@ -64,6 +71,24 @@ def draw(random: Random) -> Scenario:
         slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 6.0,))),
         loses_power=random.random() < 0.5,
         operation_s=random.choice((0.0, 0.0, 0.1, 6.0)),
+    )
+    return scenario if driver is None else _of_driver(scenario, driver, random)
+
+
+def _of_driver(scenario: Scenario, driver: Sandblaster, random: Random) -> Scenario:
+    """A scenario in which a driver is as it was given: its method, portions, and backups."""
+    examples, batch = scenario.portions.examples, scenario.portions.size
+    if driver.batch is not None:
+        examples, batch = random.randint(2, 3) * driver.batch, 1
+    objective = driver.objective(plan_batch=batch, examples=examples)
+    outline, plan = Outline(0, examples, batch, driver.replicas), cast(Any, driver.coordinator)
+    return replace(
+        scenario,
+        driver=driver,
+        portions=objective.portions,
+        unit_size=driver.unit_size(objective),
+        begin=lambda: plan(outline),
+        backups=driver.backups,
     )
 
 

@@ -6,9 +6,9 @@ next one, which goes on from the journal and the newest checkpoint, with hosts o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from partita.engine.protocol.assigned_work import AssignedWork
+from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator import Coordinator
@@ -24,9 +24,6 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.point_links import PointLinks
-from partita.engine.protocol.shard import Shard
-from partita.engine.protocol.sum_then_continue import SumThenContinue
 from partita.engine.protocol.views import Outline
 from partita.engine.testing import faults
 from partita.engine.testing.disk import File
@@ -38,18 +35,6 @@ from partita.engine.testing.sandblaster.reference import Reference, layout_start
 from partita.engine.testing.sandblaster.scenario import Scenario, draw
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import Process, World
-
-
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """The machines that are played: the real ones, or ones with a planted fault."""
-
-    coordinator: type[Coordinator] = Coordinator
-    mode: type[EvaluationMode] = EvaluationMode
-    shard: type[Shard] = Shard
-    policy: type[SumThenContinue] = SumThenContinue
-    links: type[PointLinks] = PointLinks
-    work: type[AssignedWork] = AssignedWork
 
 
 class SandblasterCoordinatorHost(CoordinatorHost):
@@ -67,10 +52,10 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         scenario, disk = schedule.scenario, schedule.disk
         self.invariants = RunInvariants(schedule.invariants, self.writers)
         self.start = disk.newest()
-        self.machine = schedule.machines.coordinator(
+        self.machine = schedule.kind(Coordinator)(
             lambda run: scenario.begin(),
             Outline(0, scenario.portions.examples, 1, schedule.environment.topology.replicas),
-            schedule.machines.mode(
+            schedule.kind(EvaluationMode)(
                 unit_size=scenario.unit_size,
                 position=0 if self.start is None else self.start.position or 0,
                 backups=scenario.backups,
@@ -131,11 +116,17 @@ class SandblasterSchedule(Schedule):
     kinds = (*faults.KINDS, faults.CRASH_THE_COORDINATOR, faults.CRASH_THE_COORDINATOR)
 
     def __init__(
-        self, world: World, machines: Machines, scenario: Scenario | None, *, part: Build, shard: Build
+        self,
+        driver: Sandblaster | None,
+        world: World,
+        machines: Iterable[type],
+        scenario: Scenario | None,
+        *,
+        part: Build,
+        shard: Build,
     ) -> None:
-        self.machines = machines
-        self.scenario = scenario = scenario or draw(world.random)
-        super().__init__(world, scenario.environment, part=part, shard=shard)
+        self.scenario = scenario = scenario or draw(world.random, driver)
+        super().__init__(world, scenario.environment, machines, part=part, shard=shard)
         self.layout = Layout(scenario.machines, self.environment.topology)
         self.function = Function(world.random, scenario.machines, scenario.portions)
         reference = Reference(scenario.begin, self.function, self.layout, unit_size=scenario.unit_size)

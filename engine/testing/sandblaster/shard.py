@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.engine.protocol.shard import Shard
+from partita.engine.protocol.sum_then_continue import SumThenContinue
 from partita.engine.testing.host import SimulatedHost
 from partita.engine.testing.sandblaster.schedule import SandblasterCoordinatorHost, SandblasterSchedule
 from partita.engine.testing.sandblaster.shard_invariants import ShardInvariants
@@ -19,13 +20,13 @@ def role(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[Shard, Sha
         return ShardState(schedule.start[host.name]) if file is None else file.contents
 
     file = None if host.checkpoint is None else coordinator.start_of(host.name, host.checkpoint)
-    policy = schedule.machines.policy(
+    policy = schedule.kind(SumThenContinue)(
         ShardBody.ranges(schedule, host),
         unit_size=schedule.scenario.unit_size,
         number=0 if file is None else file.version,
     )
     body = ShardBody(schedule, host, begin)
     body.operation_s = schedule.scenario.operation_s
-    machine = body.build(schedule.machines.shard, policy)
+    machine = body.build(policy)
     body.checks = ShardInvariants(coordinator.invariants, host.id, body.vectors, machine.version)
     return machine, body
