@@ -64,12 +64,12 @@ class Program:
             seen = len(self.said)
             left_s = began + within_s - time.monotonic()
             assert left_s > 0, f"no {texts} within {within_s} s, only:\n{self.output}"
-            assert self._read(left_s) or len(self.said) > seen, f"ended without {texts}:\n{self.output}"
+            assert self.read(left_s) or len(self.said) > seen, f"ended without {texts}:\n{self.output}"
 
     def end(self) -> int:
         """Waits for its end, and returns its exit code."""
         until = time.monotonic() + DEADLINE_S
-        while self._read(until - time.monotonic()):
+        while self.read(until - time.monotonic()):
             assert time.monotonic() < until, f"it does not end:\n{self.output}"
         return self._process.wait(DEADLINE_S)
 
@@ -82,7 +82,7 @@ class Program:
         found = psutil.Process(self.pid).children(recursive=True)
         return {p.name(): p for p in found if p.name().startswith(("part ", "shard "))}
 
-    def _read(self, timeout_s: float) -> bool:
+    def read(self, timeout_s: float) -> bool:
         """Reads what is there, after waiting so long; returns False at the end of the output."""
         assert self._process.stdout is not None
         if not self._selector.select(max(timeout_s, 0.0)):
