@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from typing_extensions import override
@@ -14,6 +15,7 @@ from typing_extensions import override
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
+from partita.engine.methods import LBFGS, Method
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.evaluation_mode import EvaluationMode
@@ -224,8 +226,11 @@ class EvaluationTrainer(Trainer):
 
     @override
     def part(self, replica: int, machine: int, checkpoint: int | None) -> SandblasterPartTask:
+        driver: Any = self.driver
+        if isinstance(self.learner, Method):  # it stays here: a user's may hold what cannot be pickled
+            driver = replace(driver, method=LBFGS())
         return SandblasterPartTask(
-            self.plan, machine, replica, *self._part, self.objective.sampled, self.driver.replica
+            self.plan, machine, replica, *self._part, self.objective.sampled, driver.replica
         )
 
     @property

@@ -19,8 +19,8 @@
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
   changes), `seats` (who takes part) and `wait_graph`. It has one `work_mode`: `leased_mode` (with `leases`),
   `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` over
-  a `work_queue`, and `recovery`). `session_coordinator` supervises sessions, in which nothing is started
-  again.
+  a `work_queue` and as many replicas as are `worthwhile`, and `recovery`). `session_coordinator` supervises
+  sessions, in which nothing is started again.
 
 This folder imports none of its neighbours.
 """

@@ -20,7 +20,7 @@ from partita.engine.protocol.events import Received, Refuse, Send
 from partita.engine.protocol.leased_work import HasSteps
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.part import Work
-from partita.engine.protocol.point_links import PointLinks
+from partita.engine.protocol.point_links import LinkEffect, PointLinks
 from partita.engine.protocol.program_effects import StepDone
 
 REMEMBERED: Final = 8
@@ -116,7 +116,7 @@ class AssignedWork(Work):
         assert isinstance(event.message, Assignment), event
         return self._assign(event.sender, event.message, now)
 
-    def _assign(self, sender: str, given: Assignment, now: float) -> Iterator[Send | Refuse]:
+    def _assign(self, sender: str, given: Assignment, now: float) -> Iterator[LinkEffect]:
         if given.sequence < self.step:
             if given.sequence in self._results:
                 yield Send(sender, self._results[given.sequence])
@@ -128,6 +128,7 @@ class AssignedWork(Work):
         self._assigned[given.sequence] = given
         self._links.begin_evaluation(given.evaluation, now)
         self._look_ahead()
+        yield from self._links.ask(given.evaluation, now)
 
     def comes(self, action: Action | None, now: float) -> list[Send]:
         """Sends the result of the last assignment: its gradient, which takes longer, has left before."""
@@ -140,8 +141,8 @@ class AssignedWork(Work):
         """Returns whether the assignment is known."""
         return self.step in self._assigned
 
-    def begin(self, action: Action, now: float) -> Iterator[RunAssignment]:
-        """Orders the assignment, or skips it."""
+    def begin(self, action: Action, now: float) -> Iterator[Any]:
+        """Orders the assignment and asks for the next point, or skips it."""
         given = self._assigned[self.step]
         over = self.is_over(given.evaluation)
         if over and self._alone:
@@ -152,6 +153,7 @@ class AssignedWork(Work):
             given.sequence, given.evaluation, given.unit, given.first, given.count, over
         )
         yield self._playing
+        yield from self._links.ask(given.evaluation + 1, now)
 
     def done(self, done: StepDone, now: float) -> Iterable[Any]:
         """Counts the gradient of the assignment, unless its evaluation is over."""

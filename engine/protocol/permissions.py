@@ -44,8 +44,8 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
 }
 """Messages by (sender, receiver); other pairs have none."""
 
-_OF_SHARDS: Final = (m.Parameters, m.PushAck)
-"""Messages that name the incarnation of the shard that sends them."""
+_OF_INCARNATIONS: Final = (m.Parameters, m.PushAck, m.Saved)
+"""Messages that name the incarnation of the host that sends them."""
 
 
 def host_kind(name: str) -> HostKind:
@@ -71,14 +71,10 @@ def rejection_reason(
     if isinstance(message, m.Malformed):
         return message.reason
     reason = _reason_of_kind(type(message), sender, receiver)
-    if reason is not None:
+    if reason is not None or incarnation is None or not isinstance(message, _OF_INCARNATIONS):
         return reason
-    claimed = incarnation
-    if isinstance(message, _OF_SHARDS):
-        claimed = message.shard_incarnation
-    elif isinstance(message, m.Saved):
-        claimed = message.incarnation
-    if incarnation is not None and claimed != incarnation:
+    claimed = message.incarnation if isinstance(message, m.Saved) else message.shard_incarnation
+    if claimed != incarnation:
         kind = type(message).__name__
         return f"a {kind} of incarnation {claimed}, and it is incarnation {incarnation}"
     return None

@@ -1,7 +1,8 @@
 """The links of a part under Sandblaster: points of evaluations come, each work unit's gradient goes, once.
 
-Shards hold a request for the next evaluation's point until there is an answer, so the part asks as soon as it
-has one. At most one gradient is under way to the shards, and one more accumulates beside it. When a newer
+Shards hold a request for the next evaluation's point until there is an answer, so the part asks when it
+begins a unit of the present one. A replica without a unit asks for nothing, and gets no points that it does
+not need. At most one gradient is under way to the shards, and one more accumulates beside it. When a newer
 evaluation begins, what was pushed or has accumulated of older ones is dropped: nobody wants it any more.
 
 Source: DistBelief, section 4.2 (parameters fetched once for each batch, gradients sent every few portions).
@@ -56,6 +57,7 @@ class PointLinks(Links[PointLink]):
         super().__init__((PointLink(*shard) for shard in shards), retry_s=retry_s, item_bytes=item_bytes)
         self._size: Final = max((link.stop for link in self._links.values()), default=0)
         self.newest = self.wanted = 0
+        self._reached = False  # the part knows all shards, and has asked for the first point
         self._in_flight: Contribution | None = None  # some shard has not acknowledged it
         self._accumulated: Contribution | None = None  # computed, and not sent
 
@@ -88,8 +90,15 @@ class PointLinks(Links[PointLink]):
 
     def pull(self, now: float) -> Iterator[LinkEffect]:
         """Asks each shard for its next point, where no request is open."""
+        self._reached = True
         for link in self._links.values():
             if link.fetch is None:
+                yield self._fetch(link, now)
+
+    def ask(self, evaluation: int, now: float) -> Iterator[LinkEffect]:
+        """Asks each shard for the point of this evaluation or a newer one, unless it has or was asked."""
+        for link in self._links.values():
+            if self._reached and link.fetch is None and link.newest < evaluation:
                 yield self._fetch(link, now)
 
     def has_room(self, ahead: int) -> bool:
@@ -160,9 +169,9 @@ class PointLinks(Links[PointLink]):
         if evaluation <= link.newest:
             return  # a duplicate
         self._advance(evaluation)
-        link.staged = evaluation
+        link.staged, link.fetch = evaluation, None
         yield Stage(link.span("staged"), payload)
-        yield self._fetch(link, now)
+        yield from self.ask(self.newest, now)  # a newer one is known, and may be waited for already
 
     def _acknowledged(self, link: PointLink, message: Contribution, now: float) -> Iterator[LinkEffect]:
         """Handles the acknowledgement of a gradient; of an earlier one it is a duplicate."""
@@ -189,6 +198,8 @@ class PointLinks(Links[PointLink]):
             assert link.newest <= self.newest, link
             assert link.fetch is None or link.fetch.message.after == link.newest, link
             assert link.push is None or link.push.message == sent, link
+            is_asked = link.fetch is not None or link.newest >= self.wanted
+            assert is_asked or not self._reached, f"nothing will bring the point of {self.wanted} to {link}"
         for message in (self._accumulated, sent):
             assert message is None or message.evaluation == self.newest, (message, self.newest)
         assert (sent is not None) == any(link.push for link in self._links.values()), sent

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from partita.engine.protocol.batch_messages import Assignment, AssignmentResult
 from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, exact_sum
 from partita.engine.protocol.work_queue import WorkQueue
+from partita.engine.protocol.worthwhile import chosen, replicas_worth
 
 OPEN_ASSIGNMENTS: Final = 2
 """Open assignments of a replica: while it computes one, the next is there already."""
@@ -30,6 +31,14 @@ STRAGGLER_FACTOR: Final = 1.5
 
 REMEMBERED: Final = 15
 """Assignments whose median duration is the usual one."""
+
+KNOWN: Final = 5
+"""Assignments after which it is known how long an evaluation takes."""
+
+SOONEST_S: Final = 2e-3
+"""Smallest number of seconds after which a replica is a straggler: a process may be off its core for as long,
+and a backup costs messages.
+"""
 
 UNKNOWN_S: Final = 1.0
 """Seconds after which the first assignment of all is late: its duration is unknown."""
@@ -110,6 +119,8 @@ class WorkScheduler:
         self._sent: Final[deque[_Sent]] = deque()  # ascending, also of assignments that are done
         self._late: Final[dict[int, None]] = {}  # replicas with an assignment that was sent again
         self._durations: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion
+        self._chosen: tuple[int, ...] | None = None  # replicas that compute the evaluation; None: all
+        self._last_chosen: tuple[int, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -148,6 +159,7 @@ class WorkScheduler:
         self._available.pop(replica, None)
         self._idle.pop(replica, None)
         self._waiting.leave(replica)
+        self._chosen = None  # whoever is left may take what it had
         for unit in self._open_units(worker):
             self._free(unit)
 
@@ -172,7 +184,13 @@ class WorkScheduler:
         self._evaluation, self._shares = evaluation, 0
         self._progress = [_Progress(unit) for unit in units]
         self._left = len(units)
-        self._waiting.begin(len(units), list(self._workers))
+        work_s = self._known_s * sum(unit.count for unit in units)
+        number = replicas_worth(work_s, len(self._workers))
+        self._chosen = None
+        if number < len(self._workers):
+            self._chosen = chosen(number, self._last_chosen, self._workers)
+            self._last_chosen = self._chosen
+        self._waiting.begin(len(units), self._chosen or list(self._workers))
         self._look_at = -math.inf
 
     def end(self) -> None:
@@ -187,7 +205,7 @@ class WorkScheduler:
         """Assigns units round-robin, so that no replica is idle."""
         dispatched: list[Dispatch] = []
         for _ in range(OPEN_ASSIGNMENTS):
-            for replica in list(self._available) if self._waiting else ():
+            for replica in self._free_replicas() if self._waiting else ():
                 unit = self._waiting.take(replica)
                 if unit is None:
                     break
@@ -195,6 +213,12 @@ class WorkScheduler:
         if now >= self.next_backup_at:
             dispatched += self._assign_backups(now)
         return dispatched
+
+    def _free_replicas(self) -> list[int]:
+        """The replicas that may get another assignment of the evaluation."""
+        if self._chosen is None:
+            return list(self._available)
+        return [replica for replica in self._chosen if replica in self._available]
 
     def was_assigned(self, replica: int, machine: int, result: AssignmentResult) -> bool:
         """Returns whether a result is of an assignment as it was sent, or of one that is no longer open."""
@@ -318,14 +342,23 @@ class WorkScheduler:
         for worker in self._workers.values():
             for unit in self._open_units(worker):
                 first = next(iter(worker.open.values())).assignment
-                at = worker.progress_at + STRAGGLER_FACTOR * self._usual_s * first.count
+                at = worker.progress_at + self._late_s(first.count)
                 found[unit] = min(at, found.get(unit, math.inf))
         return found
 
     @property
     def _usual_s(self) -> float:
-        """Seconds of a portion in recent assignments."""
+        """Seconds of a portion in recent assignments; a guess where none is known."""
         return median(self._durations) if self._durations else UNKNOWN_S / STRAGGLER_FACTOR
+
+    def _late_s(self, count: int) -> float:
+        """Seconds after which an assignment of so many portions is late."""
+        return max(STRAGGLER_FACTOR * self._usual_s * count, SOONEST_S)
+
+    @property
+    def _known_s(self) -> float:
+        """Seconds of a portion in recent assignments; NaN: too few are known."""
+        return median(self._durations) if len(self._durations) >= KNOWN else math.nan
 
     def _assign(self, replica: int, unit: int, now: float) -> Assignment:
         worker, progress = self._workers[replica], self._progress[unit]
@@ -339,7 +372,7 @@ class WorkScheduler:
             self._sent.popleft()
         self._sent.append(_Sent(now, replica, worker, worker.next_sequence))
         worker.next_sequence += 1
-        self._look_at = min(self._look_at, now + STRAGGLER_FACTOR * self._usual_s * count)
+        self._look_at = min(self._look_at, now + self._late_s(count))
         self._idle.pop(replica, None)
         if len(worker.open) == OPEN_ASSIGNMENTS:
             del self._available[replica]

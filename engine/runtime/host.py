@@ -85,7 +85,7 @@ class Host:
         )
         self._body: Body | None = None
         self._stopped = False
-        self._ticked_at = float("-inf")
+        self._now = self._ticked_at = float("-inf")  # of the last event, of the last tick
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
         self._context = HostContext(
             name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse
@@ -129,7 +129,8 @@ class Host:
             self._mailbox.reconnect(self._stalled.get())
         for event in events:
             self._give(event)
-            self._tick_in_time()
+            if self._now - self._ticked_at >= TICK_S:
+                self._tick_in_time()
         self._poll()
         self._tick_in_time()
 
@@ -175,7 +176,8 @@ class Host:
     def _interpret(self, event: Any) -> None:
         """Carries out the effects of an event, and of the results that are there at once."""
         results: list[Any] = []
-        for effect in self._machine.receive(event, time.monotonic()):
+        self._now = time.monotonic()
+        for effect in self._machine.receive(event, self._now):
             result = self._carry_out(effect)
             if result is not None:
                 results.append(result)

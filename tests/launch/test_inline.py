@@ -110,3 +110,14 @@ def test_an_inline_host_is_launched_again_under_a_new_key() -> None:
         launcher.mailbox.send("shard 0", Heartbeat(1))
         launcher.mailbox.receive(0.0)
         assert not launcher.ended()
+
+
+@pytest.mark.parametrize("inline", ["none", "all"])
+def test_a_method_may_hold_what_cannot_be_pickled(inline: str) -> None:
+    @dataclasses.dataclass
+    class Locked(Watching):
+        lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
+
+    watching = Locked()
+    run(Sandblaster(watching, inline=inline))  # type: ignore[arg-type]
+    assert watching.seen

@@ -113,14 +113,13 @@ def test_an_assignment_runs_at_the_point_of_its_evaluation() -> None:
     assert waits(client) == tuple(BYTES)
     assert point(client, 3, shards=("shard 0",)) == [
         Stage(Span("staged", 0, 2), BYTES["shard 0"]),
-        Send("shard 0", FetchPoint(3)),
     ]
     assert point(client, 3, shards=("shard 2",)) == [
         Stage(Span("staged", 2, 5), BYTES["shard 2"]),
-        Send("shard 2", FetchPoint(3)),
         Install(Span("parameters", 0, 2)),
         Install(Span("parameters", 2, 5)),
         play_of(0, 3),
+        *(Send(name, FetchPoint(3)) for name in BYTES),
     ]
     assert waits(client) == ()
     assert over(client, 0) == [*contributions(0, 3), computed(0, 3)]
@@ -130,7 +129,34 @@ def test_an_assignment_runs_at_the_point_of_its_evaluation() -> None:
 def test_a_point_may_come_before_the_assignment() -> None:
     client = started()
     point(client, 3)
-    assert [type(effect) for effect in assign(client, 0, 3)] == [Install, Install, RunAssignment]
+    assert [type(effect) for effect in assign(client, 0, 3)] == [Install, Install, RunAssignment, Send, Send]
+
+
+def test_a_replica_without_an_assignment_asks_for_no_point() -> None:
+    client = started()
+    assert said(point(client, 3)) == []
+    assert feed(client, Tick(), now=5.0) == [], "nothing is open that could be asked for again"
+    assert assign(client, 0, 5) == [Send(name, FetchPoint(3)) for name in BYTES]
+    assert waits(client) == tuple(BYTES)
+    assert play_of(0, 5) in point(client, 5)
+
+
+def test_an_old_point_that_comes_late_is_followed_by_a_newer_request() -> None:
+    client = started(alone=False)
+    assign(client, 1, 4)
+    assert played(assign(client, 0, 3)) == [RunAssignment(0, 3, 10, 0, 2, discarded=True)]
+    found = point(client, 3)
+    assert [one for one in said(found) if isinstance(one, FetchPoint)] == [FetchPoint(3)] * len(BYTES)
+
+
+def test_a_point_that_one_shard_has_sent_is_asked_for_at_the_others() -> None:
+    client = started()
+    point(client, 3)
+    assert said(assign(client, 0, 4)) == [FetchPoint(3), FetchPoint(3)]
+    (discarded,) = said(point(client, 5, shards=("shard 0",)))
+    assert isinstance(discarded, AssignmentResult)
+    assert said(assign(client, 1, 5)) == [], "the other shard's answer is still due"
+    assert waits(client) == ("shard 2",)
 
 
 def test_assignments_run_in_their_order() -> None:
@@ -232,9 +258,12 @@ def test_a_new_evaluation_asks_soon_again() -> None:
     """A request without an answer for long had become rare."""
     client = started()
     point(client, 3)
+    assign(client, 0, 3)
+    over(client, 0)
+    take(client, 0, 3)
     for now in (1.0, 3.0, 7.0, 15.0):
         assert len(of_shards(feed(client, Tick(), now=now))) == 2
-    assign(client, 0, 4, now=16.0)
+    assign(client, 1, 4, now=16.0)
     assert said(of_shards(feed(client, Tick(), now=17.0))) == [FetchPoint(3), FetchPoint(3)]
 
 
