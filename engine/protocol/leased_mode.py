@@ -1,7 +1,7 @@
 """Replicas that work on their own against shards: they are leased units, and done when all are.
 
-Work is leased in ranges of units, see `leases`: about as many as a replica does in `AHEAD_S`, so that a fast
-one gets more. Lost messages are repeated: Finished by a part until Stop, Begin by the coordinator.
+Work is leased in ranges of units, see `work_book`: about as many as a replica does in `AHEAD_S`, so that a
+fast one gets more. Lost messages are repeated: Finished by a part until Stop, Begin by the coordinator.
 
 Source: DistBelief, section 4.1; its replicas have fixed shares of the data.
 """
@@ -20,9 +20,9 @@ from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progr
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
-from partita.engine.protocol.leases import WorkLeases
-from partita.engine.protocol.messages import Begin, Finished, LostPushes, Report, ResumeStep, UnitRange
+from partita.engine.protocol.messages import Begin, Finished, Lease, LostPushes, Report, ResumeStep, UnitRange
 from partita.engine.protocol.supervision import Supervision
+from partita.engine.protocol.work_book import Holder, WorkBook
 from partita.engine.protocol.work_mode import WorkMode
 
 AHEAD_S: Final = 3.0
@@ -79,7 +79,8 @@ class LeasedMode(WorkMode):
     def attach(self, run: Supervision) -> None:
         super().attach(run)
         self._replicas = run.registry.replicas
-        self._work = WorkLeases(0, len(self._replicas), done=self._done)
+        self._work = WorkBook[Holder](self._done)
+        self._work.holders.update((replica.index, Holder()) for replica in self._replicas)
         before, n = self._work.done.size, len(self._replicas)
         self._before = tuple((before + one) // n for one in reversed(range(n)))
 
@@ -87,7 +88,7 @@ class LeasedMode(WorkMode):
     @override
     def steps_done(self) -> tuple[int, ...]:
         """Steps whose gradients the shards hold, by the replica that did them; earlier runs' evenly."""
-        return tuple(before + self._work.steps_done(r) for r, before in enumerate(self._before))
+        return tuple(before + self._work.holders[r].done for r, before in enumerate(self._before))
 
     @override
     def extend(self) -> bool:
@@ -108,11 +109,11 @@ class LeasedMode(WorkMode):
         if replica.begun or not replica.is_ready or any(not part.is_informed for part in replica.parts):
             return []
         # Every part repeats the steps that any shard lacks; each leaves out what its own shards have.
-        work, index = self._work, replica.index
+        index, holder = replica.index, self._work.holders[replica.index]
         known = [part.continues for part in replica.parts if part.continues is not None]
-        reached = min(min(known, default=replica.steps_done), work.next_step(index))
-        work.complete(index, reached)
-        replica.step = max(work.first_open(index), reached)
+        reached = min(min(known, default=replica.steps_done), holder.next)
+        self._work.complete(index, reached)
+        replica.step = max(holder.first_open, reached)
         for part in replica.parts:
             part.step = part.held = replica.step
         replica.begun = True
@@ -129,22 +130,24 @@ class LeasedMode(WorkMode):
     def _extend(self, replica: ReplicaRecord) -> bool:
         """Leases a replica what it can do next. Returns whether its parts have to be told."""
         work, index, pace = self._work, replica.index, self._paces[replica.index]
-        before = work.next_step(index), pace.ended
+        holder = work.holders[index]
+        before = holder.next, pace.ended
         ahead, others = before[0] - replica.steps_done, len(self._paces) - 1
         share = -(-(work.free + ahead) // (2 * others + 1))  # towards the end, all get less
         wanted = min(pace.ahead, max(self._least_ahead, share)) - ahead
         while wanted > 0 and work.free:
-            granted = work.next_step(index)
+            granted = holder.next
             work.grant(index, wanted)
-            wanted -= work.next_step(index) - granted
+            wanted -= holder.next - granted
         pace.ended = not work.free
-        return (work.next_step(index), pace.ended) != before
+        return (holder.next, pace.ended) != before
 
     def _order(self, replica: ReplicaRecord, parts: Iterable[HostRecord]) -> list[CoordinatorEffect]:
         """Sends parts of a replica its leases."""
-        work, index = self._work, replica.index
-        leases, stop = work.open(index, replica.step), work.next_step(index)
-        begin = Begin(replica.step, stop, leases, self._paces[index].ended)
+        holder = self._work.holders[replica.index]
+        held = (one for one in holder.open.values() if one.end > replica.step)
+        leases = tuple(Lease(one.step, one.start, one.stop) for one in held)
+        begin = Begin(replica.step, holder.next, leases, self._paces[replica.index].ended)
         return [Send(part.name, begin) for part in parts]
 
     def _extend_all(self) -> list[CoordinatorEffect]:
@@ -177,7 +180,7 @@ class LeasedMode(WorkMode):
         self, host: HostRecord, replica: ReplicaRecord, report: Report, now: float
     ) -> list[CoordinatorEffect]:
         host.acknowledged = True
-        index, stop = replica.index, self._work.next_step(replica.index)
+        index, stop = replica.index, self._work.holders[replica.index].next
         if not host.step < report.step <= stop:
             return []  # a duplicate, or one that was overtaken
         before = replica.steps_done
@@ -201,7 +204,7 @@ class LeasedMode(WorkMode):
         self, host: HostRecord, replica: ReplicaRecord, message: Finished, now: float
     ) -> list[CoordinatorEffect]:
         """Notes that the shards have all gradients of a part, as far as it had units."""
-        host.acknowledged, stop = True, self._work.next_step(replica.index)
+        host.acknowledged, stop = True, self._work.holders[replica.index].next
         reached = min(message.step, stop)
         host.step, host.held = max(host.step, reached), max(host.held, reached)
         self._work.complete(replica.index, min(part.held for part in replica.parts))
@@ -229,7 +232,7 @@ class LeasedMode(WorkMode):
 
     def _is_working(self, replica: ReplicaRecord) -> bool:
         """Returns whether a replica has units that are not done, or has not confirmed them to all shards."""
-        if self._work.n_open(replica.index):
+        if self._work.holders[replica.index].n_open:
             return True
         return replica.begun and not replica.is_complete(self.run.shards_revision)
 
@@ -247,7 +250,7 @@ class LeasedMode(WorkMode):
         return self.run.phase is Phase.STOPPING or (replica is not None and self._has_finished(replica))
 
     def _has_finished(self, replica: ReplicaRecord) -> bool:
-        return replica.begun and replica.is_complete(0) and not self._work.n_open(replica.index)
+        return replica.begun and replica.is_complete(0) and not self._work.holders[replica.index].n_open
 
     @override
     def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
@@ -299,7 +302,7 @@ class LeasedMode(WorkMode):
             replica.excused_at = now
         if now - max(replica.progress_at, replica.excused_at) >= replica.stall_s:
             return self.run.restart_stalled(replica, "step reported", now)
-        stop = self._work.next_step(replica.index)
+        stop = self._work.holders[replica.index].next
         lost = [part for part in replica.parts if not part.acknowledged or part.looked_at == part.step < stop]
         for part in replica.parts:
             part.looked_at = part.step
@@ -314,7 +317,7 @@ class LeasedMode(WorkMode):
         """Checks the invariants. Raises AssertionError."""
         self._work.validate()
         for replica in self._replicas:
-            stop = self._work.next_step(replica.index)
+            stop = self._work.holders[replica.index].next
             for part in replica.parts:
                 assert not replica.begun or replica.step <= part.step <= stop, (replica.index, part)
                 assert not replica.begun or part.held <= part.step, (replica.index, part)

@@ -1,9 +1,9 @@
 """Assigns the work units of an evaluation: idle replicas get the next one, and stragglers get backups.
 
-`work_queue.py` chooses the next unit of a replica. When nothing waits, an idle replica gets a unit of a
-straggler; the first result counts, and both have the same bits. Recent assignments show who is a straggler: a
-backup that comes too early keeps a replica from the next evaluation. There may be thousands of replicas, so a
-message costs a look at one of them, and all are looked at only now and then.
+`work_book.py` has the units, and chooses the next one of a replica. When none is free, an idle replica gets
+a unit of a straggler; the first result counts, and both have the same bits. Recent assignments show who is a
+straggler: a backup that comes too early keeps a replica from the next evaluation. There may be thousands of
+replicas, so a message costs a look at one of them, and all are looked at only now and then.
 
 Source: DistBelief, section 4.2 (load balancing, and backup tasks as in MapReduce).
 """
@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol.batch_messages import Assignment, AssignmentResult
 from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, exact_sum
-from partita.engine.protocol.work_queue import WorkQueue
+from partita.engine.protocol.work_book import Held, Holder, WorkBook
 from partita.engine.protocol.worthwhile import chosen, replicas_worth
 
 OPEN_ASSIGNMENTS: Final = 2
@@ -51,20 +51,10 @@ Dispatch: TypeAlias = tuple[int, Assignment]
 
 
 @dataclass(slots=True, eq=False)
-class _OpenAssignment:
-    """An assignment, and the parts of its replica that have not finished it."""
-
-    assignment: Assignment
-    unfinished: set[int]
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
+class _Worker(Holder):
     """The present processes of a replica."""
 
-    progress_at: float  # when the first of its open assignments became the first
-    next_sequence: int = 0
-    open: dict[int, _OpenAssignment] = field(default_factory=dict)
+    progress_at: float = 0.0  # when the first of its open assignments became the first
     last_evaluation: int = 0  # for which it computed something
 
 
@@ -75,7 +65,7 @@ class _Sent:
     at: float
     replica: int
     worker: _Worker
-    sequence: int
+    held: Held
 
 
 @dataclass(slots=True, eq=False)
@@ -107,10 +97,11 @@ class WorkScheduler:
         self.busy = 0
         self._machines: Final = machines
         self._backups: Final = backups
-        self._workers: dict[int, _Worker] = {}
+        self._book: Final = WorkBook[_Worker]()
+        self._workers: Final = self._book.holders
         self._evaluation = 0
+        self._first = 0  # the number of its first unit in the book
         self._progress: list[_Progress] = []
-        self._waiting: Final = WorkQueue()
         self._available: dict[int, None] = {}  # replicas that may get another assignment, ...
         self._idle: dict[int, None] = {}  # ... and those of them that have none
         self._left = 0  # units that are not computed
@@ -148,7 +139,7 @@ class WorkScheduler:
 
     def add(self, replica: int, now: float) -> None:
         """Adds a replica whose parts are all ready."""
-        self._workers[replica] = _Worker(now)
+        self._workers[replica] = _Worker(progress_at=now)
         self._available[replica] = self._idle[replica] = None
 
     def remove(self, replica: int) -> None:
@@ -158,10 +149,10 @@ class WorkScheduler:
             return
         self._available.pop(replica, None)
         self._idle.pop(replica, None)
-        self._waiting.leave(replica)
+        self._book.release(replica)
         self._chosen = None  # whoever is left may take what it had
         for unit in self._open_units(worker):
-            self._free(unit)
+            self._book.add(self._first + unit)
 
     def stalled(self, now: float, after_s: Callable[[int], float]) -> list[int]:
         """Returns the replicas that have finished none of their open assignments for so long.
@@ -190,7 +181,8 @@ class WorkScheduler:
         if number < len(self._workers):
             self._chosen = chosen(number, self._last_chosen, self._workers)
             self._last_chosen = self._chosen
-        self._waiting.begin(len(units), self._chosen or list(self._workers))
+        self._first = self._book.units
+        self._book.extend(self._first + len(units), among=self._chosen or list(self._workers))
         self._look_at = -math.inf
 
     def end(self) -> None:
@@ -199,17 +191,17 @@ class WorkScheduler:
             self.busy = self._shares
         self._evaluation = 0
         self._progress, self._left = [], 0
-        self._waiting.clear()
+        self._book.withdraw()
 
     def schedule(self, now: float) -> list[Dispatch]:
         """Assigns units round-robin, so that no replica is idle."""
         dispatched: list[Dispatch] = []
         for _ in range(OPEN_ASSIGNMENTS):
-            for replica in self._free_replicas() if self._waiting else ():
-                unit = self._waiting.take(replica)
-                if unit is None:
+            for replica in self._free_replicas() if self._book.free else ():
+                held = self._book.next_unit(replica)
+                if held is None:
                     break
-                dispatched.append((replica, self._assign(replica, unit, now)))
+                dispatched.append((replica, self._assign(replica, held, now)))
         if now >= self.next_backup_at:
             dispatched += self._assign_backups(now)
         return dispatched
@@ -225,8 +217,8 @@ class WorkScheduler:
         worker = self._workers.get(replica)
         given = None if worker is None else worker.open.get(result.sequence)
         if worker is None or given is None:
-            return worker is None or result.sequence < worker.next_sequence
-        expected = given.assignment.evaluation, given.assignment.unit
+            return worker is None or result.sequence < worker.next
+        expected = given.order.evaluation, given.order.unit
         return machine < self._machines and (result.evaluation, result.unit) == expected
 
     def are_ranges(self, ranges: Sequence[tuple[int, int]]) -> bool:
@@ -238,7 +230,7 @@ class WorkScheduler:
         """Takes the result of a part of the present processes."""
         worker = self._workers.get(replica)
         given = None if worker is None else worker.open.get(result.sequence)
-        if worker is None or given is None or result.evaluation != given.assignment.evaluation:
+        if worker is None or given is None or result.evaluation != given.order.evaluation:
             return  # a duplicate
         given.unfinished.discard(machine)
         if not given.unfinished:
@@ -246,7 +238,7 @@ class WorkScheduler:
             self._available[replica] = None
             if not worker.open:
                 self._idle[replica] = None
-            self._durations.append((now - worker.progress_at) / given.assignment.count)
+            self._durations.append((now - worker.progress_at) / given.order.count)
             worker.progress_at = now
             self._late.pop(replica, None)
         if result.evaluation == self._evaluation:
@@ -268,43 +260,26 @@ class WorkScheduler:
         for start, stop in ranges:
             for unit in range(start, min(stop, len(self._progress))):
                 if not any(worker in alive for worker in self._progress[unit].computed_by):
-                    self._free(unit)
+                    self._book.add(self._first + unit)
 
     def resend(self, now: float, retry_s: float) -> list[Dispatch]:
         """Repeats assignments that were sent so long ago that they may have been lost."""
         dispatched: list[Dispatch] = []
         while self._sent and now - self._sent[0].at >= retry_s:
             sent = self._sent.popleft()
-            given = self._still_open(sent)
-            if given is not None:
-                dispatched.append((sent.replica, given.assignment))
+            if self._is_open(sent):
+                dispatched.append((sent.replica, sent.held.order))
                 self._sent.append(replace(sent, at=now))
                 self._late[sent.replica] = None
         return dispatched
 
-    def _still_open(self, sent: _Sent) -> _OpenAssignment | None:
-        is_current = self._workers.get(sent.replica) is sent.worker
-        return sent.worker.open.get(sent.sequence) if is_current else None
+    def _is_open(self, sent: _Sent) -> bool:
+        return self._workers.get(sent.replica) is sent.worker and sent.held.step in sent.worker.open
 
     def _open_units(self, worker: _Worker) -> list[int]:
         """Open units of a replica that are of this evaluation and not computed."""
-        assignments = (given.assignment for given in worker.open.values())
-        return [
-            a.unit for a in assignments if a.evaluation == self._evaluation and not self._is_computed(a.unit)
-        ]
-
-    def _free(self, unit: int) -> None:
-        """Lets a unit wait, unless it does or is assigned."""
-        if unit not in self._waiting and not self._is_assigned(unit):
-            self._waiting.add(unit)
-
-    def _is_assigned(self, unit: int) -> bool:
-        key = self._evaluation, unit
-        return any(
-            (given.assignment.evaluation, given.assignment.unit) == key
-            for worker in self._workers.values()
-            for given in worker.open.values()
-        )
+        units = (held.start - self._first for held in worker.open.values()) if self._progress else ()
+        return [unit for unit in units if unit >= 0 and not self._is_computed(unit)]
 
     def _is_computed(self, unit: int) -> bool:
         return len(self._progress[unit].losses) == self._machines
@@ -314,7 +289,7 @@ class WorkScheduler:
     @property
     def next_backup_at(self) -> float:
         """Time from which `schedule` may assign something without a message (seconds; inf: never)."""
-        wanted = self._backups and self._idle and self._left and not self._waiting
+        wanted = self._backups and self._idle and self._left and not self._book.free
         return self._look_at if wanted else math.inf
 
     def _assign_backups(self, now: float) -> list[Dispatch]:
@@ -331,7 +306,8 @@ class WorkScheduler:
             unit = next((one for one in late if by not in self._progress[one].computed_by), None)
             if unit is not None:
                 late.remove(unit)
-                dispatched.append((replica, self._assign(replica, unit, now)))
+                held = self._book.lease(replica, self._first + unit, self._first + unit + 1)
+                dispatched.append((replica, self._assign(replica, held, now)))
         soonest = now if late else min((at for at in deadlines.values() if at > now), default=math.inf)
         self._look_at = min(self._look_at, max(soonest, now + LOOK * self._usual_s))
         return dispatched
@@ -341,7 +317,7 @@ class WorkScheduler:
         found: dict[int, float] = {}
         for worker in self._workers.values():
             for unit in self._open_units(worker):
-                first = next(iter(worker.open.values())).assignment
+                first = next(iter(worker.open.values())).order
                 at = worker.progress_at + self._late_s(first.count)
                 found[unit] = min(at, found.get(unit, math.inf))
         return found
@@ -360,18 +336,17 @@ class WorkScheduler:
         """Seconds of a portion in recent assignments; NaN: too few are known."""
         return median(self._durations) if len(self._durations) >= KNOWN else math.nan
 
-    def _assign(self, replica: int, unit: int, now: float) -> Assignment:
-        worker, progress = self._workers[replica], self._progress[unit]
+    def _assign(self, replica: int, held: Held, now: float) -> Assignment:
+        worker, unit = self._workers[replica], held.start - self._first
+        progress = self._progress[unit]
         first, count = progress.unit.first, progress.unit.count
-        assignment = Assignment(self._evaluation, worker.next_sequence, unit, first, count)
-        if not worker.open:
+        held.order = assignment = Assignment(self._evaluation, held.step, unit, first, count)
+        held.unfinished.update(range(self._machines))
+        if len(worker.open) == 1:
             worker.progress_at = now
-        unfinished = set(range(self._machines))
-        worker.open[worker.next_sequence] = _OpenAssignment(assignment, unfinished)
-        while self._sent and self._still_open(self._sent[0]) is None:
+        while self._sent and not self._is_open(self._sent[0]):
             self._sent.popleft()
-        self._sent.append(_Sent(now, replica, worker, worker.next_sequence))
-        worker.next_sequence += 1
+        self._sent.append(_Sent(now, replica, worker, held))
         self._look_at = min(self._look_at, now + self._late_s(count))
         self._idle.pop(replica, None)
         if len(worker.open) == OPEN_ASSIGNMENTS:
@@ -382,14 +357,14 @@ class WorkScheduler:
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
-        waiting = list(self._waiting)
-        assert len(waiting) == len(set(waiting)) == len(self._waiting), waiting
+        self._book.validate(once=False)
         assert self._left == sum(not self._is_computed(unit) for unit in range(len(self._progress)))
         for replica, worker in self._workers.items():
             assert len(worker.open) <= OPEN_ASSIGNMENTS, worker
             assert (replica in self._available) == (len(worker.open) < OPEN_ASSIGNMENTS), worker
             assert (replica in self._idle) == (not worker.open), worker
-            assert all(given.unfinished for given in worker.open.values()), worker
+            assert all(held.unfinished for held in worker.open.values()), worker
         for unit in range(len(self._progress)):
-            has = self._is_computed(unit) or self._is_assigned(unit) or unit in waiting
-            assert has, f"work unit {unit} is lost"
+            number = self._first + unit
+            known = self._is_computed(unit) or self._book.has(number) or self._book.is_free(number)
+            assert known, f"work unit {unit} is lost"

@@ -19,7 +19,6 @@ from partita.engine.protocol.directories import Directories
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.leased_work import LeasedWork
-from partita.engine.protocol.leases import WorkLeases
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import (
     Begin,
@@ -28,6 +27,7 @@ from partita.engine.protocol.messages import (
     Lease,
     Report,
 )
+from partita.engine.protocol.work_book import WorkBook
 from tests.simulation.outcomes import Planted
 
 
@@ -91,44 +91,50 @@ class BeginsOneStepTooFar(Coordinator):
         ]
 
 
-class _LeasesAUnitTwice(WorkLeases):
+def _with_book(kind: type, mode: LeasedMode) -> None:
+    """Gives a mode that has just begun a book with a fault."""
+    book = kind(mode._done)
+    book.holders.update(mode._work.holders)
+    mode._work = book
+
+
+class _LeasesAUnitTwice(WorkBook):  # type: ignore[type-arg]
     def grant(self, replica: int, most: int) -> Any:
-        lease = super().grant(replica, most)
-        if lease is None or lease.start % 4 != 3:
-            return lease
-        self._holders[replica].open[-1] = again = Lease(lease.step, lease.start - 1, lease.stop - 1)
-        return again
+        held = super().grant(replica, most)
+        if held is not None and held.start % 4 == 3:
+            held.start, held.stop = held.start - 1, held.stop - 1
+        return held
 
     def complete(self, replica: int, below: int) -> None:
         with contextlib.suppress(AssertionError):
             super().complete(replica, below)
 
-    def validate(self) -> None:
+    def validate(self, *, once: bool = True) -> None:
         pass
 
 
 class LeasesAUnitTwice(LeasedMode):
     def attach(self, run: Any) -> None:
         super().attach(run)
-        self._work = _LeasesAUnitTwice(0, len(self._before), done=self._done)  # type: ignore[misc]
+        _with_book(_LeasesAUnitTwice, self)
 
 
-class _ForgetsAUnit(WorkLeases):
+class _ForgetsAUnit(WorkBook):  # type: ignore[type-arg]
     def grant(self, replica: int, most: int) -> Any:
-        lease = super().grant(replica, most)
-        if lease is not None and lease.stop == self.units > 2:
-            self._holders[replica].open[-1] = lease = Lease(lease.step, lease.start, lease.stop - 1)
-            self._holders[replica].next -= 1
-        return lease
+        held = super().grant(replica, most)
+        if held is not None and held.stop == self.units > 2:
+            held.stop -= 1
+            self.holders[replica].next -= 1
+        return held
 
-    def validate(self) -> None:
+    def validate(self, *, once: bool = True) -> None:
         pass
 
 
 class ForgetsAUnit(LeasedMode):
     def attach(self, run: Any) -> None:
         super().attach(run)
-        self._work = _ForgetsAUnit(0, len(self._before), done=self._done)  # type: ignore[misc]
+        _with_book(_ForgetsAUnit, self)
 
 
 class CountsAStepAsDoneWhenItIsReported(LeasedMode):
@@ -142,24 +148,25 @@ class LeasesAgainWhatADeadReplicaHad(LeasedMode):
     """Its next process has other units under the numbers of steps that shards may hold already."""
 
     def restart_replica(self, replica: Any, reason: str, now: float) -> Any:
-        first = self._work.first_open(replica.index)
+        holder = self._work.holders[replica.index]
+        first = holder.first_open
         self._work.give_back(replica.index)
-        self._work._holders[replica.index].next = first
+        holder.next = first
         return super().restart_replica(replica, reason, now)
 
 
-class _UsesNumbersAgain(WorkLeases):
+class _UsesNumbersAgain(WorkBook):  # type: ignore[type-arg]
     def give_back(self, replica: int) -> int:
-        first = self.first_open(replica)
+        first = self.holders[replica].first_open
         units = super().give_back(replica)
-        self._holders[replica].next = first
+        self.holders[replica].next = first
         return units
 
 
 class UsesTheNumbersOfWhatIsGivenBackAgain(LeasedMode):
     def attach(self, run: Any) -> None:
         super().attach(run)
-        self._work = _UsesNumbersAgain(0, len(self._before), done=self._done)  # type: ignore[misc]
+        _with_book(_UsesNumbersAgain, self)
 
 
 class SeatsAReplicaTwice(Coordinator):
