@@ -44,7 +44,7 @@ from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.task import pack_task
-from partita.engine.transport import Encryption, KeyPair, Payload, ZmqMailbox
+from partita.engine.transport import Encryption, KeyPair, Payload, Steady, ZmqMailbox
 
 SHARDS: Final = 2
 PART: Final = part_name(0, 0)
@@ -181,7 +181,9 @@ class Player:
     def __init__(self, size: int, machine: str, encrypt: bool) -> None:
         self._shards = Shards(size, machine, encrypt=encrypt).__enter__()
         self._mailbox = self._shards.part
-        self._gradient = np.full(size, 0.5, np.float32)
+        shared = self._mailbox.memory(4 * size)
+        self._gradient = np.empty(size, np.float32) if shared is None else shared.view(np.float32)
+        self._gradient.fill(0.5)
         self._values = np.zeros(size, np.float32)
         layout = self._shards._layout
         self._slices = {
@@ -211,7 +213,7 @@ class Player:
     def _once(self) -> None:
         step, self._step = self._step, self._step + 1
         for name, numbers in self._slices.items():
-            self._mailbox.send(name, Push(0, step, 0, step, step + 1), self._gradient[numbers])
+            self._mailbox.send(name, Push(0, step, 0, step, step + 1), Steady(self._gradient[numbers]))
             self._mailbox.send(name, Fetch(step, step))
         acknowledged, fetched = set[str](), set[str]()
         until = time.monotonic() + _WAIT_S

@@ -32,6 +32,9 @@ class Device:
     blocks_fit_caches = True
     """Whether updates are faster in blocks that fit the caches of the machine's threads."""
 
+    is_host = True
+    """Whether its arrays are the host's own memory."""
+
     works_in_calls = True
     """Whether a call's work is done when it returns. Otherwise a sender has to wait for the numbers."""
 

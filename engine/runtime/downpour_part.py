@@ -13,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Program
+from partita.engine.protocol.events import Send
 from partita.engine.protocol.leased_work import HasSteps, LeasedWork, RunUnit
 from partita.engine.protocol.link import Install
 from partita.engine.protocol.messages import PushRecord
@@ -30,6 +32,7 @@ from partita.engine.runtime.player import PlayedStep
 from partita.engine.runtime.push_log import PushLog, pushes_of_part
 from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.runtime.updates import GradientAccumulation
+from partita.engine.transport.payload import Steady
 from partita.partitioner.ir.step_kind import StepKind
 
 OTHERS_FIRST_S: Final = 2.0
@@ -114,6 +117,7 @@ class DownpourBody(PartBody[GradientAccumulation]):
             task.optimizer,
             per_step=task.overlap,
             follows_shard=task.alone and task.merges,
+            memory=host.memory,
         )
         super().__init__(task, host, program, feed=self._feed, updates=updates)
         self._player = self._start_player()
@@ -144,6 +148,12 @@ class DownpourBody(PartBody[GradientAccumulation]):
             case _:
                 super().carry_out(effect, now)
         return None
+
+    @override
+    def payload(self, send: Send) -> Steady:
+        found = super().payload(send)
+        assert isinstance(found, np.ndarray)
+        return Steady(found)  # nothing writes there before the shard has acknowledged it
 
     @override
     def poll(self, now: float) -> Iterator[Any]:

@@ -88,7 +88,7 @@ class Host:
         self._now = self._ticked_at = float("-inf")  # of the last event, of the last tick
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
         self._context = HostContext(
-            name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse
+            name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse, mailbox.memory
         )
 
     def run(self) -> None:

@@ -18,6 +18,8 @@ from types import FunctionType
 from typing import Any, Protocol
 
 import cloudpickle
+import numpy as np
+import numpy.typing as npt
 
 from partita.engine.kernels.nodes.source import carry_source
 from partita.engine.protocol.events import Received, Send
@@ -38,6 +40,7 @@ class HostContext:
         wake: calls `Body.poll` soon; from any thread.
         counters: of the host's mailbox.
         refuse: counts a message out of place by its sender and the reason; the message had no effect.
+        memory: see `Mailbox.memory`.
     """
 
     name: str
@@ -46,6 +49,7 @@ class HostContext:
     wake: Callable[[], None]
     counters: Counters
     refuse: Callable[[str, str], None]
+    memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None
 
 
 class CannotGoOn(Exception):

@@ -69,6 +69,7 @@ class TorchDevice(Device):
     """
 
     blocks_fit_caches = False
+    is_host = False
     works_in_calls = False
 
     def __init__(self, device: torch.device) -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from partita.engine.parameters.optimizers import Optimizer, Squares, Update, UpdateContext
 from partita.engine.parameters.optimizers.update_loop import Stored
 from partita.engine.parameters.vector import Vector
@@ -83,16 +86,31 @@ class GradientAccumulation(LocalOptimizer):
     """Updates the part's own parameters, and adds up the gradients for the next push, in one pass."""
 
     def __init__(
-        self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1, follows_shard: bool = False
+        self,
+        optimizer: Optimizer,
+        vectors: Vectors,
+        *,
+        per_step: int = 1,
+        follows_shard: bool = False,
+        memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
     ) -> None:
-        """An empty state and sums of zero, see `LocalOptimizer`.
+        """An empty state and sums of zero.
 
-        `follows_shard`: from each push on, parameters and state are those that the push gives a shard which
-        gets no other, to the bit: a sum of gradients updates them in another way than one after the other.
+        Args:
+            optimizer: see `LocalOptimizer`.
+            vectors: see `LocalOptimizer`.
+            per_step: see `LocalOptimizer`.
+            follows_shard: from each push on, parameters and state are those that the push gives a shard which
+                gets no other, to the bit: a sum of gradients updates them in another way than one after the
+                other.
+            memory: gives the gradient in flight memory that shards read, see `Mailbox.memory`.
         """
         super().__init__(optimizer, vectors, per_step=per_step)
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
+        shared = memory(self.accumulated.nbytes) if vectors.device.is_host else None
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
+        if shared is not None:
+            self.in_flight = shared.view(vectors.dtype)
         self._on_shard = optimizer.on_shard()
         self._over: dict[tuple[str, int, int], Callable[[UpdateContext], None]] = {}
         self._mirror = _Mirror(self, vectors) if follows_shard else None

@@ -4,9 +4,10 @@
 between threads, and `simulated` draws the faults of a network on a virtual clock. Common to both mailboxes:
 `wire` (format), `inbound` and `reassembly` (receiving), `payload` and `counters`. Only for ZeroMQ: `sockets`
 (the one factory), `authenticator`, `keys`, `outbound`, and `connection_guard`. Hosts of one machine meet at
-a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer`. Hosts of several
-machines send by a `stream_link` (`stream_sender` and `stream_receiver`), whose records a `seal` encrypts: a
-`stream_watch` polls them, and a `buffer_pool` keeps their memory. `encryption` is a run's setting.
+a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer` or a `shared_region`.
+Those of several machines send by a `stream_link` (`stream_sender` and `stream_receiver`), whose records a
+`seal` encrypts: a `stream_watch` polls them, and a `buffer_pool` keeps their memory. `encryption` is a run's
+setting.
 
 Pools of workers have no mailboxes: who has an authorised key asks at a `door`, by a `visit`. `keyring` is a
 folder of keys, and `addresses` says what can be reached from where.
@@ -18,7 +19,7 @@ from partita.engine.transport.in_process import InProcessMailbox, InProcessNetwo
 from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.keys import InsecureKeyFile, KeyPair, MalformedKeyFile, read_keys, write_keys
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
-from partita.engine.transport.payload import Buffer, Payload, PayloadLike
+from partita.engine.transport.payload import Buffer, Payload, PayloadLike, Steady
 from partita.engine.transport.sockets import LOOPBACK, EndpointUnavailable
 from partita.engine.transport.zeromq import ZmqMailbox
 
@@ -41,6 +42,7 @@ __all__ = [
     "Payload",
     "PayloadLike",
     "PeerStalled",
+    "Steady",
     "UnknownPeer",
     "ZmqMailbox",
     "read_keys",

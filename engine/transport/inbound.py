@@ -15,8 +15,9 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.reassembly import Delivered, Reassembly
 from partita.engine.transport.shared_link import SharedLinkReceiver
+from partita.engine.transport.shared_region import RegionReader
 from partita.engine.transport.stream_receiver import StreamReceiver
-from partita.engine.transport.wire import Ack, LinkOffer, StreamOffer
+from partita.engine.transport.wire import Ack, LinkOffer, RegionOffer, StreamOffer
 
 _MAX_REMOVED: Final = 256
 
@@ -26,15 +27,16 @@ class InboundConnections:
     """Authorised keys and what arrives from each; no key is authorised at first.
 
     Senders on the same `machine` (see `Peer`) may use shared memory: `accept_link` opens the link that a
-    sender, given by key, offers; `accept_stream` opens a stream link to any sender. `send_ack` and `on_ack`
-    exchange acknowledgements with a sender, given by name and incarnation; `send_ack` returns False if it is
-    not connected.
+    sender, given by key, offers, and `accept_region` memory of it; `accept_stream` opens a stream link to any
+    sender. `send_ack` and `on_ack` exchange acknowledgements with a sender, given by name and incarnation;
+    `send_ack` returns False if it is not connected.
     """
 
     counters: Counters
     max_payload: int = field(kw_only=True)
     machine: str = field(default="", kw_only=True)
     accept_link: Callable[[str, LinkOffer], SharedLinkReceiver | None] = lambda key, offer: None
+    accept_region: Callable[[RegionOffer], RegionReader | None] = lambda offer: None
     accept_stream: Callable[[str, StreamOffer], StreamReceiver | None] = lambda key, offer: None
     send_ack: Callable[[str, int, Ack], bool] = lambda name, incarnation, ack: False
     on_ack: Callable[[str, int, Ack], None] = lambda name, incarnation, ack: None
@@ -79,6 +81,7 @@ class InboundConnections:
             max_payload=self.max_payload,
             following=following,
             accept=partial(self._accept, peer.public_key, shares_memory),
+            accept_region=self.accept_region if shares_memory else lambda offer: None,
             send_ack=partial(self.send_ack, peer.name, peer.incarnation),
             on_ack=partial(self.on_ack, peer.name, peer.incarnation),
         )

@@ -11,6 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.counters import Counters
@@ -129,13 +132,21 @@ class Mailbox(ABC):
         Args:
             to: name of a connected peer.
             message: to be sent.
-            payload: C-contiguous buffers, sent one after another. Copied before this returns.
+            payload: C-contiguous buffers, sent one after another. Copied before this returns, unless it is
+                `Steady`.
 
         Raises:
             UnknownPeer: no peer of this name is connected.
             PeerStalled: the message would take the peer's backlog beyond its bound.
             ValueError: the message or its payload is too large, or not contiguous.
         """
+
+    def memory(self, n_bytes: int) -> npt.NDArray[np.uint8] | None:
+        """Returns zeros, uint8 `[n_bytes]`, in which peers of this machine can read a `Steady` payload.
+
+        None where there is none of this size: then any other memory does, and its payloads are copied.
+        """
+        return None
 
     @abstractmethod
     def receive(self, timeout_s: float) -> list[Received]:

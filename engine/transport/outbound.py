@@ -22,6 +22,7 @@ from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.buffer_pool import BufferPool, Memory
 from partita.engine.transport.mailbox import PeerStalled
 from partita.engine.transport.shared_link import SharedLinkSender
+from partita.engine.transport.shared_region import Region
 from partita.engine.transport.stream_sender import StreamSender
 from partita.engine.transport.wire import INLINE_BYTES, STREAM_BITS, Ack, SendWindow, encode_control, frames
 
@@ -94,8 +95,23 @@ class OutboundConnection:
         """Whether something waits for the encrypted socket."""
         return bool(self._queue)
 
-    def send(self, message: Message, payload: Sequence[memoryview] | None, n_bytes: int) -> bool:
-        """Sends or queues a whole message; its payload (`n_bytes` in all) is copied.
+    def send(
+        self,
+        message: Message,
+        payload: Sequence[memoryview] | None,
+        n_bytes: int,
+        *,
+        is_steady: bool = False,
+        region: tuple[int, Region, int] | None = None,
+    ) -> bool:
+        """Sends or queues a whole message.
+
+        Args:
+            message: to be sent.
+            payload: copied, unless it is steady.
+            n_bytes: of the payload.
+            is_steady: the payload stays as it is until the peer has answered.
+            region: number, memory and offset of a steady payload that lies in a region.
 
         Returns:
             Whether the payload lies in shared memory.
@@ -110,7 +126,7 @@ class OutboundConnection:
         groups: list[Group] = []
         if self.stream_link is not None:
             if self.stream_link.is_open:
-                self._send_by_stream(self.stream_link, message, payload, n_bytes)
+                self._send_by_stream(self.stream_link, message, payload, n_bytes, is_steady=is_steady)
                 return False
             wanted = (
                 self.stream_link.offer(self._number, time.monotonic()) if n_bytes > INLINE_BYTES else None
@@ -121,7 +137,11 @@ class OutboundConnection:
             offer = self.link.offer(n_bytes, number=self._number)
             if offer is not None:
                 groups.append((encode_control(offer), None))
-            header = self.link.place(self._number, message, payload, n_bytes)
+            header = None
+            if region is not None:
+                header = self._place_in_region(self.link, message, n_bytes, *region)
+            if header is None:
+                header = self.link.place(self._number, message, payload, n_bytes)
             if header is not None:
                 if self.link.send(header):
                     self._number += 1
@@ -131,15 +151,32 @@ class OutboundConnection:
         self._send([*groups, *_groups(self._number, message, payload)])
         return False
 
+    def _place_in_region(
+        self, link: SharedLinkSender, message: Message, n_bytes: int, number: int, memory: Region, offset: int
+    ) -> bytes | None:
+        """Returns the header of a message whose payload is not copied; None until the peer has the region."""
+        offer = link.offer_region(number, memory)
+        if offer is not None:
+            self._pass(encode_control(offer), None)
+        return link.place_in_region(self._number, message, n_bytes, number, offset)
+
     @property
     def _all_waiting_bytes(self) -> int:
         return self._waiting_bytes + (0 if self.stream_link is None else self.stream_link.waiting_bytes)
 
     def _send_by_stream(
-        self, link: StreamSender, message: Message, payload: Sequence[memoryview] | None, n_bytes: int
+        self,
+        link: StreamSender,
+        message: Message,
+        payload: Sequence[memoryview] | None,
+        n_bytes: int,
+        *,
+        is_steady: bool,
     ) -> None:
         retained = _Retained(self._number, n_bytes, message=message)
-        if payload is not None:
+        if payload is not None and is_steady:
+            retained.payload = list(payload)
+        elif payload is not None:
             retained.copy = self._copies.take(n_bytes)
             at = 0
             for view in payload:
@@ -164,6 +201,8 @@ class OutboundConnection:
         """
         if ack.number > self._number:
             return
+        if ack.region is not None and self.link is not None:
+            self.link.taken.add(ack.region)
         while self._unacked and self._unacked[0].number < ack.number:
             oldest = self._drop_oldest()
             if oldest.copy is not None and ack.number <= self._number:

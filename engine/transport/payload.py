@@ -6,6 +6,7 @@ Their meaning (dtype, shape, rows) is known to both hosts from the plan, and nev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -14,7 +15,19 @@ import numpy.typing as npt
 Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
 """C-contiguous memory that can be sent as it lies, of any dtype."""
 
-PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | None
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Steady:
+    """A payload to which its sender does not write until the peer has answered, so that nobody copies it.
+
+    Args:
+        numbers: a C-contiguous array. In `Mailbox.memory`, peers of this machine read it where it lies.
+    """
+
+    numbers: npt.NDArray[Any]
+
+
+PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | Steady | None
 """Argument of `Mailbox.send`: no payload, one buffer, or several that are sent one after another."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -183,6 +196,8 @@ def views(payload: PayloadLike, *, max_payload: int) -> tuple[list[memoryview] |
     """
     if payload is None:
         return None, 0
+    if isinstance(payload, Steady):
+        payload = payload.numbers
     if isinstance(payload, np.ndarray) and 0 < payload.nbytes <= max_payload:
         return [_flat(payload)], payload.nbytes
     buffers = [payload] if isinstance(payload, bytes | bytearray | memoryview | np.ndarray) else payload

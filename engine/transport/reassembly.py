@@ -18,8 +18,15 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol.messages import Malformed, MalformedMessage, Message, SetUp, decode
 from partita.engine.transport.payload import Payload
-from partita.engine.transport.ring_buffer import InvalidMemory, RingReader
+from partita.engine.transport.ring_buffer import InvalidMemory, RingReader, RingSlice
 from partita.engine.transport.shared_link import SharedLinkReceiver
+from partita.engine.transport.shared_region import (
+    FIRST_PLACE,
+    MAX_REGIONS,
+    REGION_BITS,
+    RegionReader,
+    RegionSlice,
+)
 from partita.engine.transport.stream_receiver import Landed, StreamReceiver
 from partita.engine.transport.wire import (
     INLINE_BYTES,
@@ -29,6 +36,7 @@ from partita.engine.transport.wire import (
     LinkOffer,
     MalformedFrames,
     MessageStart,
+    RegionOffer,
     SendWindow,
     StreamOffer,
     chunk_size,
@@ -41,6 +49,9 @@ AcceptLink: TypeAlias = Callable[[LinkOffer | StreamOffer], SharedLinkReceiver |
 """Opens an offered link; returns None where that cannot be done.
 
 Raises LinkRefused where it must not be done."""
+
+AcceptRegion: TypeAlias = Callable[[RegionOffer], RegionReader | None]
+"""Opens an offered region; returns None where no connection with its token exists."""
 
 SendAck: TypeAlias = Callable[[Ack], bool]
 """Sends an acknowledgement to the sender; returns False where the sender cannot be reached."""
@@ -77,6 +88,7 @@ class Reassembly:
     max_payload: int
     following: int = 0
     accept: AcceptLink = lambda offer: None
+    accept_region: AcceptRegion = lambda offer: None
     send_ack: SendAck = lambda ack: False
     on_ack: Callable[[Ack], None] = lambda ack: None
 
@@ -84,6 +96,7 @@ class Reassembly:
         self._link: SharedLinkReceiver | StreamReceiver | None = None
         # From the link, possibly ahead of messages from the socket.
         self._early: deque[tuple[MessageStart, RingReader | Landed | None]] = deque()
+        self._regions: dict[int, RegionReader] = {}
         self._requested = -1  # last number whose retransmission was requested
         self._unacknowledged = [0, 0]  # messages and bytes received through the socket
         self._unfinished: _Unfinished | None = None
@@ -114,6 +127,7 @@ class Reassembly:
     def close(self) -> None:
         """Closes the shared link and drops everything that was not delivered."""
         self._early.clear()
+        self._regions.clear()
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -140,6 +154,8 @@ class Reassembly:
             case LinkOffer(number=number) | StreamOffer(number=number):
                 if self._is_next(number, complete):
                     self._open_link(envelope, complete)
+            case RegionOffer():
+                self._open_region(envelope)
             case Ack():
                 self.on_ack(envelope)
             case SendWindow():
@@ -210,6 +226,15 @@ class Reassembly:
         except LinkRefused as refused:
             complete.append((Malformed(str(refused)), None))
 
+    def _open_region(self, offer: RegionOffer) -> None:
+        """Maps a region of the sender, and says so."""
+        if offer.region in self._regions or len(self._regions) >= MAX_REGIONS:
+            raise MalformedFrames(f"region {offer.region} beside {len(self._regions)} others")
+        opened = self.accept_region(offer)
+        if opened is not None:
+            self._regions[offer.region] = opened
+            self.send_ack(Ack(self.following, region=offer.region))
+
     def _read_link(self) -> None:
         """Reads the headers on the link, whose positions refer to its own ring."""
         link = self._link
@@ -236,7 +261,7 @@ class Reassembly:
                 assert found is not None, "a message without chunks is complete"
                 if is_new:
                     complete.append(found)
-                if not isinstance(memory, RingReader):
+                if isinstance(self._link, StreamReceiver):
                     self._acknowledge(found)
             except (MalformedFrames, InvalidMemory):
                 self.malformed += 1
@@ -248,7 +273,7 @@ class Reassembly:
         n_bytes = start.n_bytes or 0
         if n_bytes > self.max_payload:
             raise MalformedFrames(f"a payload of {n_bytes} bytes; {self.max_payload} are accepted at most")
-        shared = None
+        shared: RegionSlice | RingSlice | Landed | None = None
         if start.payload is not None:
             if chunk is not None or start.place is not None or not 0 < n_bytes <= INLINE_BYTES:
                 raise MalformedFrames("a payload beside the envelope that it is in")
@@ -259,6 +284,11 @@ class Reassembly:
             if 0 < n_bytes <= INLINE_BYTES:
                 raise MalformedFrames(f"a payload of {n_bytes} bytes, which belongs in the envelope")
             _check_chunk(chunk, n_bytes, 0)
+        elif start.place >= FIRST_PLACE and chunk is None:
+            region, offset = divmod(start.place - FIRST_PLACE, 1 << REGION_BITS)
+            if region not in self._regions:
+                raise InvalidMemory(f"region {region} was not offered")
+            shared = self._regions[region].slice_at(offset, n_bytes)
         elif chunk is not None or memory is None:
             raise MalformedFrames("a payload in memory that is not shared, or with a chunk beside it")
         else:

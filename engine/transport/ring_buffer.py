@@ -117,7 +117,7 @@ class RingReader:
             InvalidMemory: it is not sealed memory of that size.
             OSError: it cannot be mapped.
         """
-        _check(descriptor, n_bytes)
+        check_memory(descriptor, n_bytes)
         self.n_bytes = n_bytes
         self._counters, self._bytes = _mapped(descriptor, n_bytes)
         self._lock = threading.Lock()
@@ -186,11 +186,14 @@ def _mapped(descriptor: int, n_bytes: int) -> tuple[_Counters, _Bytes]:
     return found[:PAGE_BYTES].view(np.uint64), found[PAGE_BYTES:]
 
 
-def _check(descriptor: int, n_bytes: int) -> None:
-    if not (0 < n_bytes <= MAX_RING_BYTES and n_bytes % PAGE_BYTES == 0):
-        raise InvalidMemory(
-            f"a ring of {n_bytes} bytes; whole pages up to {MAX_RING_BYTES} bytes are accepted"
-        )
+def check_memory(descriptor: int, n_bytes: int, *, most: int = MAX_RING_BYTES) -> None:
+    """Checks that a descriptor is memory of a page and `n_bytes` that cannot vanish.
+
+    Raises:
+        InvalidMemory: it is something else.
+    """
+    if not (0 < n_bytes <= most and n_bytes % PAGE_BYTES == 0):
+        raise InvalidMemory(f"memory of {n_bytes} bytes; whole pages up to {most} bytes are accepted")
     status = os.fstat(descriptor)
     # The extra page excludes files of huge pages, whose accesses can fail: none has such a size.
     expected = PAGE_BYTES + n_bytes

@@ -18,7 +18,8 @@ from typing import Final
 from partita.engine.protocol.messages import Message
 from partita.engine.transport.rendezvous import TOKEN_BYTES, LocalConnection, connect
 from partita.engine.transport.ring_buffer import MAX_RING_BYTES, RingReader, RingWriter
-from partita.engine.transport.wire import INLINE_BYTES, LinkOffer, encode_inline, encode_shared
+from partita.engine.transport.shared_region import FIRST_PLACE, MAX_REGIONS, REGION_BITS, Region
+from partita.engine.transport.wire import INLINE_BYTES, LinkOffer, RegionOffer, encode_inline, encode_shared
 
 MAX_HEADER_BYTES: Final = 1 << 16  # larger headers take the encrypted socket
 _MIN_RING_BYTES: Final = 1 << 24
@@ -34,6 +35,8 @@ class SharedLinkSender:
         self._ring: RingWriter | None = None
         self._channel: socket.socket | None = None
         self._is_available = True
+        self._offered: set[int] = set()
+        self.taken: set[int] = set()  # regions that the peer can read
 
     def offer(self, n_bytes: int, *, number: int) -> LinkOffer | None:
         """Opens a new link, with a larger ring, if a payload of this size needs one.
@@ -78,6 +81,30 @@ class SharedLinkSender:
             return encode_inline(number, message, n_bytes, payload or ())
         place = ring.place(payload or (), n_bytes)
         return None if place is None else encode_shared(number, message, n_bytes, place)
+
+    def offer_region(self, region: int, memory: Region) -> RegionOffer | None:
+        """Passes a region to the peer, once; the offer is to be sent on the authenticated connection."""
+        if region in self._offered or len(self._offered) >= MAX_REGIONS or not self._is_accepted:
+            return None
+        self._offered.add(region)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        channel = connect(self._public_key, token, memory.descriptor)
+        if channel is None:
+            return None
+        channel.close()  # the peer finds what was sent on it
+        return RegionOffer(token, memory.n_bytes, region)
+
+    def place_in_region(
+        self, number: int, message: Message, n_bytes: int, region: int, offset: int
+    ) -> bytes | None:
+        """Returns the header of a message whose payload lies in a region; None if the peer cannot read it."""
+        if region not in self.taken or not self._is_accepted:
+            return None
+        return encode_shared(number, message, n_bytes, FIRST_PLACE + (region << REGION_BITS) + offset)
+
+    @property
+    def _is_accepted(self) -> bool:
+        return self._ring is not None and self._ring.is_accepted
 
     def send(self, header: bytes) -> bool:
         """Sends a header; False if it has to take the encrypted socket."""

@@ -11,6 +11,7 @@ Between hosts of one machine the payload may lie in shared memory that was offer
 then take another channel, so the numbers give the order:
 
     [LinkOffer(token, size, number)]   [MessageStart(number, n_bytes, message, place)]  ...
+    [RegionOffer(token, size, region)]
 
 A payload of up to `INLINE_BYTES` is in the envelope itself:
 
@@ -88,11 +89,23 @@ class LinkOffer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unkn
     number: _Count
 
 
+class RegionOffer(msgspec.Struct, frozen=True, array_like=True, tag=6, forbid_unknown_fields=True, gc=False):
+    """Offers memory of the sender, passed to the rendezvous socket with this token, as `region`."""
+
+    token: bytes
+    n_bytes: _Count
+    region: _Count
+
+
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True, gc=False):
-    """Acknowledges every message below this number; `resend` requests retransmission from it on."""
+    """Acknowledges every message below this number; `resend` requests retransmission from it on.
+
+    `region` says that payloads in this region of the sender can be read.
+    """
 
     number: _Count
     resend: bool = False
+    region: _Count | None = None
 
 
 class SendWindow(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True, gc=False):
@@ -122,7 +135,7 @@ class StreamOffer(msgspec.Struct, frozen=True, array_like=True, tag=5, forbid_un
         return f"StreamOffer(port={self.port}, clear={self.clear}, number={self.number})"
 
 
-Envelope: TypeAlias = MessageStart | Continuation | LinkOffer | Ack | SendWindow | StreamOffer
+Envelope: TypeAlias = MessageStart | Continuation | LinkOffer | Ack | SendWindow | StreamOffer | RegionOffer
 
 
 class MalformedFrames(ValueError):
@@ -167,7 +180,7 @@ def encode_inline(number: int, message: Message, n_bytes: int, payload: Sequence
     return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), None, b"".join(payload)))
 
 
-def encode_control(envelope: LinkOffer | StreamOffer | Ack | SendWindow) -> bytes:
+def encode_control(envelope: LinkOffer | StreamOffer | RegionOffer | Ack | SendWindow) -> bytes:
     """Encodes an envelope without a message as one frame."""
     return _encoder.encode(envelope)
 

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import zmq
 from typing_extensions import override
 
@@ -25,16 +27,17 @@ from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer
 from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
-from partita.engine.transport.payload import PayloadLike, views
+from partita.engine.transport.payload import PayloadLike, Steady, views
 from partita.engine.transport.reassembly import LinkRefused
 from partita.engine.transport.rendezvous import Rendezvous
 from partita.engine.transport.seal import CAN_SEAL
 from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
+from partita.engine.transport.shared_region import MAX_REGIONS, Region, RegionReader
 from partita.engine.transport.sockets import LOOPBACK, SocketFactory
 from partita.engine.transport.stream_receiver import StreamReceiver
 from partita.engine.transport.stream_sender import StreamSender
 from partita.engine.transport.stream_watch import StreamWatch
-from partita.engine.transport.wire import Ack, LinkOffer, StreamOffer
+from partita.engine.transport.wire import INLINE_BYTES, Ack, LinkOffer, RegionOffer, StreamOffer
 
 _MAX_DRAINED = 256  # frame groups per poll: a busy inbox must not starve handshakes and backlogs
 
@@ -102,6 +105,7 @@ class ZmqMailbox(Mailbox):
         self._beside: list[ZmqMailbox] = []  # mailboxes in the same poll
         self._held: list[Received] = []  # what the other mailbox's poll has found for this one
         self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        self._regions: list[Region] = []
         self._frame: zmq.Frame | None = None  # the last one from the inbox
         self._watch_connections()
         if polled_by is not None:
@@ -114,6 +118,7 @@ class ZmqMailbox(Mailbox):
             max_payload=self._max_payload,
             machine=self._machine,
             accept_link=self._accept_link,
+            accept_region=self._accept_region,
             accept_stream=self._accept_stream,
             send_ack=self._send_ack,
             on_ack=self._on_ack,
@@ -171,7 +176,13 @@ class ZmqMailbox(Mailbox):
             had_backlog = outbound.has_backlog
             if had_backlog and is_owner:
                 outbound.flush()
-            is_shared = outbound.send(message, buffers, n_bytes)
+            is_shared = outbound.send(
+                message,
+                buffers,
+                n_bytes,
+                is_steady=isinstance(payload, Steady),
+                region=None if outbound.link is None else self._place_of(payload, n_bytes),
+            )
             self.counters.count_sent(to, message, n_bytes, is_shared=is_shared)
             is_new_backlog = outbound.has_backlog and not had_backlog
             if is_new_backlog:
@@ -179,6 +190,25 @@ class ZmqMailbox(Mailbox):
             is_new = is_new_backlog or self._streams_watch.is_due
         if is_new and not is_owner:
             self.wake()  # so that the owner serves it
+
+    @override
+    def memory(self, n_bytes: int) -> npt.NDArray[np.uint8] | None:
+        if self._rendezvous is None or len(self._regions) >= MAX_REGIONS:
+            return None
+        try:
+            self._regions.append(Region(n_bytes))
+        except (OSError, ValueError):
+            return None
+        return self._regions[-1].memory
+
+    def _place_of(self, payload: PayloadLike, n_bytes: int) -> tuple[int, Region, int] | None:
+        """Returns the region of a steady payload and its offset there."""
+        if isinstance(payload, Steady) and n_bytes > INLINE_BYTES:
+            for number, region in enumerate(self._regions):
+                offset = region.offset_of(payload.numbers)
+                if offset is not None:
+                    return number, region, offset
+        return None
 
     @override
     def receive(self, timeout_s: float) -> list[Received]:
@@ -220,6 +250,8 @@ class ZmqMailbox(Mailbox):
                 self._poller.unregister(source)
         if self._rendezvous is not None:
             self._rendezvous.close()
+        while self._regions:
+            self._regions.pop().close()
         self._sockets.close()
 
     def _poll(self, wait_ms: int, arrived: list[Received]) -> bool:
@@ -347,6 +379,18 @@ class ZmqMailbox(Mailbox):
         self._channels[link.channel] = key
         self._poller.register(link.channel, zmq.POLLIN)
         return link
+
+    def _accept_region(self, offer: RegionOffer) -> RegionReader | None:
+        """Maps the memory that a sender of this machine has passed at the rendezvous."""
+        connection = None if self._rendezvous is None else self._rendezvous.take(offer.token)
+        if connection is None:
+            return None
+        try:
+            return RegionReader(connection.descriptor, offer.n_bytes)
+        except OSError:
+            return None
+        finally:
+            connection.close()
 
     def _accept_stream(self, key: str, offer: StreamOffer) -> StreamReceiver | None:
         """Begins to connect to a sender that has offered a stream link."""

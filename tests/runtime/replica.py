@@ -28,7 +28,7 @@ from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, 
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.task import HostContext
-from partita.engine.transport import Counters, Payload, PayloadLike
+from partita.engine.transport import Counters, Payload, PayloadLike, Steady
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.runtime.roles import PlayedRole
@@ -69,6 +69,8 @@ class Replica:
 
     def _link(self, name: str) -> HostContext:
         def send(to: str, message: Message, payload: PayloadLike) -> None:
+            if isinstance(payload, Steady):
+                payload = payload.numbers
             assert payload is None or isinstance(payload, (np.ndarray, list))
             pieces = [payload] if isinstance(payload, np.ndarray) else payload
             data = None if pieces is None else b"".join(np.ascontiguousarray(one).tobytes() for one in pieces)
