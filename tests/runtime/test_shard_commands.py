@@ -323,7 +323,7 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
         return []
 
     monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
-    monkeypatch.setattr(VectorStore, "execute", one)
+    monkeypatch.setattr(VectorStore, "execute_quietly", one)
     shard.receive(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)
     closing = threading.Thread(target=shard.body.close)
