@@ -184,12 +184,13 @@ class ReportsOneStepTooFew(ReportsOneStepTooMany):
 
 
 class ReportsSavedBeforeItIs(Shard):
-    def _save(self, checkpoint: int, now: float) -> Any:
-        effects = super()._save(checkpoint, now)
-        early = Saved(
-            checkpoint, self.incarnation, self.version, f"{checkpoint}/{self.name}.{self.incarnation}", "hash"
-        )
-        return [*effects, *(Send("coordinator", early) for e in effects if isinstance(e, Persist))]
+    def receive(self, event: Any, now: float) -> Any:
+        effects = super().receive(event, now)
+        files = [
+            (e, f"{e.checkpoint}/{self.name}.{e.incarnation}") for e in effects if isinstance(e, Persist)
+        ]
+        saved = [Saved(e.checkpoint, e.incarnation, e.version, file, "") for e, file in files]
+        return [*(Send("coordinator", message) for message in saved), *effects]
 
 
 class ForgetsWhatItLostInItsFile(Shard):

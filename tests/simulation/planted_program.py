@@ -34,7 +34,7 @@ from partita.engine.protocol.replica_messages import Pause, View
 from partita.engine.protocol.view_change import Agreement, ViewChange
 from partita.engine.protocol.views import Positions
 from partita.engine.testing import Fault
-from tests.simulation.outcomes import PlantedFaults
+from tests.simulation.outcomes import PlantedFaults as Planted
 
 SHARDED = AllReduce(replicas=3, shard_optimizer=True)
 BACKUP = AllReduce(replicas=4, by=Server(), backup_workers=1)
@@ -205,21 +205,17 @@ def older_ones_apply(method: Any, directory: Any, revision: int) -> bool:
 
 
 HOST_FAULTS = [
-    PlantedFaults("Hello is sent once", "I8", (Fault(HostMachine, "_tick", not_again(Hello)),)),
-    PlantedFaults("Ready is sent once", "I8", (Fault(HostMachine, "_tick", ready_is_not_repeated),)),
-    PlantedFaults(
-        "one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=576
-    ),
-    PlantedFaults(
-        "a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),)
-    ),
-    PlantedFaults(
+    Planted("Hello is sent once", "I8", (Fault(HostMachine, "_tick", not_again(Hello)),)),
+    Planted("Ready is sent once", "I8", (Fault(HostMachine, "_tick", ready_is_not_repeated),)),
+    Planted("one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=576),
+    Planted("a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),)),
+    Planted(
         "a gap in the directory is acknowledged",
         "I8",
         (Fault(HostMachine, "_update_peers", acknowledged_whether_it_applies_or_not),),
         at=54,
     ),
-    PlantedFaults(
+    Planted(
         "an older directory replaces a newer one",
         "I8 V4",
         (Fault(Directory, "applies_to", older_ones_apply),),
@@ -228,7 +224,7 @@ HOST_FAULTS = [
 """Faults of the machine that every host has."""
 
 FAULTS = [
-    PlantedFaults(
+    Planted(
         "an exchange of an old view is accepted",
         "V4 R1 R2",
         (
@@ -236,39 +232,33 @@ FAULTS = [
             Fault(Exchange, "receive", taken_as_of_this_view),
         ),
     ),
-    PlantedFaults("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
-    PlantedFaults("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
-    PlantedFaults("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
-    PlantedFaults("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
-    PlantedFaults("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
-    PlantedFaults(
+    Planted("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
+    Planted("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
+    Planted("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
+    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
+    Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
+    Planted(
         "the copy has the wrong direction",
         "R1 R2 validate W1",
         (Fault(ViewChange, "_copies", nothing_is_copied),),
     ),
-    PlantedFaults(
-        "numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)
-    ),
-    PlantedFaults(
-        "a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)
-    ),
-    PlantedFaults("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
-    PlantedFaults(
+    Planted("numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)),
+    Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
+    Planted("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
+    Planted(
         "a file is written between an update and its safe point",
         "I5",
         (Fault(JoinedWork, "_save_if_there", between_update_and_safe_point),),
         AllReduce(replicas=2, shard_optimizer=True),
         at=369,
     ),
-    PlantedFaults("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),)),
-    PlantedFaults(
-        "what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)
-    ),
-    PlantedFaults(
+    Planted("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),)),
+    Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
+    Planted(
         "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)
     ),
     *(
-        PlantedFaults(
+        Planted(
             f"a sum is left out by {name}", "R2", (Fault(Exchange, "_add_held", a_sum_is_left_out),), driver
         )
         for name, driver in (
@@ -279,21 +269,15 @@ FAULTS = [
             ("reduce-scatter", SHARDED),
         )
     ),
-    PlantedFaults(
-        "a sum without the last is not scaled", "R2", (Fault(Exchange, "_divisor", unscaled),), BACKUP
-    ),
-    PlantedFaults(
+    Planted("a sum without the last is not scaled", "R2", (Fault(Exchange, "_divisor", unscaled),), BACKUP),
+    Planted(
         "norms change that others may ask for",
         "R1",
         (Fault(Exchanges, "released", norms_are_released),),
         AllReduce(replicas=4, by=Server(), backup_workers=1, optimizer=LARS(0.05)),
         at=83,
     ),
-    PlantedFaults(
-        "norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1
-    ),
-    PlantedFaults(
-        "norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1
-    ),
-    PlantedFaults("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),
+    Planted("norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1),
+    Planted("norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1),
+    Planted("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),
 ]

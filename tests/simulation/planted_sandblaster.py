@@ -11,7 +11,6 @@ import msgspec
 from partita.engine.protocol import (
     Coordinator,
     EvaluationMode,
-    Membership,
     PointLinks,
     Shard,
     SumThenContinue,
@@ -20,25 +19,31 @@ from partita.engine.protocol.assigned_work import AssignedWork
 from partita.engine.protocol.batch_messages import AssignmentResult, Contribution
 from partita.engine.protocol.command_tracker import Purpose
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
-from partita.engine.protocol.coordinator_effects import Commit, Restart
-from partita.engine.protocol.events import Persist, Send
-from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import Failed, Saved
+from partita.engine.protocol.coordinator_effects import Commit
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     LoadCheckpoint,
     MoveGradient,
-    ReceiveAgain,
     RunOperations,
     StoreGradient,
 )
 from partita.engine.protocol.work_scheduler import WorkScheduler
 from tests.simulation.outcomes import Planted
+from tests.simulation.planted_coordinators import (
+    DeclaresDeathBeforeTheLeaseIsOver,
+    LaunchesTheSameIncarnationAgain,
+    TakesAnErrorForADeath,
+    WaitsForAnswersForEver,
+)
+from tests.simulation.planted_downpour import (
+    LeaseFromWhenTheHeartbeatArrived,
+    LeaseOutlivesTheVerdict,
+    NoFence,
+    ReportsSavedBeforeItIs,
+    TakesAllThatWaitedAtOnce,
+)
 
 # Shards.
-
-
-LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
 
 
 class CountsABackupToo(SumThenContinue):
@@ -62,34 +67,6 @@ class TakesAGradientOfAnEarlierEvaluation(SumThenContinue):
         if self._evaluation is not None and contribution.unit < self._evaluation.units:
             contribution = msgspec.structs.replace(contribution, evaluation=self.version)
         return super()._contribution(event, contribution)
-
-
-class NoFence(Shard):
-    def holds_lease(self, now: float) -> bool:
-        return not self.fenced
-
-
-class LeaseFromWhenTheHeartbeatArrived(Shard):
-    def _heartbeat(self, message: Any, now: float) -> Any:
-        effects = super()._heartbeat(message, now)
-        self._leased_until = now + self._lease_s
-        return effects
-
-
-class LeaseOutlivesTheVerdict(Shard):
-    def __init__(self, own: Any, policy: Any, **kwargs: Any) -> None:
-        super().__init__(own, policy, **(kwargs | {"heartbeats": LONG_LEASE}))
-
-
-class TakesAllThatWaitedAtOnce(Shard):
-    """The lease may end while the first of them is handled."""
-
-    def _heartbeat(self, message: Any, now: float) -> Any:
-        effects = super()._heartbeat(message, now)
-        waited = [effect.event for effect in effects if isinstance(effect, ReceiveAgain)]
-        if not waited:
-            return effects
-        return [effect for event in waited for effect in self.policy.receive(event)]
 
 
 class SendsThePointOfAnyCommand(SumThenContinue):
@@ -142,17 +119,6 @@ class SnapshotInTheMiddleOfACommand(SumThenContinue):
         if len(self._rest) > 1 and isinstance(self._rest[0], Snapshot):
             self._rest.rotate(-1)
         return super()._go_on()
-
-
-class ReportsSavedBeforeItIs(Shard):
-    def receive(self, event: Any, now: float) -> Any:
-        effects = super().receive(event, now)
-        persists = [e for e in effects if isinstance(e, Persist)]
-        files = [f"{e.checkpoint}/{self.name}.{e.incarnation}" for e in persists]
-        saved = [
-            Saved(e.checkpoint, e.incarnation, e.version, f, "") for e, f in zip(persists, files, strict=True)
-        ]
-        return [*(Send("coordinator", message) for message in saved), *effects]
 
 
 class StaysWhereItIs(SumThenContinue):
@@ -349,32 +315,8 @@ class EndsWithoutALastCheckpoint(EvaluationMode):
         return self.run._end(complete=True) if over else super()._next(now)
 
 
-class DeclaresDeathBeforeTheLeaseIsOver(Coordinator):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
-
-
-class LaunchesTheSameIncarnationAgain(Coordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        effects = super()._restart_shard(host, reason, now)
-        host.incarnation -= 1
-        resend = ((host.name, host.incarnation),)
-        return [replace(e, hosts=resend) if isinstance(e, Restart) else e for e in effects]
-
-
-class WaitsForAnswersForEver(Coordinator):
-    def _watch_answers(self, now: float) -> Any:
-        return []
-
-
 class WaitsForCommandsForEver(EvaluationMode):
     def _watch_command(self, now: float) -> Any:
-        return []
-
-
-class TakesAnErrorForADeath(Coordinator):
-    def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
 
 
