@@ -80,9 +80,15 @@ class LeasedWork(Work):
         return self
 
     def steps(self) -> Iterator[int]:
-        """Yields the steps that are to be done."""
+        """Yields the steps that are to be done, each when the one before it is computed."""
+        before = -1
         while self.step < self.leases.stop:
-            yield self.step
+            if self.step == before:
+                raise RuntimeError(
+                    f"the driver's program has not computed step {before}; compute each step of me.steps()"
+                )
+            before = self.step
+            yield before
 
     @property
     def runs(self) -> bool:
@@ -146,6 +152,11 @@ class LeasedWork(Work):
             raise RuntimeError(
                 f"the driver's program computes step {action.step}, and {self.step} is under way; compute "
                 "each step of me.steps() once, in its turn"
+            )
+        if not self._links.installed:
+            raise RuntimeError(
+                f"the driver's program computes step {self.step} without parameters of every shard; yield "
+                "Room(ahead) and Install() before Compute(step)"
             )
         self._number += 1
         self.computing = self._number

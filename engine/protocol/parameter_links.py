@@ -167,6 +167,11 @@ class ParameterLinks(Links[ParameterLink]):
         return self._draining and not self.waits_for
 
     @property
+    def installed(self) -> bool:
+        """Whether the part has parameters of every shard."""
+        return all(link.installed for link in self._links.values())
+
+    @property
     def waits_for(self) -> tuple[str, ...]:
         """The shards with an open request, for reports and error messages."""
         return tuple(name for name, link in self._links.items() if link.fetch or link.push)

@@ -235,6 +235,35 @@ def test_steps_are_computed_once_in_their_turn() -> None:
         part.done()
 
 
+def test_a_step_that_is_left_out_is_an_error_of_the_driver() -> None:
+    """It came again and again, for ever."""
+
+    def program(me: HasSteps) -> Iterator[Action]:
+        for step in me.steps():
+            yield Room(1)
+            yield InstallValues()
+            if step != 1:
+                yield Compute(step)
+
+    part = Played()
+    part.machine = Part(program, LeasedWork(part.links), needed=[OTHER])  # type: ignore[arg-type]
+    part.begun()
+    with pytest.raises(RuntimeError, match="has not computed step 1"):
+        part.done()
+
+
+def test_a_step_without_parameters_is_an_error_of_the_driver() -> None:
+    def program(me: HasSteps) -> Iterator[Action]:
+        for step in me.steps():
+            yield Room(1)
+            yield Compute(step)
+
+    part = Played()
+    part.machine = Part(program, LeasedWork(part.links), needed=[OTHER])  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="computes step 0 without parameters of every shard"):
+        part.begun()
+
+
 def test_a_program_that_does_not_drain_is_drained_when_it_ends() -> None:
     def program(me: HasSteps) -> Iterator[Action]:
         for step in me.steps():

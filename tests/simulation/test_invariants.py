@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -124,9 +125,30 @@ class Twice(Eager):
                 yield action
 
 
-def test_a_mistake_in_a_driver_with_shards_is_caught() -> None:
-    caught = next(outcome for outcome in (play(Twice(), seed) for seed in range(20)) if outcome.violation)
-    assert caught.violation is not None and "compute each step of me.steps() once" in caught.violation
+class Without(Eager):
+    """Leaves out the actions of one kind."""
+
+    kind: ClassVar[type] = Compute
+
+    def replica(self, me: HasSteps) -> Program:
+        return (action for action in super().replica(me) if not isinstance(action, self.kind))
+
+
+class WithoutInstalling(Without):
+    kind = Install
+
+
+@pytest.mark.parametrize(
+    ("driver", "reported"),
+    [
+        (Twice(), "compute each step of me.steps() once"),
+        (Without(), "has not computed step 0"),
+        (WithoutInstalling(), "without parameters of every shard"),
+    ],
+)
+def test_a_mistake_in_a_driver_with_shards_is_caught(driver: Eager, reported: str) -> None:
+    caught = next(outcome for outcome in (play(driver, seed) for seed in range(20)) if outcome.violation)
+    assert caught.violation is not None and reported in caught.violation
 
 
 # Planted faults.
