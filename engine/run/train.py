@@ -229,7 +229,8 @@ def _launcher(
     assert isinstance(given.on, Pool)
     title = f"'{given.plan.graph.name}' by {training.trainer.name}"
     needs = needs_of(given.plan, topology)
-    return PoolLauncher(given.on, needs, title=title, log=log, encryption=encryption)
+    folders = (training.trainer.job.folder, training.trainer.job.checkpoints)
+    return PoolLauncher(given.on, needs, title=title, log=log, folders=folders, encryption=encryption)
 
 
 def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:

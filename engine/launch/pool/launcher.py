@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from typing_extensions import override
@@ -25,6 +27,9 @@ from partita.engine.transport.encryption import ENCRYPTED, Encryption
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.zeromq import ZmqMailbox
 
+_Files: TypeAlias = tuple[tuple[str, str], ...]
+"""Paths of files, and their texts."""
+
 
 class PoolLauncher(Launcher):
     """Starts each host at the worker of a pool that has a place for it."""
@@ -38,6 +43,7 @@ class PoolLauncher(Launcher):
         *,
         title: str,
         log: Callable[[str], None],
+        folders: Iterable[Path] = (),
         encryption: Encryption = ENCRYPTED,
     ) -> None:
         """Waits until every host has a place.
@@ -47,6 +53,7 @@ class PoolLauncher(Launcher):
             needs: of all hosts of the run.
             title: of the run, for messages.
             log: shows a line. From any thread.
+            folders: from which hosts read and to which they write; workers are asked whether they have them.
             encryption: of all hosts, see `ZmqMailbox`.
 
         Raises:
@@ -62,7 +69,8 @@ class PoolLauncher(Launcher):
             door = stack.enter_context(pool.door(log))
             self._open_mailbox(door)
             stack.callback(self.mailbox.close)
-            self._client = self._connect(pool, door, needs, title, log)
+            files = stack.enter_context(_marked(folders))
+            self._client = self._connect(pool, door, needs, title, log, files)
             stack.callback(self._client.close)
             try:
                 self._client.wait_until_placed()
@@ -80,7 +88,13 @@ class PoolLauncher(Launcher):
         self._coordinator = Peer(COORDINATOR, 0, self.mailbox.endpoint, keys.public, label)
 
     def _connect(
-        self, pool: Pool, door: Door, needs: Sequence[Need], title: str, log: Callable[[str], None]
+        self,
+        pool: Pool,
+        door: Door,
+        needs: Sequence[Need],
+        title: str,
+        log: Callable[[str], None],
+        files: _Files,
     ) -> PoolClient:
         own = KeyPair.generate()
         ask = Ask(
@@ -92,7 +106,7 @@ class PoolLauncher(Launcher):
             workers=pool.workers,
         )
         reach = (("the run's coordinator", self.mailbox.endpoint),)
-        machine = ClientMachine(ask, reach=reach, wait_s=pool.wait_s)
+        machine = ClientMachine(ask, reach=reach, files=files, wait_s=pool.wait_s)
         return PoolClient(machine, door.peer, door.keys, own, address=door.address, log=log)
 
     @property
@@ -154,6 +168,20 @@ class PoolLauncher(Launcher):
             super().close(patience_s=patience_s)
         finally:
             self._closing.close()
+
+
+@contextmanager
+def _marked(folders: Iterable[Path]) -> Iterator[_Files]:
+    """Writes a file into each folder while the run lasts, by which a worker knows the folder."""
+    text = secrets.token_hex(8)
+    paths = [folder.resolve() / f".pool-{text}" for folder in folders]
+    try:
+        for path in paths:
+            path.write_text(text, encoding="ascii")
+        yield tuple((str(path), text) for path in paths)
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 def _worded(places: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Final, Self
@@ -212,8 +213,8 @@ class PoolWorker:
                 self._visit.send(m.encode(message))
             case SendToClient(route=route, message=message):
                 self._door.answer(route, m.encode(message))
-            case Reach(run=run, endpoints=endpoints):
-                self._probes.submit(self._reach, run, endpoints)
+            case Reach():
+                self._probes.submit(self._reach, effect)
             case StartHost():
                 self._start(effect)
             case EndHost(run=run, name=name, incarnation=incarnation):
@@ -226,15 +227,21 @@ class PoolWorker:
             case Log(text=text):
                 self._log(text)
 
-    def _reach(self, run: str, endpoints: tuple[tuple[str, str], ...]) -> None:
-        """Tries to connect to all, from this worker's own address."""
+    def _reach(self, effect: Reach) -> None:
+        """Tries to connect to all, from this worker's own address, and to read the files."""
         own, found = self._settings.address, ""
-        for name, endpoint in endpoints:
+        for path, text in effect.files:
+            if not _reads(Path(path), text):
+                found = (
+                    f"{Path(path).parent} is not here as it is on the machine that trains, and hosts read "
+                    "data and checkpoints there; share it by the same path (TMPDIR, folder for checkpoints)"
+                )
+        for name, endpoint in effect.endpoints:
             why = unreachable(endpoint, source=own)
             if why is not None:
                 found = f"{name} at {endpoint} cannot be reached from {described(own)}: {why}"
                 break
-        self._reached.put(Reached(run, found))
+        self._reached.put(Reached(effect.run, found))
         self._door.wake()
 
     # Hosts.
@@ -262,6 +269,13 @@ class PoolWorker:
             code = self._hosts.pop(place).code
             self._unborn.discard(place)
             self._give(HostEnded(*place, exit_reason(code or 0)))
+
+
+def _reads(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="ascii") == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def stop_on_signals(worker: PoolWorker) -> None:

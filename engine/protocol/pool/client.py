@@ -124,18 +124,27 @@ class ClientMachine:
         workers: the workers of the run, by session.
     """
 
-    def __init__(self, ask: m.Ask, *, reach: tuple[tuple[str, str], ...], wait_s: float) -> None:
+    def __init__(
+        self,
+        ask: m.Ask,
+        *,
+        reach: tuple[tuple[str, str], ...],
+        files: tuple[tuple[str, str], ...] = (),
+        wait_s: float,
+    ) -> None:
         """Creates a run without hosts.
 
         Args:
             ask: its needs; the seats in it are replaced.
             reach: endpoints, with names, that its workers have to reach.
+            files: paths of files that its workers have to find, with their texts.
             wait_s: seconds to wait for workers, and for places that others have.
         """
         self.is_placed = False
         self.workers: dict[str, _Worker] = {}
         self._ask: Final = ask
         self._reach: Final = reach
+        self._files: Final = files
         self._wait_s: Final = wait_s
         self._hosts: dict[str, _Host] = {}
         self._seats: dict[str, str] = {}
@@ -277,7 +286,9 @@ class ClientMachine:
             if other != session
         )
         reach = (*self._reach, *others)
-        hosts = m.Hosts(run=self._ask.run, number=self._next(), hosts=tuple(wanted), reach=reach)
+        hosts = m.Hosts(
+            run=self._ask.run, number=self._next(), hosts=tuple(wanted), reach=reach, files=self._files
+        )
         return SendToWorker(session, hosts)
 
     def _next(self) -> int:

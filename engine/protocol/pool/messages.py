@@ -133,7 +133,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Hosts(_Message, frozen=True):
     """Client to worker: all hosts of the run that are to run there; others of the run are ended. Repeated.
 
-    `reach` are the endpoints, with names, that the worker has to reach before it starts the first host. A
+    `reach` are the endpoints, with names, that the worker has to reach before it starts the first host, and
+    `files` those that it has to find, in folders of the machine that trains, with their texts. A
     message with a lower `number` than an earlier one is late, and ignored.
     """
 
@@ -141,6 +142,7 @@ class Hosts(_Message, frozen=True):
     number: int
     hosts: tuple[Wanted, ...]
     reach: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
     ends: bool = False
 
 

@@ -61,7 +61,7 @@ class HostEnded:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Event, answers `Reach`: all can be reached, or `trouble` says who cannot, and why."""
+    """Event, answers `Reach`: all can be reached, or `trouble` says what cannot, and why."""
 
     run: str
     trouble: str
@@ -84,10 +84,17 @@ class SendToClient:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Effect: find out whether these endpoints, with names, can be reached from here."""
+    """Effect: find out whether these endpoints can be reached from here, and these files are here.
+
+    Args:
+        run: the run that needs them.
+        endpoints: names and endpoints.
+        files: paths and texts.
+    """
 
     run: str
     endpoints: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +292,7 @@ class WorkerMachine:
         effects: list[WorkerEffect] = []
         if not run.asked_reach:
             run.asked_reach = True
-            effects.append(Reach(asked.run, asked.reach))
+            effects.append(Reach(asked.run, asked.reach, asked.files))
         wanted = {one.name: one for one in asked.hosts}
         for name, host in list(run.hosts.items()):
             if name not in wanted or wanted[name].incarnation != host.incarnation:
