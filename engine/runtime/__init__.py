@@ -2,11 +2,12 @@
 
 `host` is the interpreter of every host's machine (one mailbox, one thread, one role), and `task` what a host
 is set up with: a role's machine and the body that carries out its effects.
-There are five roles: parts under Downpour and Sandblaster (`downpour_part`, `sandblaster_part` with
-`assignments`, in common `part_body`), a part in a `session`, and a `shard` with its `gradient_pool`, for
-which a driver chooses one of the `shard_policies`. A part of a driver that is a program is a `program_part`,
-which a `program_task` sets up; replicas exchange its `program_vectors`, and `state_files` writes them. Long
-work of a host is done in the `background`.
+The roles are a part, a part in a `session`, and a `shard` with its `gradient_pool`, for which a driver
+chooses one of the `shard_policies`. All parts have one `part_body`: it has a `runner` of their steps (a
+`step_runner`, or those of `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over
+`program_vectors`, which `state_files` writes). How their work comes decides which: `downpour_part`,
+`sandblaster_part` (with a `shared_part`) and `program_part` are the tasks, over `part_task` and
+`program_task`. Long work of a host is done in the `background`.
 
 A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for

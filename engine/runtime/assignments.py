@@ -10,15 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.protocol.assigned_work import RunAssignment
 from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
+from partita.engine.runtime.runner import Runner
 
 Prepare = Callable[[RunAssignment, int], None]
 """Prepares portion number n of an assignment."""
@@ -26,7 +28,7 @@ Finish = Callable[[StepDone], None]
 """Handles the end of an assignment, and may begin the next one."""
 
 
-class SinglePartRunner:
+class SinglePartRunner(Runner):
     """One thread that makes all calls of an assignment in their order."""
 
     def __init__(
@@ -34,52 +36,56 @@ class SinglePartRunner:
         computations: Computations,
         *,
         prepare: Prepare,
-        finish: Finish,
         is_over: Callable[[int], bool],
         wake: Callable[[], None],
     ) -> None:
-        """Starts the thread.
+        """Prepares all calls; `start` starts the thread.
 
         Args:
             computations: of a program without messages.
             prepare: called by the thread before each portion.
-            finish: called by the thread after each assignment.
             is_over: whether nobody needs an evaluation any more: its assignment is then cut short.
             wake: makes the mailbox's owner call `poll` soon.
         """
-        self._computations, self._prepare, self._finish = computations, prepare, finish
+        self._computations, self._prepare = computations, prepare
         self._is_over, self._wake = is_over, wake
         self._positions: Final = [n for n, call in enumerate(computations.calls) if call is not None]
         self._assignments: SimpleQueue[RunAssignment | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._refused: list[Refuse] = []
         self._thread = threading.Thread(target=self._work, name="kernel 0", daemon=True)
+
+    def start(self, finish: Finish) -> None:
+        """Starts the thread, which calls `finish` after each assignment."""
+        self._finish = finish
         self._thread.start()
 
-    def begin(self, assignment: RunAssignment) -> None:
-        """Begins an assignment; one at a time."""
-        self._assignments.put(assignment)
+    @override
+    def begin(self, step: RunAssignment) -> None:
+        self._assignments.put(step)
 
-    def poll(self) -> tuple[StepDone, ...]:
-        """Goes on, on the thread that owns the mailbox; raises the error of a kernel."""
+    @override
+    def poll(self, now: float) -> tuple[StepDone, ...]:
         if self._error is not None:
             raise self._error
         return ()
 
-    stuck_on: Final[tuple[int, tuple[tuple[str, str], ...]]] = (0, ())
-    """A part alone waits for nobody, see `Player.stuck_on`."""
+    @property
+    @override
+    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        return 0, ()  # it waits for nobody
 
+    @override
     def receive(self, event: Received) -> None:
-        """Refuses a message of another part."""
         self._refused.append(Refuse(event.sender, "this part's program has no messages"))
 
+    @override
     def refused(self) -> list[Refuse]:
-        """The messages since the last call that did not fit the program."""
         refused, self._refused = self._refused, []
         return refused
 
+    @override
     def close(self) -> None:
-        """Ends the thread after the portion that is going on."""
         self._is_over = lambda evaluation: True
         self._assignments.put(None)
         self._thread.join()
@@ -108,7 +114,7 @@ class SinglePartRunner:
         return StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct)
 
 
-class MultiPartRunner:
+class MultiPartRunner(Runner):
     """A player's steps, one for each portion, numbered through all assignments: every part plays all."""
 
     def __init__(self, player: Player, computations: Computations, *, prepare: Prepare) -> None:
@@ -125,32 +131,29 @@ class MultiPartRunner:
         self._step = self._done = 0
         self._playing = False
 
-    def begin(self, assignment: RunAssignment) -> None:
-        """Begins an assignment; one at a time."""
-        assert self._assignment is None, f"{assignment} begins inside {self._assignment}"
-        self._assignment, self._done = assignment, 0
+    @override
+    def begin(self, step: RunAssignment) -> None:
+        assert self._assignment is None, f"{step} begins inside {self._assignment}"
+        self._assignment, self._done = step, 0
         self._computations.metrics.clear()
         self._begin_portion()
 
+    @override
     def receive(self, event: Received) -> None:
-        """Handles a message of another part."""
         self._player.receive(event)
 
     @property
+    @override
     def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        """See `Player.stuck_on`; between two portions nothing of another part is missing."""
+        # Between two portions nothing of another part is missing.
         return self._player.stuck_on if self._playing else (self._step, ())
 
+    @override
     def refused(self) -> list[Refuse]:
-        """The messages since the last call that did not fit the program."""
         return self._player.refused()
 
-    def poll(self) -> Iterator[StepDone]:
-        """Goes on, on the thread that owns the mailbox, and reports the end of the assignment.
-
-        Raises:
-            Exception: the one that a kernel raised.
-        """
+    @override
+    def poll(self, now: float) -> Iterator[StepDone]:
         for over in self._player.poll():
             assert over.step == self._step, (over, self._step)
             self._playing = False
@@ -173,10 +176,6 @@ class MultiPartRunner:
             self._playing = True
             self._player.begin(self._step)
 
+    @override
     def close(self) -> None:
-        """Ends the kernel threads."""
         self._player.close()
-
-
-AssignmentRunner: TypeAlias = SinglePartRunner | MultiPartRunner
-"""Runs one assignment at a time."""

@@ -1,51 +1,38 @@
-"""The body of a part under Downpour: it computes the steps that its machine orders, and exchanges arrays.
+"""A part whose work is leased, and whose shards apply each push on arrival: Downpour and its like.
 
-Fetch, push and compute run side by side (DistBelief, section 4.1): this thread sends and receives, the
+Fetch, push and compute run side by side (DistBelief, section 4.1): the host's thread sends and receives, the
 player's threads compute, and parameters are replaced only between two steps.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Program
-from partita.engine.protocol.events import Send
 from partita.engine.protocol.leased_work import HasSteps, LeasedWork, RunUnit
-from partita.engine.protocol.link import Install
 from partita.engine.protocol.messages import PushRecord
-from partita.engine.protocol.parameter_links import ClearGradient, ParameterLinks, SavePushRecord
-from partita.engine.protocol.part import LookForWaits, Part
-from partita.engine.protocol.program_effects import Deliver, StepDone, StuckOn
+from partita.engine.protocol.parameter_links import ParameterLinks
+from partita.engine.protocol.part import Part
+from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
+from partita.engine.runtime.link_arrays import LinkArrays
 from partita.engine.runtime.metrics import examples_counted
-from partita.engine.runtime.part_body import PartBody, PartTask
-from partita.engine.runtime.player import PlayedStep
+from partita.engine.runtime.part_body import PartBody, start_player
+from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.push_log import PushLog, pushes_of_part
-from partita.engine.runtime.task import CannotGoOn, HostContext
+from partita.engine.runtime.step_runner import StepRunner
+from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.updates import GradientAccumulation
-from partita.engine.transport.payload import Steady
 from partita.partitioner.ir.step_kind import StepKind
-
-OTHERS_FIRST_S: Final = 2.0
-"""The time for a machine that sent a nonfinite array to report where that began."""
-
-
-class NotFinite(CannotGoOn):
-    """A number has become NaN or infinite. What the shards hold is of the steps before."""
 
 
 @dataclass(frozen=True)
 class DownpourPartTask(PartTask):
-    """One machine's part of one replica, under Downpour.
+    """One machine's part of one replica.
 
     Args:
         plan, machine, replica, replicas, data, examples, seed, shards: see `PartTask`.
@@ -62,11 +49,45 @@ class DownpourPartTask(PartTask):
     overlap: int = 1
     merges: bool = False
 
-    def role(self, host: HostContext) -> tuple[Part, DownpourBody]:
+    def role(self, host: HostContext) -> tuple[Part, PartBody]:
         """See the protocol `HostTask`."""
-        body = DownpourBody(self, host)
+        plan, machine = self.plan, self.machine
+        vectors = Vectors(plan, machine, gradient=False)
+        updates = GradientAccumulation(
+            self.optimizer,
+            vectors,
+            per_step=self.overlap,
+            follows_shard=self.alone and self.merges,
+            memory=host.memory,
+        )
+        sampler = Sampler(examples=self.examples, batch=plan.batch, minibatches=self.overlap, seed=self.seed)
+        feed = DatasetFeed({name: file.open() for name, file in self.data.items()}, sampler)
+        buffers = Buffers(plan, machine, plan.programs_for(self.kind)[machine], vectors, keep=plan.kept)
+        computations = Computations(buffers, feed, updates)
+
+        def prepare(step: RunUnit) -> None:
+            updates.advance(step.updates)
+            feed.choose(step.unit)
+
+        runner = StepRunner(
+            start_player(host, computations, replica=self.replica, lanes=self.threads),
+            computations,
+            prepare=prepare,
+            finish=vectors.device.updates_were_finite,
+            counted=lambda: examples_counted(plan, machine, feed.count),
+            replica=self.replica,
+        )
+        log = PushLog(self.acknowledged, host.name, host.incarnation, shards=self.shards)
+        arrays = LinkArrays(vectors, updates, log)
         earlier = pushes_of_part(self.acknowledged, host.name, before=host.incarnation)
-        return self.machine_of(host.incarnation, earlier, body.item_bytes), body
+        return self.machine_of(host.incarnation, earlier, vectors.parameters.itemsize), PartBody(
+            host,
+            runner,
+            arrays,
+            feed,
+            watchdog=computations.watchdog,
+            timeout_s=self.instruction_timeout_s,
+        )
 
     def machine_of(
         self, incarnation: int, earlier: Mapping[str, tuple[PushRecord, ...]], item_bytes: int
@@ -81,12 +102,8 @@ class DownpourPartTask(PartTask):
             item_bytes=item_bytes,
         )
         delay = self.plan.programs_for(self.kind)[self.machine].pipeline.delay
-        return Part(
-            self.program,
-            LeasedWork(links, delay=delay),
-            needed=self.other_parts,
-            watched=links.shards,
-        )
+        work = LeasedWork(links, delay=delay)
+        return Part(self.program, work, needed=self.other_parts, watched=links.shards)
 
     @property
     def alone(self) -> bool:
@@ -97,108 +114,3 @@ class DownpourPartTask(PartTask):
     def kind(self) -> StepKind:
         """The kind of a step."""
         return StepKind(norms=self.optimizer.needs_norms, overlap=self.overlap)
-
-
-class DownpourBody(PartBody[GradientAccumulation]):
-    """The arrays and threads of a part."""
-
-    def __init__(self, task: DownpourPartTask, host: HostContext) -> None:
-        plan, machine = task.plan, task.machine
-        program = plan.programs_for(task.kind)[machine]
-        self._sampler = Sampler(
-            examples=task.examples,
-            batch=plan.batch,
-            minibatches=task.overlap,
-            seed=task.seed,
-        )
-        self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, self._sampler)
-        updates = partial(
-            GradientAccumulation,
-            task.optimizer,
-            per_step=task.overlap,
-            follows_shard=task.alone and task.merges,
-            memory=host.memory,
-        )
-        super().__init__(task, host, program, feed=self._feed, updates=updates)
-        self._player = self._start_player()
-        self._push_log = PushLog(task.acknowledged, host.name, host.incarnation, shards=task.shards)
-        self._replica = task.replica
-        self._counted_of = partial(examples_counted, plan, machine)
-        self._next: RunUnit | None = None  # ordered, not begun
-        self._step: RunUnit | None = None  # under way
-        self._raises: tuple[NotFinite, float] | None = None
-
-    @override
-    def carry_out(self, effect: Any, now: float) -> Any:
-        match effect:
-            case Deliver(event=event):
-                self._player.receive(event)
-            case RunUnit():
-                self._next = effect
-                self._begin()
-            case Install(span=span, unheld=unheld, updates=updates):
-                super().carry_out(effect, now)
-                self._updates.install(slice(span.start, span.stop), unheld, updates)
-            case ClearGradient(span=span):
-                self._updates.clear(slice(span.start, span.stop))
-            case SavePushRecord(shard=shard, record=record):
-                self._push_log.note(shard, record)
-            case LookForWaits():
-                return StuckOn(*self._player.stuck_on)
-            case _:
-                super().carry_out(effect, now)
-        return None
-
-    @override
-    def payload(self, send: Send) -> Steady:
-        found = super().payload(send)
-        assert isinstance(found, np.ndarray)
-        return Steady(found)  # nothing writes there before the shard has acknowledged it
-
-    @override
-    def poll(self, now: float) -> Iterator[Any]:
-        for over in self._player.poll():
-            done = self._end(over, now)
-            if done is not None:
-                yield done
-        self._refuse_all(self._player.refused())
-        self._begin()
-
-    @override
-    def tick(self, now: float) -> None:
-        if self._raises is not None and now >= self._raises[1]:
-            raise self._raises[0]
-        super().tick(now)
-
-    def _begin(self) -> None:
-        """Begins the step that was ordered, as soon as it may begin."""
-        step = self._next
-        if step is None or not self._player.may_begin():
-            return
-        self._next, self._step = None, step
-        self._computations.metrics.clear()
-        self._updates.advance(step.updates)
-        self._feed.choose(step.unit)
-        self._player.begin(step.number)
-
-    def _end(self, over: PlayedStep, now: float) -> StepDone | None:
-        step, metrics = self._step, self._computations.metrics
-        assert step is not None and over.step == step.number, (over, step)
-        finite = self._vectors.device.updates_were_finite()  # asked whatever else is wrong: it starts anew
-        if not finite or not math.isfinite(metrics.loss) or self._computations.not_finite:
-            self._fail(step, now)
-            return None
-        self._step = None
-        return StepDone(over.step, self._counted_of(self._feed.count), metrics.loss, metrics.correct)
-
-    def _fail(self, step: RunUnit, now: float) -> None:
-        """Raises `NotFinite`; later if the array came from a machine that may raise an earlier cause."""
-        reason, received = self._computations.watch.describe(step=step.step, replica=self._replica)
-        self._raises = NotFinite(reason), now + (OTHERS_FIRST_S if received else 0.0)
-        if not received:
-            raise self._raises[0]
-
-    @override
-    def close(self) -> None:
-        self._player.close()
-        self._push_log.close()

@@ -46,6 +46,9 @@ class Feed(ABC):
             first: the number of its first example in the step.
         """
 
+    def close(self) -> None:  # noqa: B027 - most have none
+        """Ends the threads of the feed."""
+
 
 class Sampler:
     """The examples of each unit of work: all data in a new seeded order each epoch, a unit after the other.

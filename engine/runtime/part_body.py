@@ -1,168 +1,123 @@
-"""The common work of the bodies of parts: arrays, and parameters that arrive."""
+"""The body of a part, whatever its driver: a runner of its steps, and its arrays.
+
+Messages, effects and files are this thread's; the runner's threads compute. Parameters are replaced only
+between two steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol
 
 from typing_extensions import override
 
-from partita.engine.parameters.layout import Layout
-from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.events import Refuse, Send
-from partita.engine.protocol.link import Install, Stage, SwapBuffers
-from partita.engine.protocol.names import part_name, shard_name
-from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
+from partita.engine.protocol.assigned_work import RunAssignment
+from partita.engine.protocol.events import Send, Span
+from partita.engine.protocol.leased_work import RunUnit
+from partita.engine.protocol.names import part_name
+from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import Deliver, RestartSteps, RunStep, StuckOn
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import ArrayFile, Feed
-from partita.engine.runtime.fused_update import Updates
+from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.player import Player
+from partita.engine.runtime.runner import Runner
 from partita.engine.runtime.task import Body, HostContext
-from partita.engine.transport.payload import Payload, PayloadLike
-from partita.partitioner.ir.program import Program
-from partita.partitioner.plan import Plan
+from partita.engine.runtime.watchdog import Watchdog
+from partita.engine.transport.payload import PayloadLike
 
 
-@dataclass(frozen=True)
-class PartTask:
-    """One machine's part of one replica. A driver's task adds its own settings, and makes the role.
+class Arrays(Protocol):
+    """The arrays of a part beside those of a step."""
 
-    Args:
-        plan, machine, replica, replicas: identify the part.
-        data: a file for each input and target, `[example, *shape]`.
-        examples: the number of examples in them.
-        seed: of the order of the examples.
-        shards: the number of shards that hold the parameters; 0: the parts keep them.
-        instruction_timeout_s: seconds that one computation may take.
+    def carry_out(self, effect: Any) -> Any:
+        """Carries out an effect of links or exchanges, see `Body.carry_out`."""
+
+    def payload(self, span: Span) -> PayloadLike:
+        """Returns the numbers of a range."""
+
+    def finished(self) -> Iterable[Any]:
+        """Returns results of other threads since the last call, as events."""
+
+    def close(self) -> None:
+        """Waits for files that are being written, and closes all of them."""
+
+
+class PartBody(Body):
+    """The hands of a part.
+
+    Attributes:
+        arrays: beside those of a step.
     """
-
-    plan: Plan
-    machine: int
-    replica: int
-    replicas: int
-    data: Mapping[str, ArrayFile]
-    examples: int
-    seed: int
-    shards: int
-    instruction_timeout_s: float
-
-    @property
-    def threads(self) -> int:
-        """See the protocol `HostTask`."""
-        return self.plan.cluster.machines[self.machine].threads
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """See the protocol `HostTask`."""
-        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The places of all parameters on machines and shards; without shards, as on one."""
-        return layout_of(self.plan, shards=max(self.shards, 1))
-
-    @property
-    def shard_spans(self) -> tuple[tuple[str, int, int], ...]:
-        """(shard, start, stop): the ranges of the machine's vector that shards hold."""
-        overlaps = self.layout.shards_of(self.machine)
-        return tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps)
-
-    @property
-    def other_parts(self) -> list[str]:
-        """The names of the replica's other parts."""
-        machines = range(len(self.plan.cluster))
-        return [part_name(self.replica, machine) for machine in machines if machine != self.machine]
-
-
-class GradientUpdates(Updates, Protocol):
-    """Updates that collect gradients for the shards."""
-
-    @property
-    def in_flight(self) -> Vector:
-        """The gradient that is being sent, `[n]`."""
-
-    def swap_buffers(self, span: slice) -> None:
-        """Makes the collected gradient the one in flight."""
-
-
-UpdatesT = TypeVar("UpdatesT", bound=GradientUpdates)
-
-
-class PartBody(Body, Generic[UpdatesT]):
-    """The arrays of a part that computes gradients, and exchanges them for parameters with the shards."""
 
     def __init__(
         self,
-        task: PartTask,
         host: HostContext,
-        program: Program,
-        *,
+        runner: Runner,
+        arrays: Arrays,
         feed: Feed,
-        updates: Callable[[Vectors], UpdatesT],
+        *,
+        watchdog: Watchdog,
+        timeout_s: float,
     ) -> None:
-        """Allocates all arrays, and prepares all computations.
+        """Takes over what computes and what is exchanged.
 
         Args:
-            task: the part's.
             host: the context of the host.
-            program: the instructions of a step.
-            feed: fills inputs and targets.
-            updates: makes the use of gradients, for the part's parameters.
+            runner: of the steps.
+            arrays: beside those of a step.
+            feed: of the steps' examples.
+            watchdog: of the runner's computations.
+            timeout_s: seconds that one computation may take.
         """
-        plan, machine = task.plan, task.machine
-        self._host, self._lanes, self._timeout_s = host, task.threads, task.instruction_timeout_s
-        self._host_of = partial(part_name, task.replica)
-        self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
-        self._updates = updates(self._vectors)
-        buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
-        self._computations = Computations(buffers, feed, self._updates)
-        self._staged: dict[int, Payload] = {}
-
-    def _start_player(self) -> Player:
-        return Player(
-            self._computations,
-            host_of=self._host_of,
-            send=self._host.send,
-            wake=self._host.wake,
-            lanes=self._lanes,
-        )
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one parameter."""
-        return self._vectors.parameters.itemsize
+        self._host, self._runner, self.arrays, self._feed = host, runner, arrays, feed
+        self._watchdog, self._timeout_s = watchdog, timeout_s
 
     @override
     def carry_out(self, effect: Any, now: float) -> Any:
         match effect:
-            case Stage(span=span, payload=payload):
-                assert isinstance(payload, Payload)
-                if span.start in self._staged:
-                    self._staged[span.start].release()
-                self._staged[span.start] = payload
-            case Install(span=span):
-                own = slice(span.start, span.stop)
-                payload = self._staged.pop(span.start)
-                payload.copy_into(self._vectors.arriving(own))
-                payload.release()
-                self._vectors.changed(own)
-            case SwapBuffers(span=span):
-                self._updates.swap_buffers(slice(span.start, span.stop))
+            case RunStep() | RunUnit() | RunAssignment():
+                self._runner.begin(effect)
+            case Deliver(event=event):
+                self._runner.receive(event)
+            case LookForWaits():
+                return StuckOn(*self._runner.stuck_on)
+            case RestartSteps(first=first):
+                self._runner.restart(first)
             case _:
-                raise AssertionError(effect)
+                return self.arrays.carry_out(effect)
+        return None
 
     @override
     def payload(self, send: Send) -> PayloadLike:
         assert send.payload is not None, send
-        in_flight = self._updates.in_flight[send.payload.start : send.payload.stop]
-        return self._vectors.device.given(in_flight)
+        return self.arrays.payload(send.payload)
+
+    @override
+    def poll(self, now: float) -> Iterator[Any]:
+        yield from self._runner.poll(now)
+        for one in self._runner.refused():
+            self._host.refuse(one.sender, one.reason)
+        yield from self.arrays.finished()
 
     @override
     def tick(self, now: float) -> None:
-        self._computations.watchdog.check(now, self._timeout_s)
+        self._runner.tick(now)
+        self._watchdog.check(now, self._timeout_s)
 
-    def _refuse_all(self, refused: Iterable[Refuse]) -> None:
-        for one in refused:
-            self._host.refuse(one.sender, one.reason)
+    @override
+    def close(self) -> None:
+        self._runner.close()
+        self.arrays.close()
+        self._feed.close()
+
+
+def start_player(host: HostContext, computations: Computations, *, replica: int, lanes: int) -> Player:
+    """Starts the kernel threads of a part that exchanges messages with other parts of its replica."""
+    return Player(
+        computations,
+        host_of=partial(part_name, replica),
+        send=host.send,
+        wake=host.wake,
+        lanes=lanes,
+    )

@@ -119,8 +119,8 @@ class PortionFeed(Feed):
         else:
             np.copyto(out, found)
 
+    @override
     def close(self) -> None:
-        """Ends the thread of the feed."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     @property

@@ -17,7 +17,7 @@ from partita.engine.protocol.program_effects import PartSeat, SharedSpan
 from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
-from partita.engine.runtime.part_body import PartTask
+from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.program_vectors import NormsLayout, ProgramVectors
 from partita.partitioner.ir.program import Program as Instructions
 from partita.partitioner.ir.step_kind import StepKind

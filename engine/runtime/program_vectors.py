@@ -155,9 +155,12 @@ class ProgramVectors:
         payload.release()
         self._wrote(span)
 
-    def computed(self) -> None:
-        """Brings the gradient of a finished step to where exchanges read and write it."""
+    def computed(self) -> bool:
+        """Brings the gradient of a finished step to where exchanges read and write it. Returns True: sums of
+        it may be infinite, and an update looks at them.
+        """
         self._window.download(self._rows)
+        return True
 
     # Updates.
 

@@ -21,7 +21,8 @@ from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient
-from partita.engine.runtime.downpour_part import DownpourBody, DownpourPartTask
+from partita.engine.runtime.downpour_part import DownpourPartTask
+from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.shard import ShardBody, ShardTask
 from partita.engine.runtime.task import HostContext
 
@@ -42,7 +43,7 @@ class _Log:
 class WatchedPart(DownpourPartTask):
     log: Path = Path()
 
-    def role(self, link: HostContext) -> tuple[Part, DownpourBody]:
+    def role(self, link: HostContext) -> tuple[Part, PartBody]:
         (machine, body), log = super().role(link), _Log(self.log, link)
         links: Any = machine.work.others[0]
         receive = links.receive

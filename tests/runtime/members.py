@@ -36,8 +36,9 @@ from partita.engine.protocol.messages import Finished, Report, Save, Saved
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
 from partita.engine.protocol.replica_messages import Pause, StateCopy, View
 from partita.engine.protocol.views import Member
+from partita.engine.runtime.exchange_arrays import ExchangeArrays
 from partita.engine.runtime.feed import ArrayFile
-from partita.engine.runtime.program_part import ProgramPart, ProgramPartTask
+from partita.engine.runtime.program_part import ProgramPartTask
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport import Counters, Payload, PayloadLike
 from partita.partitioner import Plan
@@ -124,7 +125,7 @@ class Members:
                 sharded=program is sharded,
             )
             self.machines[name], body = task.role(self._context(name))
-            assert isinstance(body, ProgramPart)
+            assert isinstance(body.arrays, ExchangeArrays)
             self.bodies[name] = body
         for name in names:
             self.give(name, PeersChanged(1, dict.fromkeys(names, 0)))
@@ -242,9 +243,11 @@ class Members:
         dtype = master(self.plan.precision)
         found = {name: np.zeros(p.shape, dtype) for name, p in self.plan.graph.parameters.items()}
         for machine in range(len(self.plan.cluster)):
-            body = self.bodies[part_name(replica, machine)]
-            span = (Span("parameters", 0, body.arrays.size),)
-            scatter(body.arrays.slots(span), body.arrays.snapshot(span).values, found)
+            arrays = self.bodies[part_name(replica, machine)].arrays
+            assert isinstance(arrays, ExchangeArrays)
+            vectors = arrays.vectors
+            span = (Span("parameters", 0, vectors.size),)
+            scatter(vectors.slots(span), vectors.snapshot(span).values, found)
         return found
 
     @property

@@ -1,0 +1,93 @@
+"""The vectors of a part that exchanges them with other replicas: sums, copies, updates and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from partita.engine.protocol.events import Persist, Span
+from partita.engine.protocol.exchange import AddChunk, CopyChunk
+from partita.engine.protocol.program_effects import (
+    Applied,
+    ApplyUpdate,
+    CopyVector,
+    MeasureNorms,
+    StateReceived,
+)
+from partita.engine.runtime.program_task import PartSettings
+from partita.engine.runtime.program_vectors import PARAMETERS, ProgramVectors
+from partita.engine.runtime.state_files import StateFiles
+from partita.engine.runtime.step_runner import NotFinite
+from partita.engine.runtime.task import HostContext
+from partita.engine.transport.payload import Payload, PayloadLike
+
+
+class ExchangeArrays:
+    """Carries out the effects of exchanges, updates and checkpoints.
+
+    Attributes:
+        vectors: that are exchanged.
+        step: the steps that the state holds which the part starts from.
+    """
+
+    def __init__(self, task: PartSettings, host: HostContext, vectors: ProgramVectors) -> None:
+        """Loads the first state."""
+        self._task, self.vectors = task, vectors
+        loaded = task.load(vectors)
+        self.step = loaded.step
+        self._updates_before = loaded.updates - loaded.step  # in earlier runs
+        vectors.prepare(0, vectors.size)
+        self._files = StateFiles(task.checkpoints(), host, run=task.run)
+        # The ranges of the last update. What was loaded is whole: before one, one replica writes all of it.
+        writes = not task.sharded or task.replica == 0
+        self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
+
+    def carry_out(self, effect: Any) -> Applied | None:
+        """Carries out one effect of the part's machine."""
+        match effect:
+            case AddChunk(span=span, payload=payload, divisor=divisor):
+                assert isinstance(payload, Payload)
+                self.vectors.add(span, payload, divisor=divisor)
+            case CopyChunk(span=span, payload=payload):
+                assert isinstance(payload, Payload)
+                self.vectors.replace(span, payload)
+            case CopyVector(source=source, target=target):
+                self.vectors.copy(source, target)
+            case MeasureNorms(spans=spans):
+                self.vectors.measure(spans, replica=self._task.replica, machine=self._task.machine)
+            case ApplyUpdate():
+                return self._apply(effect)
+            case Persist():
+                self._persist(effect)
+            case StateReceived():
+                pass  # the vectors were replaced where they lie
+            case _:
+                raise AssertionError(effect)
+        return None
+
+    def payload(self, span: Span) -> PayloadLike:
+        """Returns the numbers of a range."""
+        return self.vectors.of(span)
+
+    def finished(self) -> Iterator[Any]:
+        """Yields the results of files since the last call."""
+        return self._files.finished()
+
+    def close(self) -> None:
+        """Waits for a file that is being written."""
+        self._files.close()
+
+    def _apply(self, effect: ApplyUpdate) -> Applied:
+        self._own = effect.spans
+        if not self.vectors.update(effect.spans, updates=effect.updates + self._updates_before):
+            raise NotFinite(
+                f"the gradient of all replicas is not finite in step {effect.updates}; lower the learning "
+                "rate, clip the gradients, or look at the data of this step"
+            )
+        return Applied()
+
+    def _persist(self, order: Persist) -> None:
+        """Writes the parameters that this part updates, with their state, as they are now."""
+        order = replace(order, updates=order.updates + self._updates_before, finite=True)
+        self._files.start(order, self.vectors.slots(self._own), self.vectors.snapshot(self._own))

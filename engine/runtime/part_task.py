@@ -1,0 +1,64 @@
+"""The common settings of the tasks of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.engine.parameters.layout import Layout
+from partita.engine.protocol.names import part_name, shard_name
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.feed import ArrayFile
+from partita.partitioner.plan import Plan
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """One machine's part of one replica. A driver's task adds its own settings, and makes the role.
+
+    Args:
+        plan, machine, replica, replicas: identify the part.
+        data: a file for each input and target, `[example, *shape]`.
+        examples: the number of examples in them.
+        seed: of the order of the examples.
+        shards: the number of shards that hold the parameters; 0: the parts keep them.
+        instruction_timeout_s: seconds that one computation may take.
+    """
+
+    plan: Plan
+    machine: int
+    replica: int
+    replicas: int
+    data: Mapping[str, ArrayFile]
+    examples: int
+    seed: int
+    shards: int
+    instruction_timeout_s: float
+
+    @property
+    def threads(self) -> int:
+        """See the protocol `HostTask`."""
+        return self.plan.cluster.machines[self.machine].threads
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See the protocol `HostTask`."""
+        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The places of all parameters on machines and shards; without shards, as on one."""
+        return layout_of(self.plan, shards=max(self.shards, 1))
+
+    @property
+    def shard_spans(self) -> tuple[tuple[str, int, int], ...]:
+        """(shard, start, stop): the ranges of the machine's vector that shards hold."""
+        overlaps = self.layout.shards_of(self.machine)
+        return tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps)
+
+    @property
+    def other_parts(self) -> list[str]:
+        """The names of the replica's other parts."""
+        machines = range(len(self.plan.cluster))
+        return [part_name(self.replica, machine) for machine in machines if machine != self.machine]
