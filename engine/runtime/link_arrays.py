@@ -73,8 +73,8 @@ class LinkArrays:
     def payload(self, span: Span) -> PayloadLike:
         """Returns the numbers of a gradient in flight."""
         found = self._vectors.device.given(self._updates.in_flight[span.start : span.stop])
-        # Nothing writes to an accumulated gradient in flight before the shard has acknowledged it; to that of an
-        # evaluation, as soon as the evaluation is over.
+        # Nothing writes to an accumulated gradient in flight before the shard has acknowledged it; to
+        # that of an evaluation, something may as soon as the evaluation is over.
         return Steady(found) if isinstance(self._updates, GradientAccumulation) else found
 
     def finished(self) -> Iterator[Any]:
