@@ -108,6 +108,8 @@ class Layer(Arguments, ABC):
 
     splits_sum: ClassVar[bool] = False
     """Whether a node's sum can be taken over one block of its input after the other."""
+    by_rows: ClassVar[bool] = False
+    """Whether kernels compute some rows before others at no cost: no two rows read the same weights."""
     cuttable: ClassVar[bool] = True
     """Whether the rows of the layer may lie on several machines."""
     several_inputs: ClassVar[bool] = False

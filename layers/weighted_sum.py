@@ -129,6 +129,8 @@ class LocallyConnected2D(WeightedSum):
     Source: DistBelief, section 5, the locally connected image model.
     """
 
+    by_rows = True
+
     filters: int
     kernel_size: Extent
     stride: Extent = field(default=1, kw_only=True)

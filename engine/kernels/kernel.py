@@ -179,6 +179,13 @@ class Kernel(ABC):
         fixed order: the `first` call starts the sum, the `last` adds the bias and applies the activation.
         """
 
+    def forward_rows(self, rows: Spans) -> Call:
+        """Computes the output for some of the machine's rows, for layers that are `by_rows`.
+
+        Only those rows of the inputs are read that these rows need.
+        """
+        raise AssertionError(f"{self.context.label} computes all of its rows at once")
+
     def backward_activation(self) -> Call:
         """Turns the gradient of the output into that of the preactivation, in place."""
         return no_op

@@ -66,25 +66,30 @@ class PatchSumKernel(Kernel):
         """Multiplies small matrices, one for each place."""
         if not last:  # the whole sum is computed when all blocks are present
             return no_op
+        return self.forward_rows((self.context.rows,))
+
+    def forward_rows(self, rows: Spans) -> Call:
+        """As `forward`, for some of the machine's rows."""
         context, places, geometry = self.context, self._places(self.context.windows[0]), self._geometry
-        chunks = [(rows, columns(rows_of(self.arrays.output, rows, context.rows))) for rows in self._chunks()]
+        runs = [run for span in rows for run in self._chunks(*span)]
+        chunks = [(run, columns(rows_of(self.arrays.output, run, context.rows))) for run in runs]
+        operations = context.operations * sum(stop - start for start, stop in rows) / context.n_rows
         size = 0 if self._in_place else max(output.size for _, output in chunks)
         self._scratch.reserve(size)
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(size) as scratch:
-                for rows, output in chunks[start:stop]:
+                for run, output in chunks[start:stop]:
                     sums = output if self._in_place else scratch[: output.size].reshape(output.shape)
-                    forward(sums.reshape(-1), self._x, self._weight, self._bias, rows, places, geometry)
-                    self.finish(sums, output, (rows[0] - context.rows[0]) * context.grid.nodes_per_row)
+                    forward(sums.reshape(-1), self._x, self._weight, self._bias, run, places, geometry)
+                    self.finish(sums, output, (run[0] - context.rows[0]) * context.grid.nodes_per_row)
 
         with self._scratch.take(0) as scratch:
             bound(forward, scratch, self._x, self._weight, self._bias, (0, 0), places, geometry)
-        return split_spans(self.pool, ((0, len(chunks)),), work, operations=context.operations)
+        return split_spans(self.pool, ((0, len(chunks)),), work, operations=operations)
 
-    def _chunks(self) -> list[tuple[int, int]]:
-        """Spans of rows whose sums fit the cache, some for each thread."""
-        start, stop = self.context.rows
+    def _chunks(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Divides rows into spans whose sums fit the cache, some for each thread."""
         n = max(1, _CHUNK_BYTES // (self.arrays.output[0].size * self.context.master.itemsize))
         if self.pool.threads > 1:
             n = min(n, -(-self.context.n_rows // (4 * self.pool.threads)))

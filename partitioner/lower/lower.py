@@ -1,9 +1,10 @@
 """Lowering: from an assignment to a program for each machine.
 
 The order of the list decides what overlaps. Shared weights leave first. In the forward pass, a layer that
-splits its sum takes the block of the machine's own rows first, and the others as they arrive. In the backward
-pass, gradients that another machine waits for come first, then the machine's own, then those that continue
-another machine's sum. Updates stand at the end and fill the time in which gradients travel.
+splits its sum takes the block of the machine's own rows first, and the others as they arrive; a layer on
+patches computes the rows first that another machine waits for (`row_order`). In the backward pass, gradients
+that another machine waits for come first, then the machine's own, then those that continue another machine's
+sum. Updates stand at the end and fill the time in which gradients travel.
 
 A step of several micro-batches repeats this for each, in the order of `pipeline`, and updates once for each
 minibatch, so that gradients and parameters pass through memory once.
@@ -27,6 +28,7 @@ from partita.partitioner.lower.backward import BackwardPass
 from partita.partitioner.lower.gradients import UpdateWriter
 from partita.partitioner.lower.messages import GradientSum, GradientSums, Message
 from partita.partitioner.lower.pipeline_stages import pipeline_stages
+from partita.partitioner.lower.row_order import compute_in_order
 from partita.partitioner.lower.writer import Writer
 
 
@@ -116,7 +118,6 @@ def _write_forward(writer: Writer, mine: list[Grid]) -> None:
                 obtained.add(source)
                 _obtain(writer, source)
         _compute(writer, grid)
-        writer.send_all(activations(grid.name))
 
 
 def _obtain(writer: Writer, source: str) -> None:
@@ -128,9 +129,17 @@ def _obtain(writer: Writer, source: str) -> None:
 
 
 def _compute(writer: Writer, grid: Grid) -> None:
+    """Computes the machine's rows of a layer, and sends what other machines need of them."""
+    if compute_in_order(writer, grid):
+        return
     if writer.owned.is_input_split(grid.name):
         partial_sums.add_up(writer, grid)
-        return
+    else:
+        _compute_whole(writer, grid)
+    writer.send_all(activations(grid.name))
+
+
+def _compute_whole(writer: Writer, grid: Grid) -> None:
     target = writer.access.own(grid.name)
     senders = writer.owned.summary_senders(grid.name)
     if senders:

@@ -82,6 +82,9 @@ class Hosted(Kernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         return self._around(self.kernel.forward(block=block, first=first, last=last))
 
+    def forward_rows(self, rows: Spans) -> Call:
+        return self._around(self.kernel.forward_rows(rows))
+
     def backward_activation(self) -> Call:
         return self._around(self.kernel.backward_activation())
 

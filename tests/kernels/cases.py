@@ -198,12 +198,24 @@ class _Piece:
         self.pool = ThreadPool(threads, thread_operations=0)
         self.arrays = given.arrays(self.context)
         kernel = self.kernel = build(self.context, self.arrays, self.pool)
-        kernel.forward()()
+        self._forward(rows)
         kernel.backward_activation()()
         self.gradients = [np.full(p.shape, np.nan, kernel.gradient_dtype) for p in self.arrays.parameters]
         kernel.backward_parameters(self.gradients)()
         self._check_that_gradients_add_up()
         self.state = self.arrays.output
+
+    def _forward(self, rows: tuple[int, int]) -> None:
+        """All rows at once; where they may be computed in any order, a piece computes its last one first."""
+        start, stop = rows
+        if self.context.n_rows == self.given.grid.n_rows or not self.given.grid.layer.by_rows:
+            self.kernel.forward()()
+            return
+        self.kernel.forward_rows(((stop - 1, stop),))()
+        if stop - start > 1:
+            between = start + (stop - 1 - start) // 2
+            runs = (start, between), (between, stop - 1)
+            self.kernel.forward_rows(tuple(run for run in runs if run[0] < run[1]))()
 
     def _check_that_gradients_add_up(self) -> None:
         """Added to themselves they are twice themselves, within rounding."""

@@ -347,6 +347,9 @@ class Interpreter:
             self._sum_up(machine, host, instruction, layer)
             return
         own = self.expected.own(layer, machine)
+        if self.graph[layer].layer.by_rows and members(instruction.target.rows) != own:
+            self._some_rows_up(machine, host, instruction, layer)
+            return
         assert members(instruction.target.rows) == own
         self._check_parameters(machine, host, layer)
         read = list(instruction.sources)
@@ -361,6 +364,17 @@ class Interpreter:
         if instruction.op is Op.FORWARD:
             assert host.sums[layer] == self._inputs(machine, layer), f"{instruction} ends {host.sums[layer]}"
             self._write(host, instruction.target, [host.step] * len(own))
+
+    def _some_rows_up(self, machine: int, host: Host, instruction: Instruction, layer: str) -> None:
+        """Rows of a layer without a common sum: they read what they need and nothing else."""
+        rows = members(instruction.target.rows)
+        assert set(rows) < set(self.expected.own(layer, machine))
+        self._check_parameters(machine, host, layer)
+        for k, source in enumerate(instruction.sources):
+            runs = (self.graph.source_rows(layer, box, k) for box in instruction.target.rows)
+            assert source.rows == BoxSet.union(*runs)
+            self._check_states(host, source.buffer.layer, members(source.rows))
+        self._write(host, instruction.target, [host.step] * len(rows))
 
     def _sum_up(self, machine: int, host: Host, instruction: Instruction, layer: str) -> None:
         """A machine's sums over its own inputs; or those of all machines, added up in their order."""

@@ -37,14 +37,23 @@ class LocallyConnectedKernel(TensorKernel):
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Computes the sums and their activations."""
-        output = self.output
+        return self.forward_rows((self.context.rows,))
+
+    def forward_rows(self, rows: Spans) -> Call:
+        """As `forward`, for some of the machine's rows."""
+        return sequence(*map(self._forward_run, rows))
+
+    def _forward_run(self, run: tuple[int, int]) -> Call:
+        own = self.context.rows
+        output = rows_of(self.output, run, own)
         sums = output if output.dtype == self.wide else self.zeros(*output.shape)
         if len(self.parameters) > 1:
-            bias = self.parameters[1].reshape(-1)
+            bias = rows_of(self.parameters[1].reshape(self.output.shape[:-1]), run, own).reshape(-1)
         else:
             bias = self.zeros(output.shape[:-1].numel(), dtype=output.dtype)
-        given = self._inputs, self._weight, shared(array_of(bias)), shared(array_of(sums))
-        places = self.context.rows[0], self.context.windows[0][0], self._geometry
+        weight = shared(array_of(rows_of(tensor_of(self._shaped(self.parameters[0])), run, own)))
+        given = self._inputs, weight, shared(array_of(bias)), shared(array_of(sums))
+        places = run[0], self.context.windows[0][0], self._geometry
         n_threads = threads(len(bias), self.context.batch)
         add = bound(self._loops.sums, n_threads, *given, *places, device=self._device)
 
