@@ -69,7 +69,7 @@ class PatchSumKernel(Kernel):
         return self.forward_rows((self.context.rows,))
 
     def forward_rows(self, rows: Spans) -> Call:
-        """As `forward`, for some of the machine's rows."""
+        """Computes sums and activations for some of the machine's rows."""
         context, places, geometry = self.context, self._places(self.context.windows[0]), self._geometry
         runs = [run for span in rows for run in self._chunks(*span)]
         chunks = [(run, columns(rows_of(self.arrays.output, run, context.rows))) for run in runs]

@@ -40,7 +40,7 @@ class LocallyConnectedKernel(TensorKernel):
         return self.forward_rows((self.context.rows,))
 
     def forward_rows(self, rows: Spans) -> Call:
-        """As `forward`, for some of the machine's rows."""
+        """Computes sums and activations for some of the machine's rows."""
         return sequence(*map(self._forward_run, rows))
 
     def _forward_run(self, run: tuple[int, int]) -> Call:
