@@ -115,6 +115,17 @@ def all_ranges(method: Any, exchanges: Any) -> tuple[Span, ...]:
     return tuple(Span("parameters", one.start, one.stop) for one in exchanges._seat.spans)
 
 
+def window_stands_still(method: Any, exchange: Any, use: Any, piece: int, effects: list[Any]) -> None:
+    before = use.ahead
+    method(exchange, use, piece, effects)
+    use.ahead = max(before, use.ahead)
+
+
+def always_the_first(method: Any, exchange: Any, use: Any, piece: int) -> Span:
+    span: Span = method(exchange, use, 0)
+    return span
+
+
 def without(left_out: Any) -> Any:
     """A driver's program that leaves out some actions."""
 
@@ -279,5 +290,12 @@ FAULTS = [
     ),
     Planted("norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1),
     Planted("norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1),
+    Planted(
+        "no piece begins when another one is complete",
+        "I8",
+        (Fault(Exchange, "_finish_piece", window_stands_still),),
+        NORMED,
+    ),
+    Planted("all pieces are the first", "R1 R2 S5", (Fault(Exchange, "_span", always_the_first),)),
     Planted("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),
 ]

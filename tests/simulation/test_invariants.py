@@ -178,7 +178,7 @@ def test_it_bites_under_all_reduce(planted: PlantedFaults) -> None:
     [
         ("downpour", ("LostPushes(",)),
         ("sandblaster", ("resumes after", "Restore(", "MissingUnits(", "Multiply(", "plays for the others")),
-        ("all_reduce", ("Pause(", "ChunkRequest(", "FinalChunk(")),
+        ("all_reduce", ("Pause(", "ChunkRequest(", "FinalChunk(", "piece=2")),
     ],
 )
 def test_schedules_are_of_all_kinds(driver: str, events: tuple[str, ...]) -> None:

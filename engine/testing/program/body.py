@@ -35,6 +35,12 @@ class Marked(Numbers):
 
     sender: ProcessId
     view: int
+    item_bytes: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Their size, as far as the parts know."""
+        return self.item_bytes * len(self)
 
 
 class PartBody(SimulatedBody):
@@ -109,6 +115,7 @@ class PartBody(SimulatedBody):
         numbers = Marked(self.vectors[span.vector][span.start : span.stop])
         message: Any = send.message
         numbers.sender, numbers.view = self.host.id, message.view
+        numbers.item_bytes = self.schedule.item_bytes
         return numbers
 
     @override

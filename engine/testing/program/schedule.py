@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
+from partita.engine.protocol.exchange.group import CHUNK_BYTES
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.joined_work import JoinedWork
@@ -104,6 +105,7 @@ class ProgramSchedule(Schedule):
 
     Attributes:
         batches: of the run.
+        item_bytes: of a number, as far as the parts know: some seeds exchange pieces of one or two numbers.
         function: that the driver minimises.
         model: checks every event.
     """
@@ -133,6 +135,8 @@ class ProgramSchedule(Schedule):
         self.spans = shared_spans(scenario.own, scenario.shared)
         everyone, size = tuple(range(topology.machines)), self.function.norms(topology.replicas)
         self.norms = SharedSpan(topology.machines + bool(scenario.shared), 0, size, everyone)
+        # Drawn beside the scenario, which other seeds keep.
+        self.item_bytes = Random(-3 - seed).choice((4, 4, 4, CHUNK_BYTES // 2, CHUNK_BYTES))
         self.coordinator = ProgramCoordinatorHost(self)
         self.model = ProgramModel(
             self._start,
@@ -206,6 +210,7 @@ class ProgramSchedule(Schedule):
             norms=self.norms,
             exchanges=self.norms.index + 1,
             state=STATE,
+            item_bytes=self.item_bytes,
             step=step,
         )
         body.work = self.kind(JoinedWork)(seat, self.batches, retry_s=RETRY_S)
