@@ -119,7 +119,7 @@ class Display:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_phase()
         self.draw()
         if self._bar is not None:

@@ -68,7 +68,7 @@ class Phases:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()

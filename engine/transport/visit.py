@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import time
 from enum import Enum
-from types import TracebackType
 from typing import Final, Self
 
 import zmq
@@ -114,9 +113,7 @@ class Visit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> None:
