@@ -127,8 +127,15 @@ class LeasedMode(WorkMode):
 
     # Work.
 
+    @staticmethod
+    def _can_work(replica: ReplicaRecord) -> bool:
+        """Returns whether no part of a replica has ended: one whose work is done is not started again."""
+        return not any(part.has_ended for part in replica.parts)
+
     def _extend(self, replica: ReplicaRecord) -> bool:
         """Leases a replica what it can do next. Returns whether its parts have to be told."""
+        if not self._can_work(replica):
+            return False
         work, index, pace = self._work, replica.index, self._paces[replica.index]
         holder = work.holders[index]
         before = holder.next, pace.ended
@@ -155,7 +162,7 @@ class LeasedMode(WorkMode):
         effects: list[CoordinatorEffect] = []
         for index in self._paces:
             replica = self._replicas[index]
-            if not any(part.has_ended for part in replica.parts) and self._extend(replica):
+            if self._extend(replica):
                 effects += self._order(replica, replica.parts)
                 self._check(replica)
         return effects
@@ -271,7 +278,7 @@ class LeasedMode(WorkMode):
         self._check(replica)
         effects = self._extend_all()
         begun = [self._replicas[index] for index in self._paces]
-        ended = [other for other in begun if any(part.has_ended for part in other.parts)]
+        ended = [other for other in begun if not self._can_work(other)]
         if self._work.free and ended and len(ended) == len(begun):  # they were not needed any more
             effects += self.restart_replica(ended[0], f"replica {replica.index} has left work", now)
         return effects

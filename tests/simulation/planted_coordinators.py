@@ -137,6 +137,14 @@ class ForgetsAUnit(LeasedMode):
         _with_book(_ForgetsAUnit, self)
 
 
+class LeasesToAReplicaWithoutAPart(LeasedMode):
+    """What a replica that leaves gives back, after a part of another one has ended with its work done."""
+
+    @staticmethod
+    def _can_work(replica: Any) -> bool:
+        return True
+
+
 class CountsAStepAsDoneWhenItIsReported(LeasedMode):
     """A checkpoint may lack its gradient, and whoever goes on from there would leave it out."""
 
@@ -265,6 +273,7 @@ COORDINATOR_FAULTS = [
     Planted(BeginsOneStepTooFar, "I2 I8", 100, at=17),
     Planted(LeasesAUnitTwice, "I15 I8", 100),
     Planted(ForgetsAUnit, "I15 I8", 100),
+    Planted(LeasesToAReplicaWithoutAPart, "I8", 2000, at=40_768),
     Planted(CountsAStepAsDoneWhenItIsReported, "I2", 300, at=1),
     Planted(LeasesAgainWhatADeadReplicaHad, "I15", 600, at=6),
     Planted(UsesTheNumbersOfWhatIsGivenBackAgain, "I15 I2 I8", 600, at=270),

@@ -67,6 +67,11 @@ def test_seeds_that_broke_an_invariant_hold(seed: int) -> None:
     all_hold(lambda seed: play(draw(Random(seed)), seed), [seed])
 
 
+def test_a_replica_without_a_part_is_leased_nothing() -> None:
+    """The part had died when its work was done; then another replica left, and gave back what it had not."""
+    all_hold(PLAYERS["downpour"], [40_768])
+
+
 # Drivers of a user.
 
 
