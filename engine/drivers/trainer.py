@@ -59,6 +59,7 @@ class Trainer(ABC):
         alone: whether no other trainer follows.
         steps: steps of an epoch, times the epochs; 0 where the number is not known.
         steps_per_epoch: of a replica, or of all that share them.
+        units_per_epoch: in an epoch, of what a checkpoint says to be done.
         done: steps of each replica before this call.
         settings: of the run; set when it begins.
         initial: file of the parameters that the run began with.
@@ -94,7 +95,7 @@ class Trainer(ABC):
         self.topology: Final = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
         self.outline: Final = Outline(epochs, job.examples, batch, driver.replicas)
         self.steps: Final = check_whole(epochs * steps_per_epoch, "the number of steps is", least=0)
-        self.steps_per_epoch: Final = steps_per_epoch
+        self.steps_per_epoch = self.units_per_epoch = steps_per_epoch
         self.least: Final = driver.least
         self.alone: Final = alone
         self.settings = RunSettings()

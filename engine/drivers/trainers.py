@@ -64,6 +64,9 @@ class JoinedTrainer(Trainer):
         batch = job.plan.batch
         steps = JoinedBatches(job.examples, batch).steps(0, job.examples, driver.replicas)
         super().__init__(job, driver, epochs=epochs, alone=alone, batch=batch, steps_per_epoch=steps)
+        self.units_per_epoch = job.examples
+        self._batches: Final = JoinedBatches(job.examples, batch)
+        self._position = 0  # examples that a checkpoint holds
 
     @property
     @override
@@ -78,7 +81,30 @@ class JoinedTrainer(Trainer):
 
     @override
     def mode(self, resumed: Resumed | None) -> JoinedMode:
-        return JoinedMode(done=min(self.done), sharded=self.driver.is_sharded)
+        return JoinedMode(position=self._position, sharded=self.driver.is_sharded)
+
+    @override
+    def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
+        return self._steps_to(self._position_in(manifest))
+
+    def _position_in(self, manifest: Manifest) -> int:
+        """Returns the examples that a checkpoint holds: exactly, if replicas did them together."""
+        if manifest.done and manifest.steps_per_epoch == self.job.examples:
+            return int(manifest.epochs * self.job.examples)
+        return self._batches.position(0, min(super().steps_in(manifest)), self.topology.replicas)
+
+    def _steps_to(self, position: int) -> tuple[int, ...]:
+        """Returns the whole steps up to a position, as if all replicas had always taken part."""
+        replicas = self.topology.replicas
+        steps = self._batches.steps(0, position, replicas)
+        return (steps - (self._batches.position(0, steps, replicas) > position),) * replicas
+
+    @override
+    def resume(self, resumed: Resumed) -> None:
+        if resumed.manifest is not None:
+            until = self.outline.epochs * self.job.examples
+            self._position = min(self._position_in(resumed.manifest), until)
+            self.done = self._steps_to(self._position)
 
     @override
     def part(self, replica: int, machine: int, checkpoint: int | None) -> ProgramPartTask:

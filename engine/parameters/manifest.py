@@ -76,8 +76,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         network: a text for each layer, by name, for what shapes do not distinguish; empty in older files.
         position: for a batch method, the number of journal entries that the vectors contain; None for
             Downpour.
-        done: steps of the run that the files hold, where the replicas share its steps: ascending ranges
-            `[start, stop)`; `steps_per_epoch` then counts those of all replicas. Empty in older files.
+        done: units of the run that the files hold: ascending ranges `[start, stop)`. `steps_per_epoch` then
+            counts the units: steps where the replicas share them, examples where they do each step together.
+            Empty in older files.
         format: of checkpoints; others are refused.
     """
 

@@ -148,7 +148,8 @@ class Commit:
 
     `steps` are the steps done by each replica when the checkpoint was begun, `lost` the acknowledged pushes
     that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster),
-    and `done` are the units of work that they hold, as ranges (Downpour).
+    and `done` are the units of work that they hold, as ranges: steps, or examples of joined
+    batches.
     From `Committed` on, restarts are from this checkpoint.
     """
 

@@ -53,14 +53,14 @@ class Pace:
 class JoinedMode(WorkMode):
     """The work of replicas that exchange sums in each step."""
 
-    def __init__(self, *, done: int = 0, sharded: bool = False) -> None:
+    def __init__(self, *, position: int = 0, sharded: bool = False) -> None:
         """Creates the work of a run.
 
         Args:
-            done: steps of all replicas that a checkpoint holds, which is resumed.
+            position: examples, from the first epoch on, that a checkpoint holds, which is resumed.
             sharded: no replica has the whole state, so that a death leads back to the last checkpoint.
         """
-        self._done: Final = done
+        self._position = position  # of the step that the view began with
         self._sharded: Final = sharded
         self._view: rm.View | None = None
         self._views: tuple[rm.View, ...] = ()  # the same, with the places of each machine
@@ -82,7 +82,6 @@ class JoinedMode(WorkMode):
         outline, self._replicas = run.outline, run.registry.replicas
         self._machines = len(self._replicas[0].parts)
         self._batches = JoinedBatches(outline.examples, outline.batch)
-        self._position = self._batches.position(0, self._done, len(self._replicas))
         self._positions = Positions(self._batches, self._position)
 
     @property
@@ -90,13 +89,13 @@ class JoinedMode(WorkMode):
     def steps_done(self) -> tuple[int, ...]:
         """Steps of each replica, as if all had taken part from the first step on."""
         if self._view is None:
-            return (self._done,) * len(self._replicas)
-        return self._steps_after(max(self._pace.step, self._view.step))
+            return self._steps_to(self._position)
+        return self._steps_to(self._positions.of(max(self._pace.step, self._view.step)))
 
-    def _steps_after(self, step: int) -> tuple[int, ...]:
-        """Returns the steps of each replica after one of the view, as if all had always taken part."""
+    def _steps_to(self, position: int) -> tuple[int, ...]:
+        """Returns the steps of each replica up to a position, as if all had always taken part."""
         replicas = len(self._replicas)
-        return (self._batches.steps(0, self._positions.of(step), replicas),) * replicas
+        return (self._batches.steps(0, position, replicas),) * replicas
 
     @override
     def extend(self) -> bool:
@@ -270,9 +269,10 @@ class JoinedMode(WorkMode):
         members = view.members if self._sharded else view.members[:1]
         self._writers = tuple(part for r in members for part in self._replicas[r].parts)
         # After Ctrl-C a view ends where it begins, which may be before the work that was done already.
-        whole = is_complete and self._positions.of(step) >= self.run.until
-        begun = self.run.new_round(self._writers, self._steps_after(step), now, whole=whole, step=step)
-        return [*begun.ask(now)]
+        position = self._positions.of(step)
+        whole, done = is_complete and position >= self.run.until, ((0, position),) if position else ()
+        steps = self._steps_to(position)
+        return [*self.run.new_round(self._writers, steps, now, whole=whole, step=step, done=done).ask(now)]
 
     @override
     def last_round(self, now: float) -> list[CoordinatorEffect]:

@@ -341,7 +341,7 @@ class WorkScheduler:
         progress = self._progress[unit]
         first, count = progress.unit.first, progress.unit.count
         held.order = assignment = Assignment(self._evaluation, held.step, unit, first, count)
-        held.unfinished.update(range(self._machines))
+        held.unfinished = set(range(self._machines))
         if len(worker.open) == 1:
             worker.progress_at = now
         while self._sent and not self._is_open(self._sent[0]):

@@ -223,7 +223,7 @@ class Training(Work):
             dtype=job.precision,
             optimizer=repr(trainer.learner),
             steps=commit.steps,
-            steps_per_epoch=trainer.steps_per_epoch,
+            steps_per_epoch=trainer.units_per_epoch,
             entries=commit.entries,
             lost=commit.lost,
             position=commit.position,

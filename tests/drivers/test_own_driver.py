@@ -293,3 +293,33 @@ def test_what_a_driver_of_ones_own_lacks_is_one_sentence() -> None:
     ):
         with pytest.raises(ValueError, match=f"the driver {kind.__name__} {lacks}; "):
             train(plan_of(1), toy.data(), driver=kind(), epochs=1, show="nothing")
+
+
+@dataclass(frozen=True)
+class Interrupted(Synchronous):
+    """Ends after two thirds of an epoch."""
+
+    def coordinator(self, run: Outline) -> Plan:
+        yield Work(examples=64)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_a_run_goes_on_in_mid_epoch_with_other_replicas(
+    replicas: int, tmp_path: Path, on_threads: list[WatchedThreads]
+) -> None:
+    """The examples of an epoch are each done once: as many as are left, by whoever does them."""
+    plan, data = plan_of(1), toy.data(96)
+    train(plan, data, driver=Interrupted(replicas=2), epochs=1, checkpoints=tmp_path, show="nothing")
+    done: list[int] = []
+    driver = AllReduce(replicas=replicas)
+    train(
+        plan,
+        data,
+        driver=driver,
+        epochs=2,
+        checkpoints=tmp_path,
+        resume=True,
+        show="nothing",
+        on_record=lambda record: done.append(record.examples),
+    )
+    assert sum(done) == 32 + 96

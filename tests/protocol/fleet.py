@@ -168,7 +168,7 @@ class Fleet:
         self.coordinator = Coordinator(
             schedule,
             Outline(epochs, examples, batch, replicas),
-            JoinedMode(done=resumed.commits[-1].steps[0] if resumed else 0, sharded=sharded),
+            JoinedMode(position=resumed.commits[-1].done[0][1] if resumed else 0, sharded=sharded),
             Topology(replicas, machines, 0),
             settings=RunSettings(
                 run="r", least=least, timeouts=timeouts or Timeouts(checkpoint_every_s=None)

@@ -317,6 +317,21 @@ def test_a_run_goes_on_after_a_checkpoint() -> None:
     assert second.parameters() == dict.fromkeys(parts(2, 1), reference(first.steps() + second.steps()))
 
 
+def test_a_run_goes_on_with_another_number_of_replicas() -> None:
+    """No example is left out or comes twice, although joined batches have another size from there on."""
+
+    def a_part_of_an_epoch(run: Outline) -> Plan:
+        yield Work(examples=9)
+
+    first = Fleet(all_reduce, replicas=3, epochs=1, schedule=a_part_of_an_epoch).run()
+    assert first.commits[-1].done == ((0, 9),)
+    for replicas in (1, 2, 4):
+        second = Fleet(all_reduce, replicas=replicas, epochs=2, resumed=first).run()
+        assert [example for step in second.steps() for example in step] == list(range(9, 40))
+        expected = reference(first.steps() + second.steps())
+        assert second.parameters() == dict.fromkeys(parts(replicas, 1), expected)
+
+
 def test_a_part_that_does_not_answer_is_started_again() -> None:
     fleet = Fleet(all_reduce, replicas=2, epochs=4, timeouts=Timeouts(checkpoint_every_s=None))
     fleet.run(until=lambda fleet: len(fleet.computed) > 3)
