@@ -3,9 +3,10 @@
     python -m benchmarks.batch_latency [--rounds N] [--json FILE]
 
 "Evaluation" is what it takes from when a method asks for one until it has the loss and all gradients are at
-the shard; "product" the same for a dot product, which only coordinator and shard have to do with. Beside them
-stand what the arithmetic takes in one process, and for how long the threads of each process were on a core in
-an evaluation. Processes wait for one another all the while: what none was busy with is waking them up.
+the shard: with each host in a process, with the shard in the coordinator's, and with both there. "product"
+is the same for a dot product, which only coordinator and shard have to do with. Beside them stand what the
+arithmetic takes in one process, and for how long the threads of each process were on a core in an evaluation.
+Processes wait for one another all the while: what none was busy with is waking them up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from benchmarks._batch_problems import PROBLEMS, Problem
@@ -29,6 +31,9 @@ SKIPPED: Final = 50
 """Evaluations that are not counted."""
 
 NAMES: Final = ("rosenbrock 2", "iris", "digits")
+
+INLINE: Final = {"none": "processes", "shard": "shard inline", "all": "all inline"}
+"""By the setting `inline` of Sandblaster."""
 
 
 @dataclass
@@ -61,30 +66,30 @@ def main() -> None:
     print(describe(), flush=True)
     found: list[Row] = []
     for name in asked.rows:
-        problem, busy = PROBLEMS[name](), Busy()
+        problem, busy = PROBLEMS[name](), {inline: Busy() for inline in INLINE}
         measured = in_turn(variants(problem, busy), rounds=asked.rounds)
         print_busy(name, measured, busy)
         found.append(
             row(
                 f"{name}: arithmetic's share of an evaluation",
-                ratios(measured["arithmetic"], measured["evaluation"]),
+                ratios(measured["arithmetic"], measured[f"evaluation, {INLINE['none']}"]),
                 at_least=0.0,
-                note=readable_seconds(measured["evaluation"]),
+                note=readable_seconds(measured[f"evaluation, {INLINE['none']}"]),
             )
         )
     report("an evaluation over processes", found, file=asked.json)
 
 
-def variants(problem: Problem, busy: Busy) -> dict[str, Callable[[], float]]:
+def variants(problem: Problem, busy: Mapping[str, Busy]) -> dict[str, Callable[[], float]]:
     """Seconds of an evaluation and of a product over processes, and of the arithmetic in this one."""
     plan = plan_of(problem, problem.examples)
 
-    def evaluation() -> float:
-        method = Watched(SamePoint(EVALUATIONS), begun=busy.begin, done=busy.end)
-        return statistics.median(play(problem, plan, method).evaluation_s[SKIPPED:])
+    def evaluation(inline: str) -> float:
+        method = Watched(SamePoint(EVALUATIONS), begun=busy[inline].begin, done=busy[inline].end)
+        return statistics.median(play(problem, plan, method, inline=inline).evaluation_s[SKIPPED:])
 
     def product() -> float:
-        method = play(problem, plan, Watched(SamePoint(1, PRODUCTS))).method
+        method = play(problem, plan, Watched(SamePoint(1, PRODUCTS)), inline="none").method
         return (method.ended - method.answered[0]) / PRODUCTS
 
     def arithmetic() -> float:
@@ -97,15 +102,17 @@ def variants(problem: Problem, busy: Busy) -> dict[str, Callable[[], float]]:
                 seconds.append(time.perf_counter() - began)
         return statistics.median(seconds)
 
-    return {"evaluation": evaluation, "product": product, "arithmetic": arithmetic}
+    evaluations = {f"evaluation, {what}": partial(evaluation, inline) for inline, what in INLINE.items()}
+    return {**evaluations, "product, processes": product, "arithmetic": arithmetic}
 
 
-def print_busy(name: str, measured: Mapping[str, list[float]], busy: Busy) -> None:
+def print_busy(name: str, measured: Mapping[str, list[float]], busy: Mapping[str, Busy]) -> None:
     """Medians, and who was busy in the last round."""
     lines = [(what, readable_seconds(seconds)) for what, seconds in measured.items()]
     lines += [
-        (f"of an evaluation, {who} on a core", readable_seconds([seconds / EVALUATIONS]))
-        for who, seconds in busy.seconds.items()
+        (f"of it, {INLINE[inline]}: {who} on a core", readable_seconds([seconds / EVALUATIONS]))
+        for inline, of in busy.items()
+        for who, seconds in of.seconds.items()
     ]
     print_table(name, ("what", "median (min to max) of the rounds"), lines)
 
