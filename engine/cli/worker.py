@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from partita.engine.cli.fields import command
-from partita.engine.cli.keys import Keys, keyring_of
+from partita.engine.cli.keys import keyring_of
 from partita.engine.launch.pool import JoinFile, PoolWorker, WorkerSettings
 from partita.engine.launch.pool.facts import resources as resources_here
 from partita.engine.launch.pool.worker import DEATH_TIMEOUT_S, stop_on_signals
@@ -19,56 +20,67 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.pool import Resources
 from partita.engine.transport.addresses import address_of, address_towards
 from partita.engine.transport.sockets import check_endpoint
+from partita.layers.checks import check_seconds
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of a worker.
+
+    Args:
+        join: the pool's address, too.
+        join_file: file with the pool's address and key, written by `partita pool serve`.
+        keys: folder of keys; the user's own if not given.
+        name: name of this worker; the machine's if not given.
+        threads: kernel threads of all its hosts, as --resources cpu=; all cores if not given.
+        interface: network interface on which others reach this worker, for example eth1.
+        contact_address: address at which others reach this worker; the one that leads to the pool if neither
+            this nor --interface is given.
+        resources: amounts that its hosts may use up, as cpu=8,gpu=1,memory=32GiB; the rest is as found.
+        death_timeout_s: seconds without an answer of the pool after which the worker ends.
+    """
+
+    join: str | None = None
+    join_file: Path | None = None
+    keys: Path | None = None
+    name: str | None = None
+    threads: int | None = None
+    interface: str | None = None
+    contact_address: str | None = None
+    resources: str = ""
+    death_timeout_s: float = DEATH_TIMEOUT_S
+
+    def settings(self, address: str | None) -> WorkerSettings:
+        """Returns the settings of a worker that joins the pool at an address, if it is given here.
+
+        Raises:
+            ValueError, OSError: an option cannot be used, or a key cannot be read.
+        """
+        keyring = keyring_of(self.keys)
+        found = _pool(address, self.join, self.join_file)
+        key = found.public_key or keyring.trusted("pool").public_key
+        return WorkerSettings(
+            Peer("the pool", 0, found.address, key),
+            keyring.pair("worker"),
+            _own_address(found.address, self.interface, self.contact_address),
+            self.name or gethostname(),
+            _resources(self.resources, self.threads),
+            check_seconds(self.death_timeout_s, "--death-timeout is"),
+        )
 
 
 @command()
 def worker(
     address: Annotated[str | None, Argument(help="The pool's address, tcp://HOST:PORT.")] = None,
     *,
-    join: Annotated[str | None, Option(help="The pool's address, too.")] = None,
-    join_file: Annotated[
-        Path | None, Option(help="File with the pool's address and key, written by `partita pool serve`.")
-    ] = None,
-    keys: Keys = None,
-    name: Annotated[str | None, Option(help="Name of this worker; the machine's if not given.")] = None,
-    threads: Annotated[
-        int | None,
-        Option(help="Kernel threads of all its hosts, as --resources cpu=; all cores if not given."),
-    ] = None,
-    interface: Annotated[
-        str | None, Option(help="Network interface on which others reach this worker, for example eth1.")
-    ] = None,
-    contact_address: Annotated[
-        str | None,
-        Option(
-            help="Address at which others reach this worker; the one that leads to the pool if "
-            "neither this nor --interface is given."
-        ),
-    ] = None,
-    resources: Annotated[
-        str,
-        Option(help="What its hosts may use up, as cpu=8,gpu=1,memory=32GiB; the rest is as found."),
-    ] = "",
-    death_timeout: Annotated[
-        float, Option(help="Seconds without an answer of the pool after which the worker ends.")
-    ] = DEATH_TIMEOUT_S,
+    options: WorkerOptions,
 ) -> None:
     """Starts hosts for the runs of a pool, until Ctrl-C or until the pool drains it."""
-    keyring = keyring_of(keys)
-    found = _pool(address, join, join_file)
-    key = found.public_key or keyring.trusted("pool").public_key
-    own_address = _own_address(found.address, interface, contact_address)
-    settings = WorkerSettings(
-        Peer("the pool", 0, found.address, key),
-        keyring.pair("worker"),
-        own_address,
-        name or gethostname(),
-        _resources(resources, threads),
-        death_timeout,
-    )
+    settings = options.settings(address)
     with PoolWorker(settings, log=log) as here:
         stop_on_signals(here)
-        log(f"worker '{settings.name}' at {own_address} with {settings.resources} joins {found.address}")
+        offers = f"at {settings.address} with {settings.resources}"
+        log(f"worker '{settings.name}' {offers} joins {settings.pool.endpoint}")
         end = here.run()
     if end.failed:
         print(f"partita: {end.reason}", file=sys.stderr)

@@ -219,16 +219,18 @@ class SocketFactory:
         self._listen(door, endpoint)
         return door
 
-    def visit(self, peer: Peer) -> zmq.Socket[bytes]:
-        """Returns a DEALER socket that connects to a door, as CURVE client; errors as `outgoing`.
+    def visit(self, peer: Peer, kinds: int) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """Returns a DEALER socket that connects to a door, as CURVE client, and its `events` of some kinds.
 
-        It takes a message only while it is connected: what is sent is repeated by who sends it.
+        Errors as `outgoing`. It takes a message only while it is connected: what is sent is repeated by who
+        sends it. No event is missed: a door may refuse a key before this returns.
         """
         check_endpoint(peer.endpoint, listening=False)
         visit = self._locked(zmq.DEALER, peer.endpoint)
         visit.setsockopt(zmq.IMMEDIATE, 1)
+        events = self.events(visit, kinds)
         self._connect(visit, peer)
-        return visit
+        return visit, events
 
     def authenticator(self) -> zmq.Socket[bytes]:
         """Returns the socket of libzmq's requests to admit a key (ZAP, RFC 27)."""

@@ -118,8 +118,7 @@ class Visit:
 
     def _open(self) -> None:
         self._again_at = float("inf")
-        self._visit = self._sockets.visit(self.peer)
-        self._events = self._sockets.events(self._visit, _WATCHED)
+        self._visit, self._events = self._sockets.visit(self.peer, _WATCHED)
 
     def _read_events(self) -> None:
         while True:

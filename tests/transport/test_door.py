@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.transport import KeyPair
 from partita.engine.transport.addresses import address_of, address_towards, interface_of, unreachable
 from partita.engine.transport.door import Door, Stranger
+from partita.engine.transport.sockets import SocketFactory
 from partita.engine.transport.visit import Trouble, Visit
 
 DEADLINE_S = 30.0
@@ -70,6 +72,25 @@ def test_an_unknown_key_is_refused_named_and_let_in_once_it_is_authorised(
             pass
         visit.send(b"hello")
         assert not door.receive(0.3)
+
+
+def test_a_refusal_that_comes_at_once_is_not_missed(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The door refuses before the constructor of the visit has returned."""
+    stranger, connect = KeyPair.generate(), SocketFactory._connect
+    found: list[Stranger] = []
+
+    def connect_and_wait(factory: SocketFactory, *arguments: Any) -> None:
+        connect(factory, *arguments)
+        deadline = time.monotonic() + DEADLINE_S
+        while not found:
+            assert time.monotonic() < deadline
+            door.receive(0.02)
+            found.extend(door.strangers())
+
+    monkeypatch.setattr(SocketFactory, "_connect", connect_and_wait)
+    with Visit(stranger, peer(door)) as visit:
+        assert found == [Stranger("127.0.0.1", stranger.public)]
+        until(lambda: visit.trouble is Trouble.REFUSED, door, visit)
 
 
 def test_a_visitor_with_another_key_of_the_door_is_found(door: Door) -> None:
