@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.testing.downpour import play_downpour
 from partita.engine.testing.invariants import Outcome
@@ -68,7 +68,8 @@ def play(
 
     Args:
         driver: has the programs `coordinator(run)` and `replica(me)`, and `replicas`, as every `Driver`; with
-            None replicas the seed draws how many. One that is a `Downpour` or a `Sandblaster` has shards.
+            None replicas the seed draws how many. With shards, replicas work on their own as `Downpour`'s do;
+            one that is a `Sandblaster` evaluates.
         seed: any integer; it draws the hosts, the network, and what goes wrong.
         faults: that are planted meanwhile.
         machines: classes that are played in the place of the real ones that they are derived from.
@@ -80,8 +81,8 @@ def play(
     with ExitStack() as planted:
         for fault in faults:
             planted.enter_context(fault.planted())
-        if isinstance(driver, Downpour):
-            return play_downpour(driver, seed, machines=machines, keep_all=keep_all)
         if isinstance(driver, Sandblaster):
             return play_sandblaster(driver, seed, machines=machines, keep_all=keep_all)
+        if isinstance(driver, Driver) and driver.shards:
+            return play_downpour(driver, seed, machines=machines, keep_all=keep_all)
         return play_programs(driver, seed, machines=machines, keep_all=keep_all)

@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable
 
-from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.driver import Driver
 from partita.engine.testing.downpour import shard
 from partita.engine.testing.downpour.part import build_part
 from partita.engine.testing.downpour.schedule import DownpourSchedule
@@ -16,7 +16,7 @@ __all__ = ["play_downpour"]
 
 
 def play_downpour(
-    driver: Downpour | None, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
+    driver: Driver | None, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
 ) -> Outcome:
     """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too."""
     schedule = DownpourSchedule(driver, seed, machines, part=build_part, shard=shard.role, keep_all=keep_all)

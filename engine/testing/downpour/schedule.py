@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.driver import Driver
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, RunSettings
 from partita.engine.protocol.host_registry import HostRecord
@@ -40,7 +41,7 @@ class Scenario:
     """
 
     environment: Environment
-    driver: Downpour
+    driver: Driver
     steps: int
     done: tuple[int, ...]
     step_s: float
@@ -48,7 +49,7 @@ class Scenario:
     apply_s: float
 
 
-def draw(random: Random, driver: Downpour | None) -> Scenario:
+def draw(random: Random, driver: Driver | None) -> Scenario:
     """The scenario of a seed; one in ten resumes an earlier run. None: the driver is drawn, too."""
     topology = Topology(small_count(random), small_count(random), small_count(random))
     if driver is not None:
@@ -115,7 +116,7 @@ class DownpourSchedule(Schedule):
 
     def __init__(
         self,
-        driver: Downpour | None,
+        driver: Driver | None,
         seed: int,
         machines: Iterable[type],
         *,
