@@ -54,6 +54,7 @@ class StreamSender:
         self._offered_at = float("-inf")
         self.is_broken = False  # `serve` closes it
         self.is_fresh = True  # nothing was sent on it
+        self._waits = False  # for the connection to take more, as the mailbox knows
         self.waiting_bytes = 0
 
     @property
@@ -119,7 +120,9 @@ class StreamSender:
             pass
         except OSError:
             self.is_broken = True
-        self._on_change()
+        if self.is_broken or self.has_backlog != self._waits:
+            self._waits = self.has_backlog
+            self._on_change()
 
     def _next_record(self) -> bool:
         """Prepares the next record; False where all has been sent."""
@@ -196,6 +199,7 @@ class StreamSender:
                 stranger.close()
                 continue
             self._channel, self._seal, self.is_fresh = stranger, Seal(self._key), True
+            self._waits = False
             self._close_listener()
             self._on_change()
             return

@@ -34,7 +34,6 @@ class StreamWatch:
     def forget(self, outbound: OutboundConnection) -> None:
         """Unregisters a connection before it is closed."""
         self._register(outbound, {})
-        self._watched.pop(outbound, None)
 
     def update(self) -> None:
         """Registers what links wait for now."""
@@ -55,7 +54,10 @@ class StreamWatch:
             if before.get(descriptor) != wanted or descriptor not in self._by_descriptor:
                 self._poller.register(descriptor, wanted)
                 self._by_descriptor[descriptor] = outbound
-        self._watched[outbound] = flags
+        if flags:
+            self._watched[outbound] = flags
+        else:
+            self._watched.pop(outbound, None)
 
     def __contains__(self, descriptor: object) -> bool:
         return descriptor in self._by_descriptor
