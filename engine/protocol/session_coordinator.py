@@ -1,8 +1,8 @@
 """The coordinator of a session: the parts of one replica, each of which answers orders within a time limit.
 
-Hosts start as in any run, and their versions, permissions and heartbeats are looked at in the same way. The
-work is what the user asks for: each call is an action, and its result the parts' answers. Nothing is started
-again: with the first host that fails, dies or does not answer, the session ends.
+Hosts start as in any run, and their versions, permissions and heartbeats are checked in the same way. The
+user's calls are the work: each is an action, and its result are the answers of the parts. No host is started
+again: with the first one that fails, dies or does not answer, the session ends.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SessionCoordinator(HostLifecycle):
         return not self._missing
 
     def receive(self, event: Any, now: float) -> list[Any]:
-        """See `HostLifecycle`; who asks when the session is over receives the reason again."""
+        """See `HostLifecycle`; an order after the session's end is answered by the reason of that end."""
         over = self.phase is Phase.OVER and isinstance(event, Ask)
         return [self._lost] if over else super().receive(event, now)
 
