@@ -17,6 +17,8 @@ import numpy as np
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
+from partita.engine.launch.pool.launcher import PoolLauncher
+from partita.engine.launch.pool.pool import Pool, needs_of
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.numerics import master, storage, stored
 from partita.engine.parameters.files import shape_difference
@@ -26,7 +28,7 @@ from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.messages import Play
-from partita.engine.protocol.names import part_name
+from partita.engine.protocol.names import Topology, part_name
 from partita.engine.run.data import check_data, check_plan
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.inline_backend import InlineBackend
@@ -82,7 +84,8 @@ class Session(Arguments):
         overlap: minibatches of a step, one after another through the machines of a horizontal cut, each with
             an update of its own; see `Downpour`.
         hosts: "threads" of this process, or "processes" that communicate by ZeroMQ over loopback; "inline"
-            plays the one machine of a plan in the calling thread, which costs least for small networks.
+            plays the one machine of a plan in the calling thread, which costs least for small networks. A
+            `Pool(...)`: its workers start the hosts, which read no file of this machine.
         listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free port of
             loopback if not given.
         places: where the processes of some machines run, by machine; the others run on this machine.
@@ -94,6 +97,7 @@ class Session(Arguments):
         ValueError: a parameter is missing, the parameters of a machine exceed one message, `hosts` does not
             fit the plan, an optimizer is given without `train`, or minibatches overlap without an optimizer.
         HostError: a host fails or does not come up.
+        RunFailed: the pool cannot be reached, refuses the session, or has no place for it.
     """
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
@@ -108,7 +112,7 @@ class Session(Arguments):
     train: bool = False
     optimizer: Optimizer | None = None
     overlap: int = 1
-    hosts: Hosts = "threads"
+    hosts: Hosts | Pool = "threads"
     listen: str | None = None
     places: Mapping[int, Placement] | None = None
     timeout_s: float = 300.0
@@ -116,7 +120,8 @@ class Session(Arguments):
 
     def __post_init__(self, parameters: Mapping[str, Vector] | int, show: Show | OnPhase) -> None:
         check_plan(self.plan)
-        check_choice(self.hosts, "hosts is", get_args(Hosts))
+        if not isinstance(self.hosts, Pool):
+            check_choice(self.hosts, "hosts is", get_args(Hosts))
         check_seconds(self.timeout_s, "timeout_s is")
         parameters = _checked(self.plan, parameters)
         self.overlap = check_whole(self.overlap, "overlap is")
@@ -161,6 +166,11 @@ class Session(Arguments):
                 f"hosts is '{self.hosts}', and only processes have addresses; "
                 "ask for 'processes', or leave out listen and places"
             )
+        if isinstance(self.hosts, Pool):
+            needs = needs_of(self.plan, Topology(1, len(tasks), 0))
+            title = f"a session of '{self.plan.graph.name}'"
+            pool = PoolLauncher(self.hosts, needs, title=title, log=on_phase)
+            return HostedBackend(tasks, pool, timeout_s=timeout_s, on_phase=on_phase)
         if self.hosts == "threads":
             return HostedBackend(tasks, ThreadLauncher(), timeout_s=timeout_s, on_phase=on_phase)
         if len(tasks) > 1:

@@ -215,7 +215,7 @@ def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoi
 
 
 def _launcher(
-    given: TrainArguments, training: Training, encryption: Encryption, log: Callable[[str], None]
+    given: TrainArguments, training: Training, encryption: Encryption, log: Callable[[str], object]
 ) -> Launcher:
     topology = training.trainer.topology
     if given.on is None:

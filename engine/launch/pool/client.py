@@ -49,7 +49,7 @@ class PoolClient:
         own: KeyPair,
         *,
         address: str,
-        log: Callable[[str], None],
+        log: Callable[[str], object],
     ) -> None:
         """Begins to connect.
 

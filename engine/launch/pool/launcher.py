@@ -42,7 +42,7 @@ class PoolLauncher(Launcher):
         needs: Sequence[Need],
         *,
         title: str,
-        log: Callable[[str], None],
+        log: Callable[[str], object],
         folders: Iterable[Path] = (),
         encryption: Encryption = ENCRYPTED,
     ) -> None:
@@ -93,7 +93,7 @@ class PoolLauncher(Launcher):
         door: Door,
         needs: Sequence[Need],
         title: str,
-        log: Callable[[str], None],
+        log: Callable[[str], object],
         files: _Files,
     ) -> PoolClient:
         own = KeyPair.generate()

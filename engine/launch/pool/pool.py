@@ -113,7 +113,7 @@ class Pool:
         return Keyring(Path(self.keys) if self.keys is not None else default_keys())
 
     @contextmanager
-    def door(self, log: Callable[[str], None]) -> Iterator[Door]:
+    def door(self, log: Callable[[str], object]) -> Iterator[Door]:
         """Yields how to reach the pool, which is served here meanwhile if nobody else does.
 
         Raises:
@@ -139,6 +139,14 @@ class Pool:
             thread.close()
 
 
+def _memory_of(plan: Plan, machine: int) -> int:
+    """Returns the bytes that a plan predicts for a machine; 0 where it cannot train, and so cannot say."""
+    try:
+        return plan.memory_bytes(machine)
+    except ValueError:
+        return 0
+
+
 def needs_of(plan: Plan, topology: Topology) -> tuple[Need, ...]:
     """Returns what the hosts of a run need.
 
@@ -150,7 +158,7 @@ def needs_of(plan: Plan, topology: Topology) -> tuple[Need, ...]:
         Resources(
             cpu=0 if machine.device != "cpu" else machine.threads,
             gpu=0 if machine.device == "cpu" else 1,
-            memory=plan.memory_bytes(number),
+            memory=_memory_of(plan, number),
         )
         for number, machine in enumerate(machines)
     ]

@@ -48,7 +48,7 @@ class PoolServer:
         endpoint: str,
         *,
         own_clients: Sequence[str] = (),
-        log: Callable[[str], None],
+        log: Callable[[str], object],
     ) -> None:
         """Listens.
 

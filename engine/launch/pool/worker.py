@@ -74,7 +74,7 @@ class WorkerSettings:
 class PoolWorker:
     """A worker, at work. Belongs to one thread; `stop` may come from any, or from a signal handler."""
 
-    def __init__(self, settings: WorkerSettings, *, log: Callable[[str], None]) -> None:
+    def __init__(self, settings: WorkerSettings, *, log: Callable[[str], object]) -> None:
         """Opens the door and begins to import what hosts need.
 
         Raises:

@@ -206,4 +206,8 @@ def test_a_folder_that_a_worker_does_not_have_is_named(
                 )
             assert time.monotonic() - began < SOON_S
             one.wait_for("no host of 'toy' by Downpour is started", str(temporary))
+            run = train(plan_of_toy(), toy.data(), driver=Downpour(), epochs=5, show="nothing")
+            far = evaluate(run, toy.data(), hosts=Pool(address, keys=keys), show="nothing")
+            assert far == evaluate(run, toy.data()), "an evaluation reads no file"
+            one.wait_for("the run of a session of 'toy' is over: it has ended")
     assert not list(tmp_path.rglob(".pool-*")), "what marks the folders is removed"
