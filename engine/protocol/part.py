@@ -150,11 +150,9 @@ class Part(RoleMachine):
         return effects
 
     def _follow(self, event: Any, now: float) -> Iterable[Any]:
+        if isinstance(event, Received):
+            return self._received(event, now)
         match event:
-            case Received(message=Tensor() | Credit()):
-                return self.work.deliver(event)
-            case Received():
-                return self._received(event, now)
             case StepDone():
                 return self._step_done(event, now)
             case Tick():
@@ -171,6 +169,8 @@ class Part(RoleMachine):
         taker = self._takers.get(type(event.message))
         if taker is not None:
             return taker.receive(event, now)
+        if isinstance(event.message, (Tensor, Credit)):
+            return self.work.deliver(event)
         if isinstance(event.message, Heartbeat):
             return ()
         kind = type(event.message).__name__
