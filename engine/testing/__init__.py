@@ -1,13 +1,14 @@
 """Plays the real protocol machines on a virtual clock, over a seeded network with faults.
 
 `play` plays a driver's programs under deaths, delays, drops and splits; a `Fault` is planted in a machine
-(`planting`), to see that it is caught, and the `Outcome` has the trace.
+(`planting`), or a faulty machine is played for a real one, to see that it is caught. The `Outcome` has the
+trace.
 
 `scenario` draws what a seed stands for, `world` is time and processes, `faults` are injected into it. A
 `host` runs the machine of every host and that of its role, around one of the `bodies` or that of the
 `shards`, which have a few `vectors`; `schedule` is the coordinator and the play of a seed. They share a
 `layout` and a `disk`. `invariants` reports what breaks. A driver's own play and checks stand in its folder:
-`downpour` and `sandblaster`; `program` is that of every driver that is a program.
+`downpour` for drivers with shards, `sandblaster`, and `program` for drivers without shards.
 `python -m partita.engine.testing --schedules 10000` plays many.
 """
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from partita.engine.protocol.events import (
-    Send,
-    Span,
-)
+from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.part import LookForWaits

@@ -1,7 +1,7 @@
-"""Schedules of Downpour: I1 to I5, I8 and I13.
+"""Schedules of drivers with shards whose replicas work on their own: I1 to I5, I8, I13 to I15.
 
-`schedule` draws what a seed adds to its environment, `part` and `shard` carry out the machines' effects, and
-`model` is the reference that every event is checked against.
+`schedule` draws what a seed adds to its environment, `part` and `shard` build the tasks of hosts, `model` is
+the reference that every event is checked against, and `work` that of leased units.
 """
 
 from collections.abc import Iterable

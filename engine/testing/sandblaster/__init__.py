@@ -2,8 +2,8 @@
 
 `scenario` draws what a seed adds to its environment: a `function` and a method, which may be a
 `random_method`. `reference` plays the method in one process, `invariants` checks a run after every event and
-`shard_invariants` each shard. `part` and `shard` carry out the machines'
-effects, and in `schedule` one coordinator follows another.
+`shard_invariants` each shard. `part` and `shard` build tasks, and in `schedule` one coordinator follows
+another.
 """
 
 from collections.abc import Iterable
