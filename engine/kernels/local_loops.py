@@ -130,8 +130,7 @@ def backward_input(
             left = column * g.stride_x - g.before_x
             low, high = inside(left, g.size_x, g.width)
             node = ((row - p.first) * p.columns + column) * p.filters
-            ahead = (node + p.filters) * fan_in  # weights of the next place, as they lie if all are needed
-            slot = (low_y - p.window) % slots
+            slot, ahead = (low_y - p.window) % slots, (node + p.filters) * fan_in  # weights of the next place
             for y in range(low_y, high_y):
                 at = node * fan_in + (y - top) * run + low * g.channels
                 multiply(
@@ -145,8 +144,7 @@ def backward_input(
                     True,
                     Following(ahead, 0, 0) if is_whole else Following(at + p.filters * fan_in, 0, fan_in),
                 )
-                ahead += run * p.filters
-                slot = slot + 1 if slot + 1 < slots else 0
+                slot, ahead = slot + 1 if slot + 1 < slots else 0, ahead + run * p.filters
     opened, closed = _open(out, sums, opened, closed, rows[1], accumulate, p.window, line)
     _close(out, sums, closed, opened, p.window, line)
 

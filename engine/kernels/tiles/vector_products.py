@@ -275,18 +275,18 @@ def multiply(
         continued: whether the sums continue what `out` holds, or begin with zero.
         following: what is read next.
     """
-    lanes = lanes_of(out)
-    tile_rows = _even(extent.rows, ROWS)
+    lanes, tile_rows = lanes_of(out), _even(extent.rows, ROWS)
     tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS)
     lane, at, beyond = 0, following.at, following.beyond
     is_apart = at >= 0 and following.apart > 0
-    runs = (extent.steps * tile_rows + extent.rows - 1) // extent.rows if is_apart else 1
-    runs_left = extent.steps if is_apart else 1
+    runs = runs_left = 1
+    if is_apart:
+        runs, runs_left = (extent.steps * tile_rows + extent.rows - 1) // extent.rows, extent.steps
     while lane < extent.lanes:
-        row = 0
-        n_lanes = min(tile_lanes, extent.lanes - lane)
+        row, n_lanes = 0, min(tile_lanes, extent.lanes - lane)
         while row < extent.rows:
             n_rows = min(tile_rows, extent.rows - row)
+            numbers = extent.rows if is_apart else n_rows * extent.steps
             _multiply_tile(
                 pointer_to(out),
                 (into.at + row * into.row_stride + lane, into.row_stride),
@@ -296,13 +296,7 @@ def multiply(
                 (from_right.at + lane, from_right.outer_stride, from_right.step_stride),
                 Extent(n_rows, n_lanes, extent.outer_steps, extent.steps),
                 continued,
-                _Ahead(
-                    at,
-                    beyond,
-                    extent.rows if is_apart else n_rows * extent.steps,
-                    min(runs, runs_left),
-                    following.apart,
-                ),
+                _Ahead(at, beyond, numbers, min(runs, runs_left), following.apart),
             )
             if is_apart:
                 at, runs_left = at + runs * following.apart, runs_left - runs
