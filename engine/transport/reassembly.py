@@ -285,10 +285,7 @@ class Reassembly:
                 raise MalformedFrames(f"a payload of {n_bytes} bytes, which belongs in the envelope")
             _check_chunk(chunk, n_bytes, 0)
         elif start.place >= FIRST_PLACE and chunk is None:
-            region, offset = divmod(start.place - FIRST_PLACE, 1 << REGION_BITS)
-            if region not in self._regions:
-                raise InvalidMemory(f"region {region} was not offered")
-            shared = self._regions[region].slice_at(offset, n_bytes)
+            shared = self._in_region(start.place - FIRST_PLACE, n_bytes)
         elif chunk is not None or memory is None:
             raise MalformedFrames("a payload in memory that is not shared, or with a chunk beside it")
         else:
@@ -310,6 +307,12 @@ class Reassembly:
             return message, Payload((chunk,))
         self._unfinished = _Unfinished(start.number, n_bytes, message, [chunk], chunk.nbytes)
         return None
+
+    def _in_region(self, place: int, n_bytes: int) -> RegionSlice:
+        region, offset = divmod(place, 1 << REGION_BITS)
+        if region not in self._regions:
+            raise InvalidMemory(f"region {region} was not offered")
+        return self._regions[region].slice_at(offset, n_bytes)
 
     def _continue(self, continuation: Continuation, chunk: memoryview | None) -> Delivered | None:
         unfinished = self._unfinished

@@ -95,21 +95,25 @@ class ZmqMailbox(Mailbox):
         self._backlogs: set[OutboundConnection] = set()
         self._polled: set[OutboundConnection] = set()  # backlogs whose sockets are in the poll
         self._acks_due_at = 0.0  # next search for peers that acknowledge nothing
-        self._channels: dict[int, str] = {}  # of shared-memory links, with their senders' keys
-        self._rendezvous: Rendezvous | None = None
-        if machine:
-            with contextlib.suppress(OSError):  # then no host shares memory with this one
-                self._rendezvous = Rendezvous(keys.public)
+        self._prepare_links(keys.public)
         self._poller: zmq.Poller = zmq.Poller() if polled_by is None else polled_by._poller
         self._polled_by = polled_by
         self._beside: list[ZmqMailbox] = []  # mailboxes in the same poll
         self._held: list[Received] = []  # what the other mailbox's poll has found for this one
-        self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-        self._regions: list[Region] = []
-        self._frame: zmq.Frame | None = None  # the last one from the inbox
         self._watch_connections()
         if polled_by is not None:
             polled_by._beside.append(self)
+
+    def _prepare_links(self, key: str) -> None:
+        """Creates what links to peers of this machine and of others need; `key` is the public one."""
+        self._channels: dict[int, str] = {}  # of the links of senders, with their keys
+        self._regions: list[Region] = []
+        self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        self._frame: zmq.Frame | None = None  # the last one from the inbox
+        self._rendezvous: Rendezvous | None = None
+        if self._machine:
+            with contextlib.suppress(OSError):  # then no host shares memory with this one
+                self._rendezvous = Rendezvous(key)
 
     def _watch_connections(self) -> None:
         """Creates what serves the inbox and its connections, and registers it in the poll."""
