@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partita.engine.protocol.pool import client as c
@@ -222,6 +222,7 @@ EVENTS = st.sampled_from(("kill worker", "add worker", "end process", "restart r
     faults=st.sampled_from((0.0, 0.1, 0.4)),
     script=st.lists(st.tuples(st.floats(0.1, 8.0), EVENTS), max_size=12),
 )
+@example(47100, 0.4, [(4.7, "add worker"), (6.4, "begin"), (6.3, "kill worker"), (4.5, "kill worker")])
 def test_when_the_network_is_whole_again_every_run_has_its_hosts(
     seed: int, faults: float, script: list[tuple[float, str]]
 ) -> None:
@@ -246,11 +247,16 @@ def test_when_the_network_is_whole_again_every_run_has_its_hosts(
                 world.begin(next(runs), world.random.randint(1, 3))
             case "end run" if world.clients:
                 world.end_run(world.random.choice(sorted(world.clients)))
+    refused = dict(world.failed)  # too few workers were left, or known, for all hosts of the run
+    assert all(reason.startswith("the pool cannot place this run") for reason in refused.values()), refused
+    assert not refused or faults or {what for _, what in script} & {"kill worker", "restart registry"}
+    for run in refused:
+        world.end_run(run)
     world.faults = 0.0
     for _ in range(3):
         world.add_worker(next(names), 4)  # there is room for all
     world.run_for(60.0)
-    assert not world.failed, world.failed
+    assert world.failed == refused, world.failed
     for run in world.clients:
         world.assert_all_run(run)
     ended = {run for _, run, _, _ in world.processes} - world.clients.keys()
