@@ -109,7 +109,8 @@ class Layer(Arguments, ABC):
     splits_sum: ClassVar[bool] = False
     """Whether a node's sum can be taken over one block of its input after the other."""
     by_rows: ClassVar[bool] = False
-    """Whether kernels compute some rows before others at no cost: no two rows read the same weights."""
+    """Whether kernels compute some rows before others at no cost: no two rows read the same weights. It is
+    not inherited, as kernels are not: a subclass is played by its definition, all rows at once."""
     cuttable: ClassVar[bool] = True
     """Whether the rows of the layer may lie on several machines."""
     several_inputs: ClassVar[bool] = False
@@ -163,6 +164,10 @@ class Layer(Arguments, ABC):
 
     name: str | None
     """The layer's name in the network; None lets the network choose."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.by_rows = vars(cls).get("by_rows", False)
 
     def __post_init__(self) -> None:
         try:
