@@ -54,6 +54,10 @@ class Sandblaster(Driver):
             on from its journal.
         warm_start: a run of Downpour that comes first, in the same call; the method begins where it ends.
         warm_epochs: epochs of `warm_start`.
+        elastic: the least and the most replicas, in the place of `replicas`. The run begins when the shards
+            and the least replicas are ready; the others join when they are. A replica that dies too often
+            leaves, as long as the least remain, and is tried again later. The bits stay the same. If not
+            given, the run needs all replicas.
 
     Raises:
         ValueError: a setting is out of range.
@@ -83,8 +87,10 @@ class Sandblaster(Driver):
     inline: Inline = "auto"
     warm_start: Downpour | None = field(default=None, metadata={"option": ""})
     warm_epochs: int = 1
+    elastic: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        self._check_elastic()
         if not isinstance(self.method, Method):
             raise ValueError(f"Sandblaster's method is {self.method!r}; give a method, for example LBFGS()")
         given = (name for name in ("portion", "push_every", "batch") if getattr(self, name) is not None)

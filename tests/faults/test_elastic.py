@@ -7,9 +7,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from partita.engine import SGD, Downpour, Run, evaluate, train
+from partita.engine import SGD, Downpour, GradientDescent, Run, Sandblaster, evaluate, train
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.coordinator_effects import Progress, Timeouts
@@ -102,3 +103,25 @@ def test_one_that_has_left_comes_back(
     back = witness.index("replica 1 begins again at step")
     assert left < again < back
     assert witness.reports("part 1.1", start=back)
+
+
+@pytest.mark.slow
+def test_a_batch_method_has_the_same_bits_when_one_joins_and_one_leaves_for_good(
+    witness: Witness, doors: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")
+    method = GradientDescent(max_iterations=800, ftol=0)
+    straight = train(plan, toy.data(), driver=Sandblaster(method, shards=2), show="nothing")
+    settings = partial(Timeouts, deaths=1, wave_s=3600.0)
+    monkeypatch.setattr(sys.modules["partita.engine.run.train"], "Timeouts", settings)
+    doors.add("part 1.1")
+    witness.when_done(5, doors.clear)
+    both = "view 2: replicas 0, 1"
+    witness.when(lambda progress: any(both in str(seen) for seen in witness.seen), partial(kill, "part 0.1"))
+    run = train(plan, toy.data(), driver=Sandblaster(method, elastic=(1, 2), shards=2))
+    alone = witness.index("view 1: replica 0; replica 1 joins when it is ready")
+    left = witness.index("which goes on with replica 1")
+    assert alone < witness.index(both) < left
+    assert run.outcome == straight.outcome
+    for name, values in straight.parameters.items():
+        assert np.array_equal(run.parameters[name], values), name

@@ -10,14 +10,14 @@ from typing import Final
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, RunSettings
-from partita.engine.protocol.host_registry import HostRecord
+from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.messages import PushRecord, UnitRange
 from partita.engine.protocol.names import Topology, part_indices, part_name
 from partita.engine.protocol.views import Outline
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.downpour.work import WorkModel
+from partita.engine.testing.elastic import draw_least, leaving
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
@@ -101,16 +101,6 @@ class PushLog:
         return found
 
 
-class _Leaving(Coordinator):
-    """A coordinator of an elastic run, from which a replica leaves at its first death if others remain."""
-
-    def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        replica = self.registry.replica_of(host)
-        if replica is None or self._is_dispensable(host) or self.n_staying <= self.least:
-            return super()._died(host, reason, now)
-        return self._leave(replica, f"{host.name}: {reason}", now)
-
-
 class DownpourSchedule(Schedule):
     """Everything that the hosts of a seed share."""
 
@@ -135,18 +125,13 @@ class DownpourSchedule(Schedule):
         done = [(n * steps, n * steps + before) for n, before in enumerate(self.scenario.done) if before]
         self.work = WorkModel(self.units, done)
         self.coordinator = CoordinatorHost(self)
-        # Drawn beside the scenario, which other seeds keep.
-        least = driver.least if driver else Random(-1 - seed).choice((None, None, None, 1, 2))
-        elastic = least is not None and least < topology.replicas
-        coordinator = self.kind(Coordinator)
-        if elastic:
-            coordinator = type("Leaving", (_Leaving, coordinator), {})
-        self.coordinator.machine = coordinator(
+        least = draw_least(seed, driver, topology.replicas)
+        self.coordinator.machine = leaving(self.kind(Coordinator), least)(
             self.scenario.driver.coordinator,
             Outline(1, self.units, 1, topology.replicas),
             self.kind(LeasedMode)(done=done),
             topology,
-            settings=RunSettings(timeouts=self.timeouts(), least=least if elastic else None),
+            settings=RunSettings(timeouts=self.timeouts(), least=least),
         )
         self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)
 

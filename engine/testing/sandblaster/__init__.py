@@ -32,5 +32,5 @@ def play_sandblaster(
     `scenario` is played instead of the seed's own.
     """
     world = World(seed, keep_all=keep_all)
-    schedule = SandblasterSchedule(driver, world, machines, scenario, part=build_part, shard=shard.role)
+    schedule = SandblasterSchedule(driver, seed, world, machines, scenario, part=build_part, shard=shard.role)
     return schedule.play(seed)

@@ -27,6 +27,7 @@ from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.views import Outline
 from partita.engine.testing import faults
 from partita.engine.testing.disk import File
+from partita.engine.testing.elastic import draw_least, leaving
 from partita.engine.testing.invariants import require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.sandblaster.function import Function
@@ -52,7 +53,7 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         scenario, disk = schedule.scenario, schedule.disk
         self.invariants = RunInvariants(schedule.invariants, self.writers)
         self.start = disk.newest()
-        self.machine = schedule.kind(Coordinator)(
+        self.machine = leaving(schedule.kind(Coordinator), schedule.least)(
             lambda run: scenario.begin(),
             Outline(0, scenario.portions.examples, 1, schedule.environment.topology.replicas),
             schedule.kind(EvaluationMode)(
@@ -62,7 +63,9 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             ),
             schedule.environment.topology,
             journal=list(disk.journal),
-            settings=RunSettings(next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts()),
+            settings=RunSettings(
+                next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts(), least=schedule.least
+            ),
         )
         self._left: int | None = None  # effects until it crashes
 
@@ -118,6 +121,7 @@ class SandblasterSchedule(Schedule):
     def __init__(
         self,
         driver: Sandblaster | None,
+        seed: int,
         world: World,
         machines: Iterable[type],
         scenario: Scenario | None,
@@ -128,6 +132,7 @@ class SandblasterSchedule(Schedule):
         self.scenario = scenario = scenario or draw(world.random, driver)
         super().__init__(world, scenario.environment, machines, part=part, shard=shard)
         self.layout = Layout(scenario.machines, self.environment.topology)
+        self.least = draw_least(seed, driver, self.environment.topology.replicas)
         self.function = Function(world.random, scenario.machines, scenario.portions)
         reference = Reference(scenario.begin, self.function, self.layout, unit_size=scenario.unit_size)
         self.invariants = SandblasterInvariants(
