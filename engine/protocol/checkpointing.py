@@ -175,11 +175,17 @@ class CheckpointTracker:
         return failed, wait_s, 0.0 if self._last_failed_at is None else now - self._last_failed_at
 
     def found(self, shard: str, lost: LostPushes) -> bool:
-        """Notes what a shard has found missing since its process began. Returns whether that is news."""
+        """Notes what a shard has found missing since its process began. Returns whether that is news.
+
+        If its file of the round under way does not know of it, the round is dropped.
+        """
         parts = self._since.setdefault(shard, {})
         if lost.pushes <= parts.get(lost.part, 0):
             return False
         parts[lost.part] = lost.pushes
+        under_way, all_found = self.round, sum(parts.values())
+        if under_way is not None and under_way.commit is None:
+            self.round = None if under_way.lost().get(shard, all_found) < all_found else under_way
         return True
 
     def shard_died(self, shard: str) -> None:

@@ -53,9 +53,10 @@ class Directories:
         host.sent = host.informed = 0
 
     def remove(self, parts: Iterable[HostRecord], now: float) -> list[Send]:
-        """Takes parts that have ended out of the directories of others."""
-        self.revision += 1
+        """Takes parts that have ended out of the directories of others, as far as anything was published."""
         gone = [part for part in parts if part.name in self._changed]
+        if gone:
+            self.revision += 1
         for part in gone:
             self.withdraw(part)
             self._note(part)

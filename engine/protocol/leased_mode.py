@@ -180,6 +180,8 @@ class LeasedMode(WorkMode):
             case Finished() if replica is not None and replica.begun:
                 return self._finished(host, replica, message, now)
             case LostPushes(part=part, pushes=pushes) if self.run.checkpoints.found(host.name, message):
+                if self.run.phase is Phase.FINISHING and self.run.checkpoints.round is None:
+                    self.run.phase = Phase.RUNNING  # its file was written before; another one follows
                 return [Warn(f"{host.name} came back without {pushes} acknowledged pushes of {part}")]
         return []
 

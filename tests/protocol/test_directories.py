@@ -141,6 +141,14 @@ def test_a_replica_that_has_left_is_taken_out() -> None:
     assert run.known_to("shard 0") == run.expected("shard 0")
 
 
+def test_one_that_leaves_before_anything_was_published_is_no_directory() -> None:
+    run = Run(Topology(3, 2, 1))
+    assert run.book.remove(run.registry.replicas[1].parts, run.now) == []
+    assert run.book.revision == 0
+    run.deliver(run.start())
+    assert all(run.known_to(name) == run.expected(name) for name in run.registry.hosts)
+
+
 def test_replicas_that_exchange_messages_have_one_another() -> None:
     run = Run(Topology(3, 2, 1), collective=True)
     run.deliver(run.start())

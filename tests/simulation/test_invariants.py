@@ -72,6 +72,16 @@ def test_a_replica_without_a_part_is_leased_nothing() -> None:
     all_hold(PLAYERS["downpour"], [40_768])
 
 
+def test_a_replica_that_leaves_before_the_first_directory_costs_nobody_an_address() -> None:
+    """Its leaving counted as a directory, so those that had come before it were never published."""
+    all_hold(PLAYERS["sandblaster"], [3_287])
+
+
+def test_a_file_that_does_not_know_of_a_loss_is_written_again() -> None:
+    """A part had the acknowledgement after a shard had begun anew and written its file."""
+    all_hold(PLAYERS["downpour"], [11_616])
+
+
 # Drivers of a user.
 
 
