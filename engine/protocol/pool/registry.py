@@ -116,6 +116,7 @@ class _Run:
     member: str
     received_at: float
     seats: dict[str, str] = field(default_factory=dict)  # session of the worker, by host
+    has_claims: bool = False  # an earlier registry gave it places, which others may have got meanwhile
 
 
 class RegistryMachine:
@@ -242,6 +243,7 @@ class RegistryMachine:
         if run is None:
             run = self._runs[ask.run] = _Run(ask, event.member, now)
             run.seats = {seat.host: seat.worker for seat in ask.seats}
+            run.has_claims = bool(run.seats)
             effects.append(Log(f"a run of {ask.title} needs {len(ask.needs)} places"))
         run.ask, run.received_at = ask, now
         effects += self._place(run)
@@ -411,8 +413,11 @@ class RegistryMachine:
         names = [worker.name for worker in self._workers.values()]
         assert len(set(names)) == len(names), names
         for session, worker in self._workers.items():
+            runs = [run for run in self._runs.values() if session in run.seats.values()]
+            if any(run.has_claims for run in runs):
+                continue  # whoever has a place keeps it
             taken = Resources()
-            for run in self._runs.values():
+            for run in runs:
                 needs = {need.host: need.resources for need in run.ask.needs}
                 taken = sum((needs[h] for h, s in run.seats.items() if s == session and h in needs), taken)
             assert worker.join.resources.covers(taken), (worker.name, taken)

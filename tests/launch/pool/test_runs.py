@@ -76,6 +76,7 @@ def test_drivers_train_on_workers_which_outlive_the_runs(tmp_path: Path) -> None
         assert all(one.free == one.resources for one in status.workers)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_by_another(tmp_path: Path, witness: Witness) -> None:
     keys = new_keys(tmp_path / "keys")
     with pool_of(keys, 2, "--resources", "cpu=2") as (address, serve, workers):

@@ -222,6 +222,7 @@ EVENTS = st.sampled_from(("kill worker", "add worker", "end process", "restart r
     faults=st.sampled_from((0.0, 0.1, 0.4)),
     script=st.lists(st.tuples(st.floats(0.1, 8.0), EVENTS), max_size=12),
 )
+@example(0, 0.4, [(0.75, "begin"), (0.25, "restart registry"), (1.0, "kill worker")])
 @example(47100, 0.4, [(4.7, "add worker"), (6.4, "begin"), (6.3, "kill worker"), (4.5, "kill worker")])
 def test_when_the_network_is_whole_again_every_run_has_its_hosts(
     seed: int, faults: float, script: list[tuple[float, str]]
