@@ -88,6 +88,7 @@ def test_it_begins_with_the_least_one_joins_and_one_leaves_for_good(
     assert witness.reports("part 1.0", start=other), "the run went on"
 
 
+@pytest.mark.slow
 def test_one_that_has_left_comes_back(
     witness: Witness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_wake_up_of_the_second_ends_the_wait_of_the_first(
     assert second.receive(SECONDS) == []
 
 
+@pytest.mark.slow
 def test_the_first_goes_on_when_the_second_is_closed(
     three: tuple[str, ZmqMailbox, ZmqMailbox, ZmqMailbox],
 ) -> None:

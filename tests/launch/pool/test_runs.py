@@ -180,6 +180,7 @@ def test_a_placement_that_cannot_be_met_is_refused_within_five_seconds(tmp_path:
     assert "w0 has cpu 2, memory 1 GiB free of cpu 2, memory 1 GiB" in text and "w1 has" in text
 
 
+@pytest.mark.slow
 def test_a_users_modules_travel_and_a_missing_package_is_named(tmp_path: Path) -> None:
     """The worker has neither the user's folder nor a package that only the client has."""
     keys = new_keys(tmp_path / "keys")
