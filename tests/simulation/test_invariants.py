@@ -37,7 +37,7 @@ from partita.engine.transport.simulated import NetworkFaults
 from tests.simulation import planted_downpour, planted_program, planted_sandblaster
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
-SCHEDULES = {"downpour": 600, "sandblaster": 600, "all_reduce": 240}
+SCHEDULES = {"downpour": 300, "sandblaster": 300, "all_reduce": 160}
 
 
 @pytest.mark.parametrize("half", [0, 1])
