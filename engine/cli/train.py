@@ -11,11 +11,10 @@ from typer import Option
 
 from partita.engine.cli import drivers
 from partita.engine.cli.fields import ByHand, command, options_of, values_of
-from partita.engine.cli.keys import Keys
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
-from partita.engine.launch.pool import Pool
+from partita.engine.launch.on import OnOptions, begin, on_of
 from partita.engine.parameters.files import check_target
 from partita.engine.run.caller import Caller
 from partita.engine.run.data import Data, check_data
@@ -49,14 +48,13 @@ def train(
     planning: Planning,
     driver: ByHand,
     run: ByHand,
-    on: Annotated[
-        str | None, Option(help="Address of a pool whose workers start the hosts, tcp://HOST:PORT.")
-    ] = None,
-    keys: Keys = None,
-    pool_workers: Annotated[int, Option(help="With --on, workers for which the run waits.")] = 1,
+    place: OnOptions,
     save: Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")] = None,
 ) -> None:
-    """Trains the network on processes of this machine, or on the workers of a pool."""
+    """Trains the network on processes of this machine, or on other machines."""
+    on = None if place.on is None else on_of(place.on, place, what="--on is")
+    if on is not None:
+        begin(on)
     users = UserFile.load(file)
     settings, epochs = drivers.make_driver(driver, users.driver())
     if planning.micro_batches is None and getattr(settings, "overlap", 1) > 1:
@@ -68,7 +66,7 @@ def train(
     print(plan_table(plan, width=terminal_width()), flush=True)
     given = {"checkpoints": Path(f"{file.stem}.checkpoints"), **values_of(RUN, run)}
     if on is not None:
-        given["on"] = Pool(on, keys=keys, workers=pool_workers)
+        given["on"] = on
     caller = Caller.of_command(["partita", *sys.argv[1:]])
     trained = train_as(caller, TrainArguments(plan, data, driver=settings, epochs=epochs, **given))
     report(trained, held_out, save)

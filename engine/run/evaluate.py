@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.engine.launch.pool.pool import Pool
+from partita.engine.launch.on import On
 from partita.engine.run.arrays import Array
 from partita.engine.run.data import Data, check_data
 from partita.engine.run.phases import OnPhase, Phases, Show
@@ -48,14 +48,20 @@ class Evaluation:
 
 
 def evaluate(
-    run: Run, data: Data, *, hosts: Hosts | Pool = "threads", timeout_s: float = 300.0, show: Show = "auto"
+    run: Run,
+    data: Data,
+    *,
+    hosts: Hosts | On | str = "threads",
+    timeout_s: float = 300.0,
+    show: Show = "auto",
 ) -> Evaluation:
     """Computes the mean loss and accuracy of a network.
 
     Args:
         run: a trained (or loaded) network and its plan.
         data: an array for each input and target, `[example, *shape]`.
-        hosts: "threads" of this process, "processes" that talk over ZeroMQ, or the workers of a `Pool(...)`.
+        hosts: "threads" of this process, "processes" that talk over ZeroMQ, or a
+            value of `on` of `train`, such as `Pool(...)`.
         timeout_s: seconds that hosts may take to start, and for any batch.
         show: how progress is shown, as in `train`, if it lasts.
 
@@ -97,7 +103,12 @@ def _check_run(value: object, function: str) -> None:
 
 
 def predict(
-    run: Run, inputs: Data, *, hosts: Hosts | Pool = "threads", timeout_s: float = 300.0, show: Show = "auto"
+    run: Run,
+    inputs: Data,
+    *,
+    hosts: Hosts | On | str = "threads",
+    timeout_s: float = 300.0,
+    show: Show = "auto",
 ) -> Array | dict[str, Array]:
     """Computes the scores of a network: the activations of the layers that its losses compare with targets.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
@@ -16,10 +17,10 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
+from partita.engine.launch.on import On, begin, on_of, opened
 from partita.engine.launch.placement import Placement
-from partita.engine.launch.pool.launcher import PoolLauncher
-from partita.engine.launch.pool.pool import Pool, needs_of
 from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.launch.request import LaunchRequest
 from partita.engine.numerics import master, storage, stored
 from partita.engine.parameters.files import shape_difference
 from partita.engine.parameters.initialise import initial_vector
@@ -40,7 +41,7 @@ from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.arguments import Arguments
 from partita.layers.box import Box
-from partita.layers.checks import check_choice, check_seconds, check_whole
+from partita.layers.checks import check_seconds, check_whole
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
@@ -84,8 +85,9 @@ class Session(Arguments):
         overlap: minibatches of a step, one after another through the machines of a horizontal cut, each with
             an update of its own; see `Downpour`.
         hosts: "threads" of this process, or "processes" that communicate by ZeroMQ over loopback; "inline"
-            plays the one machine of a plan in the calling thread, which costs least for small networks. A
-            `Pool(...)`: its workers start the hosts, which read no file of this machine.
+            plays the one machine of a plan in the calling thread, which costs least for small networks. Or
+            where processes are started beyond this machine, as `on` of `train`; they read no file of this
+            machine.
         listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free port of
             loopback if not given.
         places: where the processes of some machines run, by machine; the others run on this machine.
@@ -112,7 +114,7 @@ class Session(Arguments):
     train: bool = False
     optimizer: Optimizer | None = None
     overlap: int = 1
-    hosts: Hosts | Pool = "threads"
+    hosts: Hosts | On | str = "threads"
     listen: str | None = None
     places: Mapping[int, Placement] | None = None
     timeout_s: float = 300.0
@@ -120,8 +122,10 @@ class Session(Arguments):
 
     def __post_init__(self, parameters: Mapping[str, Vector] | int, show: Show | OnPhase) -> None:
         check_plan(self.plan)
-        if not isinstance(self.hosts, Pool):
-            check_choice(self.hosts, "hosts is", get_args(Hosts))
+        if self.hosts not in get_args(Hosts):
+            own = "".join(f"{name!r}, " for name in get_args(Hosts))
+            self.hosts = on_of(self.hosts, what="hosts is", others=own)
+            begin(self.hosts)
         check_seconds(self.timeout_s, "timeout_s is")
         parameters = _checked(self.plan, parameters)
         self.overlap = check_whole(self.overlap, "overlap is")
@@ -146,13 +150,16 @@ class Session(Arguments):
         self._tasks = [SessionTask(self.plan, m, self.train, self.optimizer, self.overlap) for m in machines]
         self._collector = Collector(self.plan, self._layout, [task.program for task in self._tasks])
         self._feeds = [list(self._places(task)) for task in self._tasks]
-        with Phases.of(show) as on_phase:
+        self._ends = ExitStack()
+        with Phases.of(show) as on_phase, ExitStack() as opening:
+            opening.callback(lambda: self._ends.close())
             self._backend = self._opened(on_phase)
             try:
                 self.load(parameters)
             except BaseException:
                 self._backend.close(orderly=False)
                 raise
+            opening.pop_all()
 
     def _opened(self, on_phase: OnPhase) -> HostedBackend | InlineBackend:
         tasks, timeout_s = self._tasks, self.timeout_s
@@ -166,11 +173,11 @@ class Session(Arguments):
                 f"hosts is '{self.hosts}', and only processes have addresses; "
                 "ask for 'processes', or leave out listen and places"
             )
-        if isinstance(self.hosts, Pool):
-            needs = needs_of(self.plan, Topology(1, len(tasks), 0))
+        if not isinstance(self.hosts, str):
+            launching = self._ends.enter_context(opened(self.hosts, on_phase))
             title = f"a session of '{self.plan.graph.name}'"
-            pool = PoolLauncher(self.hosts, needs, title=title, log=on_phase)
-            return HostedBackend(tasks, pool, timeout_s=timeout_s, on_phase=on_phase)
+            away = launching(LaunchRequest(self.plan, Topology(1, len(tasks), 0), title, on_phase))
+            return HostedBackend(tasks, away, timeout_s=timeout_s, on_phase=on_phase)
         if self.hosts == "threads":
             return HostedBackend(tasks, ThreadLauncher(), timeout_s=timeout_s, on_phase=on_phase)
         if len(tasks) > 1:
@@ -294,13 +301,15 @@ class Session(Arguments):
 
     def close(self) -> None:
         """Stops every host of the session."""
-        self._backend.close()
+        with self._ends:
+            self._backend.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._backend.close(orderly=kind is None)
+        with self._ends:
+            self._backend.close(orderly=kind is None)
 
     def _places(self, task: SessionTask) -> Iterator[_Place]:
         """Yields the places of a part's inputs in a batch, in the order of `SessionPart.inputs`."""

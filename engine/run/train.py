@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import ClassVar, get_args
@@ -12,10 +12,10 @@ from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainers import trainers
 from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.on import On, begin, on_of, opened
 from partita.engine.launch.placement import Placement
-from partita.engine.launch.pool.launcher import PoolLauncher
-from partita.engine.launch.pool.pool import Pool, needs_of
 from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.launch.request import Launching, LaunchRequest, Log
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
@@ -68,9 +68,9 @@ class TrainArguments(Arguments):
             not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
-        on: a pool whose workers start the hosts, `Pool(...)` or its address `tcp://HOST:PORT`; processes of
-            this machine if not given. Hosts read the data and checkpoints from files: the workers' machines
-            need the folders of this one, by the same paths.
+        on: where hosts are started: at the workers of a pool, `Pool(...)` or its address `tcp://HOST:PORT`;
+            processes of this machine if not given. Hosts read the data and checkpoints from files: the
+            workers' machines need the folders of this one, by the same paths.
         places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
             named run on this machine. `listen` must then be an address that all of them reach.
         encrypt_payloads: False sends gradients, parameters and activations between machines as they are;
@@ -125,7 +125,7 @@ class TrainArguments(Arguments):
     encrypt_payloads: bool = True
     trusted_network: bool = False
     on_record: OnRecord | None = None
-    on: Pool | str | None = None
+    on: On | str | None = None
 
     def __post_init__(self) -> None:
         check_plan(self.plan)
@@ -149,24 +149,32 @@ class TrainArguments(Arguments):
                 "the path of a file"
             )
         if self.on is not None and (self.places or self.listen is not None):
-            raise ValueError("a pool says where hosts run; leave out listen and places, or on")
-        if isinstance(self.on, str):
-            object.__setattr__(self, "on", Pool(self.on))
+            raise ValueError("on says where hosts run; leave out listen and places, or on")
+        if self.on is not None:
+            object.__setattr__(self, "on", on_of(self.on))
         check_fields(self, check_whole, "seed", of="", least=0)
         seconds = (field.name for field in fields(self) if field.name.endswith("_s"))
         check_fields(self, check_seconds, *seconds, of="")
         check_choice(self.show, "show is", get_args(Show))
 
+    @property
+    def place(self) -> On:
+        """Where hosts are started, if that is beyond this machine."""
+        assert self.on is not None and not isinstance(self.on, str)
+        return self.on
+
 
 @takes(TrainArguments)
 def train(arguments: TrainArguments) -> Run:
-    """Trains a network on processes of this machine."""
+    """Trains a network on processes of this machine, or on those that `on` names."""
     return train_as(CALL, arguments)
 
 
 def train_as(caller: Caller, arguments: TrainArguments) -> Run:
     """Trains as `train` does, with messages that say what to write next in the caller's words."""
     given, plan = arguments, arguments.plan
+    if given.on is not None:
+        begin(given.place)
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
     arrays = check_data(plan.graph, given.data, targets=True, precision=plan.precision)
@@ -201,13 +209,15 @@ def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoi
         start_s=given.start_timeout_s,
     )
     encryption = Encryption(payloads=given.encrypt_payloads, trusted_network=given.trusted_network)
-    with Display(given.show) as display:
+    with Display(given.show) as display, contextlib.ExitStack() as stack:
         if not encryption.payloads:
             display.print_line(str(encryption))
+        launching = None if given.on is None else stack.enter_context(opened(given.place, display.print_line))
         for training in trainings:
             if run is not None:
                 training.trainer.job.begin_with(run.parameters)
-            with _launcher(given, training, encryption, display.print_line) as launcher:
+            log = display.print_line
+            with _launcher(given, training, launching, encryption=encryption, log=log) as launcher:
                 after = training.run(launcher, display, timeouts, first_checkpoint=first_checkpoint)
             run = after if run is None else after.following(run)
     assert run is not None
@@ -215,10 +225,15 @@ def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoi
 
 
 def _launcher(
-    given: TrainArguments, training: Training, encryption: Encryption, log: Callable[[str], object]
+    given: TrainArguments,
+    training: Training,
+    launching: Launching | None,
+    *,
+    encryption: Encryption,
+    log: Log,
 ) -> Launcher:
     topology = training.trainer.topology
-    if given.on is None:
+    if launching is None:
         return ProcessLauncher(
             hosts=topology.n_hosts,
             listen=given.listen,
@@ -226,11 +241,9 @@ def _launcher(
             inline=training.trainer.inline,
             encryption=encryption,
         )
-    assert isinstance(given.on, Pool)
     title = f"'{given.plan.graph.name}' by {training.trainer.name}"
-    needs = needs_of(given.plan, topology)
     folders = (training.trainer.job.folder, training.trainer.job.checkpoints)
-    return PoolLauncher(given.on, needs, title=title, log=log, folders=folders, encryption=encryption)
+    return launching(LaunchRequest(given.plan, topology, title, log, folders, encryption))
 
 
 def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:

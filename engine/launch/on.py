@@ -1,0 +1,132 @@
+"""The ways to start hosts beyond this process: the values of `train(on=)`, `Session(hosts=)` and `--on`.
+
+`ON` has a row for each way. A row's class is what users give in Python; its text is what they write on a
+command line, and may write in Python too. To add a way, write its class and its `opened` function in a
+module of its own, and add a row here, in `On`, and in the docstrings of `train` and `OnOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.pool.launcher import PoolLauncher
+from partita.engine.launch.pool.pool import Pool, needs_of
+from partita.engine.launch.request import Launching, LaunchRequest, Log, Opening
+
+On: TypeAlias = Pool
+"""The classes of all ways."""
+
+
+@dataclass(frozen=True)
+class OnOptions:
+    """Options that go with a way to start hosts that is written as a text.
+
+    Args:
+        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT; processes of this machine if
+            not given.
+        keys: folder of keys; the user's own if not given.
+        pool_workers: with --on tcp://HOST:PORT, workers for which the run waits.
+    """
+
+    on: str | None = None
+    keys: Path | None = None
+    pool_workers: int = 1
+
+
+@dataclass(frozen=True)
+class OnWay:
+    """A way to start hosts.
+
+    Args:
+        written: how its text is written, for messages.
+        kind: the class of its settings.
+        parse: returns the settings that a text and the options beside it mean, or None where the text means
+            another way.
+        opened: opens it for runs; its arguments are the settings and how to show a line.
+        begin: is called with the settings before a run is prepared. A process that is not to prepare the
+            run at all, but to serve it, does so here, and ends with SystemExit.
+    """
+
+    written: str
+    kind: type
+    parse: Callable[[str, OnOptions], Any]
+    opened: Callable[[Any, Log], Opening]
+    begin: Callable[[Any], None] = lambda settings: None
+
+
+def _pool_of(text: str, options: OnOptions) -> Pool | None:
+    if not text.startswith("tcp://"):
+        return None
+    return Pool(text, keys=options.keys, workers=options.pool_workers)
+
+
+@contextmanager
+def _opened_pool(pool: Pool, log: Log) -> Iterator[Launching]:
+    def launching(request: LaunchRequest) -> Launcher:
+        return PoolLauncher(
+            pool,
+            needs_of(request.plan, request.topology),
+            title=request.title,
+            log=request.log,
+            folders=request.folders,
+            encryption=request.encryption,
+        )
+
+    yield launching
+
+
+ON: Final = (OnWay("tcp://HOST:PORT", Pool, _pool_of, _opened_pool),)
+"""All ways; the first whose text or class fits is taken."""
+
+
+def on_of(value: object, options: OnOptions | None = None, *, what: str = "on is", others: str = "") -> On:
+    """Returns the settings that a value of `on=` means.
+
+    Args:
+        value: settings, or a text.
+        options: go with a text.
+        what: begin of the message.
+        others: what else the argument may be, for the message.
+
+    Raises:
+        ValueError: it means no way to start hosts, or a setting is out of range.
+    """
+    if isinstance(value, str):
+        for way in ON:
+            found = way.parse(value, options or OnOptions())
+            if found is not None:
+                return cast(On, found)
+    elif isinstance(value, tuple(way.kind for way in ON)):
+        return cast(On, value)
+    texts = ", ".join(f"'{way.written}'" for way in ON)
+    classes = ", ".join(f"{way.kind.__name__}(...)" for way in ON)
+    raise ValueError(f"{what} {value!r}; give one of {others}{texts}, {classes}")
+
+
+def begin(settings: On) -> None:
+    """Is called before a run is prepared; does not return where this process serves the run instead.
+
+    Raises:
+        SystemExit: it has served, see `OnWay`.
+    """
+    _way_of(settings).begin(settings)
+
+
+def opened(settings: On, log: Log) -> Opening:
+    """Opens a way to start hosts, as a context manager that yields a function from request to launcher.
+
+    Raises:
+        RunFailed: there are no hosts to be had.
+        FileNotFoundError, ValueError, InsecureKeyFile, MalformedKeyFile: a key cannot be read.
+        OSError: an address cannot be used.
+    """
+    return _way_of(settings).opened(settings, log)
+
+
+def _way_of(settings: On) -> OnWay:
+    return next(way for way in ON if isinstance(settings, way.kind))

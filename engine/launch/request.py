@@ -1,0 +1,45 @@
+"""`LaunchRequest`: the run for which a launcher is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from partita.engine.launch.launcher import Launcher
+from partita.engine.protocol.names import Topology
+from partita.engine.transport.encryption import ENCRYPTED, Encryption
+from partita.partitioner.plan import Plan
+
+Log: TypeAlias = Callable[[str], object]
+"""Shows a line. From any thread."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A run that needs hosts.
+
+    Args:
+        plan: of one replica.
+        topology: the hosts.
+        title: of the run, for messages.
+        log: shows a line.
+        folders: from which hosts read and to which they write.
+        encryption: of all hosts, see `ZmqMailbox`.
+    """
+
+    plan: Plan
+    topology: Topology
+    title: str
+    log: Log
+    folders: tuple[Path, ...] = ()
+    encryption: Encryption = ENCRYPTED
+
+
+Launching: TypeAlias = Callable[[LaunchRequest], Launcher]
+"""Makes the launcher of a run, and raises what that launcher raises."""
+
+Opening: TypeAlias = AbstractContextManager[Launching]
+"""The time in which runs can be launched: machines are started at its begin, and ended at its end."""
