@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.actions import Program
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import RunSettings
 from partita.engine.protocol.failure import RunFailed, report_of
@@ -25,7 +26,7 @@ from partita.engine.protocol.names import Topology
 from partita.engine.protocol.views import Outline
 from partita.engine.protocol.work_mode import UnknownAction, WorkMode
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.feed import ArrayFile
+from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.task import HostTask
@@ -52,6 +53,7 @@ class Trainer(ABC):
     Attributes:
         job: the work.
         driver: its settings and programs.
+        plan: of a replica.
         name: the driver's, in messages.
         run_id: id of this call: a run that goes on counts its pushes and commands anew.
         topology: numbers of the hosts.
@@ -90,6 +92,7 @@ class Trainer(ABC):
         """
         self.job: Final = job
         self.driver: Final = driver
+        self.plan = job.plan
         self.name: Final = type(driver).__name__
         self.run_id: Final = uuid.uuid4().hex
         self.topology: Final = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
@@ -143,19 +146,35 @@ class Trainer(ABC):
         return self.driver.optimizer
 
     @abstractmethod
+    def hands(self, checkpoint: int | None) -> Hands:
+        """Makes the hands of parts, of which those that keep parameters start from a checkpoint."""
+
+    @property
+    def program(self) -> Callable[[Any], Program]:
+        """The program of a part."""
+        return self.driver.replica
+
     def part(self, replica: int, machine: int, checkpoint: int | None) -> HostTask:
         """Makes the task of a part that starts from a checkpoint; None: from `initial`."""
+        job, driver = self.job, self.driver
+        return PartTask(
+            plan=self.plan,
+            machine=machine,
+            replica=replica,
+            replicas=driver.replicas,
+            data=job.files,
+            examples=job.examples,
+            seed=job.seed,
+            shards=driver.shards,
+            instruction_timeout_s=job.instruction_timeout_s,
+            program=self.program,
+            hands=self.hands(checkpoint),
+        )
 
     @property
     def policy(self) -> ShardPolicy:
         """The shards' use of gradients."""
         raise AssertionError(f"{self.name} has no shards")
-
-    @property
-    def _part(self) -> tuple[int, Mapping[str, ArrayFile], int, int, int, float]:
-        """The job and the driver, as every task of a part has them after its place."""
-        job, driver = self.job, self.driver
-        return driver.replicas, job.files, job.examples, job.seed, driver.shards, job.instruction_timeout_s
 
     def shard(self, shard: int, checkpoint: int | None) -> HostTask:
         """Makes the task of a shard that starts from a checkpoint; None: from `initial`."""

@@ -6,7 +6,7 @@ Which of them a driver has follows from its settings and programs, see `trainers
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,14 +18,15 @@ from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.methods import LBFGS, Method
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.actions import Program
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.protocol.views import JoinedBatches
-from partita.engine.runtime.downpour_part import DownpourPartTask
-from partita.engine.runtime.program_part import ProgramPartTask
-from partita.engine.runtime.sandblaster_part import SandblasterPartTask
+from partita.engine.runtime.assigned_hands import AssignedHands
+from partita.engine.runtime.joined_hands import JoinedHands
+from partita.engine.runtime.leased_hands import LeasedHands
 from partita.engine.runtime.shard_policies import ApplyPolicy, SumPolicy
 from partita.layers.text import counted
 
@@ -107,14 +108,9 @@ class JoinedTrainer(Trainer):
             self.done = self._steps_to(self._position)
 
     @override
-    def part(self, replica: int, machine: int, checkpoint: int | None) -> ProgramPartTask:
+    def hands(self, checkpoint: int | None) -> JoinedHands:
         job, driver = self.job, self.driver
-        return ProgramPartTask(
-            job.plan,
-            machine,
-            replica,
-            *self._part,
-            program=driver.replica,
+        return JoinedHands(
             optimizer=driver.optimizer,
             run=self.run_id,
             folder=job.checkpoints,
@@ -172,17 +168,12 @@ class LeasedTrainer(Trainer):
         return LeasedMode(done=self._units_done)
 
     @override
-    def part(self, replica: int, machine: int, checkpoint: int | None) -> DownpourPartTask:
-        job, driver = self.job, self.driver
-        return DownpourPartTask(
-            job.plan,
-            machine,
-            replica,
-            *self._part,
-            driver.optimizer,
-            driver.replica,
-            self._acknowledged,
-            driver.minibatches,
+    def hands(self, checkpoint: int | None) -> LeasedHands:
+        driver, acknowledged = self.driver, self._acknowledged
+        return LeasedHands(
+            optimizer=driver.optimizer,
+            acknowledged=acknowledged,
+            minibatches=driver.minibatches,
             merges=driver.merges,
         )
 
@@ -205,7 +196,7 @@ class EvaluationTrainer(Trainer):
         super().__init__(job, driver, epochs=0, alone=alone, batch=job.plan.batch, steps_per_epoch=1)
         self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
         self.unit_size: Final = driver.unit_size(self.objective)
-        self.plan: Final = job.plan.with_batch(self.objective.portions.size)
+        self.plan = job.plan.with_batch(self.objective.portions.size)
 
     @property
     @override
@@ -251,13 +242,16 @@ class EvaluationTrainer(Trainer):
         return EvaluationMode(unit_size=self.unit_size, position=position, backups=self.driver.backups)
 
     @override
-    def part(self, replica: int, machine: int, checkpoint: int | None) -> SandblasterPartTask:
+    def hands(self, checkpoint: int | None) -> AssignedHands:
+        return AssignedHands(shuffled=self.objective.sampled)
+
+    @property
+    @override
+    def program(self) -> Callable[[Any], Program]:
         driver: Any = self.driver
         if isinstance(self.learner, Method):  # it stays here: a user's may hold what cannot be pickled
             driver = replace(driver, method=LBFGS())
-        return SandblasterPartTask(
-            self.plan, machine, replica, *self._part, self.objective.sampled, driver.replica
-        )
+        return driver.replica  # type: ignore[no-any-return]
 
     @property
     @override

@@ -5,9 +5,9 @@ is set up with: a role's machine and the body that carries out its effects.
 The roles are a part, a part in a `session`, and a `shard` with its `gradient_pool`, for which a driver
 chooses one of the `shard_policies`. All parts have one `part_body`: it has a `runner` of their steps (a
 `step_runner`, or those of `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over
-`program_vectors`, which `state_files` writes). How their work comes decides which: `downpour_part`,
-`sandblaster_part` (with a `shared_part`) and `program_part` are the tasks, over `part_task` and
-`program_task`. Long work of a host is done in the `background`.
+`program_vectors`, which `state_files` writes). A `part_task` is that of every part, and how the work comes
+decides on its hands: `leased_hands`, `assigned_hands` (with a `shared_part`) or `joined_hands`. Long work of
+a host is done in the `background`.
 
 A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for

@@ -15,11 +15,9 @@ from partita.engine.protocol.program_effects import (
     MeasureNorms,
     StateReceived,
 )
-from partita.engine.runtime.program_task import PartSettings
 from partita.engine.runtime.program_vectors import PARAMETERS, ProgramVectors
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.step_runner import NotFinite
-from partita.engine.runtime.task import HostContext
 from partita.engine.transport.payload import Payload, PayloadLike
 
 
@@ -28,19 +26,29 @@ class ExchangeArrays:
 
     Attributes:
         vectors: that are exchanged.
-        step: the steps that the state holds which the part starts from.
     """
 
-    def __init__(self, task: PartSettings, host: HostContext, vectors: ProgramVectors) -> None:
-        """Loads the first state."""
-        self._task, self.vectors = task, vectors
-        loaded = task.load(vectors)
-        self.step = loaded.step
-        self._updates_before = loaded.updates - loaded.step  # in earlier runs
-        vectors.prepare(0, vectors.size)
-        self._files = StateFiles(task.checkpoints(), host, run=task.run)
-        # The ranges of the last update. What was loaded is whole: before one, one replica writes all of it.
-        writes = not task.sharded or task.replica == 0
+    def __init__(
+        self,
+        vectors: ProgramVectors,
+        files: StateFiles,
+        *,
+        place: tuple[int, int],
+        updates_before: int,
+        writes: bool,
+    ) -> None:
+        """Takes over vectors that hold the first state.
+
+        Args:
+            vectors: of the part.
+            files: of checkpoints.
+            place: replica and machine of the part.
+            updates_before: updates of the parameters before the first step of the run.
+            writes: whether the part writes all of its numbers before its first update, since what was loaded
+                is whole; then it writes the ranges of its last update.
+        """
+        self.vectors, self._files, self._updates_before = vectors, files, updates_before
+        self._replica, self._machine = place
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
 
     def carry_out(self, effect: Any) -> Applied | None:
@@ -55,7 +63,7 @@ class ExchangeArrays:
             case CopyVector(source=source, target=target):
                 self.vectors.copy(source, target)
             case MeasureNorms(spans=spans):
-                self.vectors.measure(spans, replica=self._task.replica, machine=self._task.machine)
+                self.vectors.measure(spans, replica=self._replica, machine=self._machine)
             case ApplyUpdate():
                 return self._apply(effect)
             case Persist():

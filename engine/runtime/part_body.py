@@ -6,7 +6,7 @@ between two steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,8 +20,10 @@ from partita.engine.protocol.part import LookForWaits
 from partita.engine.protocol.program_effects import Deliver, RestartSteps, RunStep, StuckOn
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import Feed
+from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.player import Player
 from partita.engine.runtime.runner import Runner
+from partita.engine.runtime.step_runner import StepRunner
 from partita.engine.runtime.task import Body, HostContext
 from partita.engine.runtime.watchdog import Watchdog
 from partita.engine.transport.payload import PayloadLike
@@ -121,3 +123,39 @@ def start_player(host: HostContext, computations: Computations, *, replica: int,
         wake=host.wake,
         lanes=lanes,
     )
+
+
+def step_body(
+    host: HostContext,
+    computations: Computations,
+    arrays: Arrays,
+    feed: Feed,
+    *,
+    prepare: Callable[[Any], None],
+    finish: Callable[[], bool],
+    replica: int,
+    timeout_s: float,
+) -> PartBody:
+    """Makes the body of a part that computes steps.
+
+    Args:
+        host: the context of the host.
+        computations: of a step.
+        arrays: beside those of a step.
+        feed: of the steps' examples.
+        prepare: called before each step.
+        finish: called after each step; returns whether its gradient is finite.
+        replica: of the part.
+        timeout_s: seconds that one computation may take.
+    """
+    plan, machine = computations.buffers.plan, computations.buffers.machine
+    lanes = plan.cluster.machines[machine].threads
+    runner = StepRunner(
+        start_player(host, computations, replica=replica, lanes=lanes),
+        computations,
+        prepare=prepare,
+        finish=finish,
+        counted=lambda: examples_counted(plan, machine, feed.count),
+        replica=replica,
+    )
+    return PartBody(host, runner, arrays, feed, watchdog=computations.watchdog, timeout_s=timeout_s)

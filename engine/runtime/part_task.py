@@ -1,21 +1,39 @@
-"""The common settings of the tasks of parts."""
+"""The task of a part, whatever the driver: its place, its data, its program, and how its work comes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from partita.engine.parameters.layout import Layout
+from partita.engine.protocol.actions import Program
+from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile
+from partita.engine.runtime.part_body import PartBody
+from partita.engine.runtime.task import HostContext
 from partita.partitioner.plan import Plan
 
 
-@dataclass(frozen=True)
+class Hands(ABC):
+    """How the work of a part comes, with the settings of what the actions of its program then need.
+
+    Leased work has links to shards that apply each push (`leased_hands`), assigned work links to shards that
+    sum gradients (`assigned_hands`), and joined work exchanges with other replicas (`joined_hands`).
+    """
+
+    @abstractmethod
+    def build(self, task: PartTask, host: HostContext) -> tuple[RoleMachine, PartBody]:
+        """Makes the machine and the body of a part: allocates, compiles, opens files."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartTask:
-    """One machine's part of one replica. A driver's task adds its own settings, and makes the role.
+    """One machine's part of one replica.
 
     Args:
         plan, machine, replica, replicas: identify the part.
@@ -24,6 +42,8 @@ class PartTask:
         seed: of the order of the examples.
         shards: the number of shards that hold the parameters; 0: the parts keep them.
         instruction_timeout_s: seconds that one computation may take.
+        program: the `replica` of the driver.
+        hands: carry out the actions of the program.
     """
 
     plan: Plan
@@ -35,6 +55,12 @@ class PartTask:
     seed: int
     shards: int
     instruction_timeout_s: float
+    program: Callable[[Any], Program]
+    hands: Hands
+
+    def role(self, host: HostContext) -> tuple[RoleMachine, PartBody]:
+        """See the protocol `HostTask`."""
+        return self.hands.build(self, host)
 
     @property
     def threads(self) -> int:

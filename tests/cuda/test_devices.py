@@ -91,7 +91,7 @@ def test_arrays_are_added_copied_and_converted(device: TorchDevice) -> None:
 
 def test_who_has_no_gpu_imports_nothing_for_one() -> None:
     script = (
-        "import sys, partita.engine, partita.engine.runtime.session, partita.engine.runtime.downpour_part; "
+        "import sys, partita.engine, partita.engine.runtime.session, partita.engine.runtime.leased_hands; "
         "print({'torch', 'numba.cuda'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", script]

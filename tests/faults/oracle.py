@@ -21,8 +21,8 @@ from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient
-from partita.engine.runtime.downpour_part import DownpourPartTask
 from partita.engine.runtime.part_body import PartBody
+from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.shard import ShardBody, ShardTask
 from partita.engine.runtime.task import HostContext
 
@@ -40,11 +40,12 @@ class _Log:
 
 
 @dataclass(frozen=True)
-class WatchedPart(DownpourPartTask):
+class WatchedPart(PartTask):
     log: Path = Path()
 
     def role(self, link: HostContext) -> tuple[Part, PartBody]:
         (machine, body), log = super().role(link), _Log(self.log, link)
+        assert isinstance(machine, Part)
         links: Any = machine.work.others[0]
         receive = links.receive
 

@@ -38,7 +38,8 @@ from partita.engine.protocol.replica_messages import Pause, StateCopy, View
 from partita.engine.protocol.views import Member
 from partita.engine.runtime.exchange_arrays import ExchangeArrays
 from partita.engine.runtime.feed import ArrayFile
-from partita.engine.runtime.program_part import ProgramPartTask
+from partita.engine.runtime.joined_hands import JoinedHands
+from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport import Counters, Payload, PayloadLike
 from partita.partitioner import Plan
@@ -104,25 +105,28 @@ class Members:
         names = [part_name(r, m) for r in range(replicas) for m in range(len(plan.cluster))]
         for name in names:
             replica, machine = part_indices(name) or (0, 0)
-            task = ProgramPartTask(
-                plan=plan,
-                machine=machine,
-                replica=replica,
-                replicas=replicas,
-                shards=0,
-                program=partial(program, by=by, optimizer=optimizer),
+            hands = JoinedHands(
                 optimizer=optimizer,
-                data=files,
-                examples=self.examples,
-                seed=0,
                 run="test",
                 folder=folder / "checkpoints",
                 checkpoint=checkpoint,
                 initial=initial,
                 first_step=0,
                 precision=precision,
-                instruction_timeout_s=60.0,
                 sharded=program is sharded,
+            )
+            task = PartTask(
+                plan=plan,
+                machine=machine,
+                replica=replica,
+                replicas=replicas,
+                shards=0,
+                program=partial(program, by=by, optimizer=optimizer),
+                data=files,
+                examples=self.examples,
+                seed=0,
+                instruction_timeout_s=60.0,
+                hands=hands,
             )
             self.machines[name], body = task.role(self._context(name))
             assert isinstance(body.arrays, ExchangeArrays)

@@ -25,8 +25,9 @@ from partita.engine.protocol.batch_messages import (
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
+from partita.engine.runtime.assigned_hands import AssignedHands
 from partita.engine.runtime.feed import ArrayFile
-from partita.engine.runtime.sandblaster_part import SandblasterPartTask
+from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport import Counters, Payload, PayloadLike, Steady
 from partita.partitioner import Cluster, Plan, partition
@@ -54,8 +55,18 @@ class Replica:
         self.computed: dict[int, dict[str, AssignmentResult]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
         self.tasks = tasks = [
-            SandblasterPartTask(
-                plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled, Sandblaster().replica
+            PartTask(
+                plan=plan,
+                machine=m,
+                replica=0,
+                replicas=1,
+                data=files,
+                examples=len(data["picture"]),
+                seed=5,
+                shards=SHARDS,
+                instruction_timeout_s=60.0,
+                program=Sandblaster().replica,
+                hands=AssignedHands(shuffled=shuffled),
             )
             for m in range(len(plan.cluster))
         ]

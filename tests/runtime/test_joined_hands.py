@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.program_task import shared_spans
+from partita.engine.runtime.joined_hands import shared_spans
 from partita.partitioner import Plan
 from tests.draws import examples
 from tests.plans import plans

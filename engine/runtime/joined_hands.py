@@ -1,0 +1,157 @@
+"""Hands of a part whose work is that of all replicas of a view, which exchange vectors; its first state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import load_parameters
+from partita.engine.parameters.layout import Layout, gather
+from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.protocol.joined_work import JoinedWork
+from partita.engine.protocol.part import Part
+from partita.engine.protocol.program_effects import PartSeat, RunStep, SharedSpan
+from partita.engine.protocol.views import JoinedBatches
+from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.exchange_arrays import ExchangeArrays
+from partita.engine.runtime.feed import Examples
+from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
+from partita.engine.runtime.part_body import PartBody, step_body
+from partita.engine.runtime.part_task import Hands, PartTask
+from partita.engine.runtime.program_vectors import NormsLayout, ProgramVectors
+from partita.engine.runtime.state_files import StateFiles
+from partita.engine.runtime.task import HostContext
+from partita.partitioner.ir.step_kind import StepKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedHands(Hands):
+    """Settings of a part that exchanges with other replicas alone, and keeps the parameters.
+
+    Args:
+        optimizer: of the updates; its state belongs to the part's state.
+        run: the run's id.
+        folder: of the checkpoints.
+        checkpoint: the one to start from; None: from `initial`.
+        initial: a safetensors file of whole parameters.
+        first_step: the steps that the state holds which the run began with.
+        precision: of the parameters, "float32" or "float64".
+        sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
+    """
+
+    optimizer: Optimizer
+    run: str
+    folder: Path
+    checkpoint: int | None
+    initial: Path
+    first_step: int
+    precision: str
+    sharded: bool = False
+
+    @override
+    def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
+        plan, machine = task.plan, task.machine
+        sampler = JointSampler(examples=task.examples, batch=plan.batch, seed=task.seed)
+        feed = JointFeed(Examples({name: file.open() for name, file in task.data.items()}), sampler)
+        vectors, instructions = (
+            Vectors(plan, machine),
+            plan.programs_for(StepKind(gradients="whole"))[machine],
+        )
+        computations = Computations(Buffers(plan, machine, instructions, vectors, keep=plan.kept), feed)
+        slots, norms = task.layout.machines[machine], self._norms(task)
+        exchanged = ProgramVectors(vectors, self.optimizer, slots, norms=norms, pool=computations.pool)
+        loaded = self._load(task, exchanged)
+        exchanged.prepare(0, exchanged.size)
+        arrays = ExchangeArrays(
+            exchanged,
+            StateFiles(self._checkpoints(), host, run=self.run),
+            place=(task.replica, machine),
+            updates_before=loaded.updates - loaded.step,  # in earlier runs
+            writes=not self.sharded or task.replica == 0,
+        )
+
+        def prepare(step: RunStep) -> None:
+            feed.choose(step.position, rank=step.rank, replicas=step.replicas, alone=step.alone)
+
+        body = step_body(
+            host,
+            computations,
+            arrays,
+            feed,
+            prepare=prepare,
+            finish=exchanged.computed,
+            replica=task.replica,
+            timeout_s=task.instruction_timeout_s,
+        )
+        seat = self._seat(
+            task, host.incarnation, size=exchanged.size, state=exchanged.names, step=loaded.step
+        )
+        work = JoinedWork(seat, JoinedBatches(task.examples, plan.batch))
+        return Part(task.program, work, version=seat.step), body
+
+    def _norms(self, task: PartTask) -> NormsLayout | None:
+        """The places of sums of squares; None where the optimizer needs none."""
+        if not self.optimizer.needs_norms:
+            return None
+        return NormsLayout(task.replicas, len(task.plan.cluster), tuple(task.layout.shapes))
+
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.folder, run=self.run)
+
+    def _load(self, task: PartTask, arrays: ProgramVectors) -> _Loaded:
+        """Fills the parameters and the optimizer's state with those that the part starts from."""
+        slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
+        if self.checkpoint is None:
+            whole = load_parameters(self.initial, shapes, only={slot.parameter for slot in slots})
+            arrays.restore(gather(slots, whole, self.precision), None)
+            return _Loaded(0, 0)
+        found = self._checkpoints().open(self.checkpoint, shapes, slots=slots)
+        snapshot = found.snapshot(slots)
+        arrays.restore(snapshot.values, snapshot.state)
+        own = found.manifest.run == self.run
+        step = max(record.version for record in found.records.values()) if own else self.first_step
+        return _Loaded(step, found.updates(slots))
+
+    def _seat(
+        self, task: PartTask, incarnation: int, *, size: int, state: tuple[str, ...], step: int
+    ) -> PartSeat:
+        machines, norms = len(task.plan.cluster), self._norms(task)
+        return PartSeat(
+            replica=task.replica,
+            machine=task.machine,
+            machines=machines,
+            incarnation=incarnation,
+            size=size,
+            spans=shared_spans(task.layout)[task.machine],
+            norms=SharedSpan(machines, 0, norms.size, (*range(machines),)) if norms else None,
+            exchanges=machines + (norms is not None),
+            state=state,
+            item_bytes=np.dtype(self.precision).itemsize,
+            step=step,
+        )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The state that a part starts from: the steps that it holds, and its updates, also in earlier runs."""
+
+    step: int
+    updates: int
+
+
+def shared_spans(layout: Layout) -> tuple[tuple[SharedSpan, ...], ...]:
+    """Returns the ranges of each machine's vector by the machines that hold their numbers.
+
+    Every number belongs to one machine of a replica, also one of weights that several machines use: within a
+    step the others receive such weights from their owner, and send it their gradients. So a range is a whole
+    vector, which replicas exchange among the parts of one machine; none where a machine has no parameters.
+    """
+    sizes = (layout.machine_size(machine) for machine in range(len(layout.machines)))
+    return tuple(
+        (SharedSpan(machine, 0, size, (machine,)),) if size else () for machine, size in enumerate(sizes)
+    )

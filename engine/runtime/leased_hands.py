@@ -1,0 +1,103 @@
+"""Hands of a part whose work is leased, and whose shards apply each push on arrival.
+
+Fetch, push and compute run side by side (DistBelief, section 4.1): the host's thread sends and receives, the
+player's threads compute, and parameters are replaced only between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from typing_extensions import override
+
+from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.protocol.leased_work import LeasedWork, RunUnit
+from partita.engine.protocol.messages import PushRecord
+from partita.engine.protocol.parameter_links import ParameterLinks
+from partita.engine.protocol.part import Part
+from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.feed import DatasetFeed, Sampler
+from partita.engine.runtime.link_arrays import LinkArrays
+from partita.engine.runtime.part_body import PartBody, step_body
+from partita.engine.runtime.part_task import Hands, PartTask
+from partita.engine.runtime.push_log import PushLog, pushes_of_part
+from partita.engine.runtime.task import HostContext
+from partita.engine.runtime.updates import GradientAccumulation
+from partita.partitioner.ir.program import Program as Instructions
+from partita.partitioner.ir.step_kind import StepKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedHands(Hands):
+    """Settings of a part that exchanges with shards alone.
+
+    Args:
+        optimizer: updates the part's own parameters between two fetches.
+        acknowledged: folder in which parts note the pushes that shards have acknowledged.
+        minibatches: of a step, see `Driver.minibatches`.
+        merges: one push holds the gradients of several steps or minibatches.
+    """
+
+    optimizer: Optimizer
+    acknowledged: Path
+    minibatches: int = 1
+    merges: bool = False
+
+    @override
+    def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
+        plan, minibatches = task.plan, self.minibatches
+        vectors = Vectors(plan, task.machine, gradient=False)
+        updates = GradientAccumulation(
+            self.optimizer,
+            vectors,
+            per_step=minibatches,
+            follows_shard=task.replicas == 1 and self.merges,
+            memory=host.memory,
+        )
+        sampler = Sampler(examples=task.examples, batch=plan.batch, minibatches=minibatches, seed=task.seed)
+        feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
+        buffers = Buffers(plan, task.machine, self._instructions(task), vectors, keep=plan.kept)
+        computations = Computations(buffers, feed, updates)
+
+        def prepare(step: RunUnit) -> None:
+            updates.advance(step.updates)
+            feed.choose(step.unit)
+
+        log = PushLog(self.acknowledged, host.name, host.incarnation, shards=task.shards)
+        earlier = pushes_of_part(self.acknowledged, host.name, before=host.incarnation)
+        body = step_body(
+            host,
+            computations,
+            LinkArrays(vectors, updates, log),
+            feed,
+            prepare=prepare,
+            finish=vectors.device.updates_were_finite,
+            replica=task.replica,
+            timeout_s=task.instruction_timeout_s,
+        )
+        return self._machine(task, host.incarnation, earlier, vectors.parameters.itemsize), body
+
+    def _machine(
+        self,
+        task: PartTask,
+        incarnation: int,
+        earlier: Mapping[str, tuple[PushRecord, ...]],
+        item_bytes: int,
+    ) -> Part:
+        links = ParameterLinks(
+            incarnation=incarnation,
+            shards=task.shard_spans,
+            earlier=earlier,
+            alone=task.replicas == 1,
+            stateful=bool(self.optimizer.state_names),
+            item_bytes=item_bytes,
+        )
+        work = LeasedWork(links, delay=self._instructions(task).pipeline.delay)
+        return Part(task.program, work, needed=task.other_parts, watched=links.shards)
+
+    def _instructions(self, task: PartTask) -> Instructions:
+        kind = StepKind(norms=self.optimizer.needs_norms, overlap=self.minibatches)
+        return task.plan.programs_for(kind)[task.machine]
