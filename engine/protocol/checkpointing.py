@@ -8,8 +8,8 @@ or manifests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from partita.engine.protocol.coordinator_effects import Commit, ShardFile, Timeouts
 from partita.engine.protocol.events import Send
@@ -47,6 +47,7 @@ class CheckpointRound:
     done: tuple[UnitRange, ...] = ()
     commit: Commit | None = None
     _saved: dict[str, Saved] = field(default_factory=dict)
+    _known: dict[str, int] = field(default_factory=dict)  # lost pushes by shard, where found after its file
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -82,6 +83,18 @@ class CheckpointRound:
         """For each shard, the acknowledged pushes that its process found missing up to its file."""
         return {name: saved.lost for name, saved in self._saved.items()}
 
+    def amend(self, shard: str, incarnation: int, lost: int) -> Iterator[Commit]:
+        """Yields the order to write the manifest again, if this process wrote a file of it and knew of fewer
+        pushes that it lacks: none of its files holds them.
+        """
+        if self.commit is None or self._incarnations.get(shard) != incarnation:
+            return
+        more = lost - self._known.get(shard, self._saved[shard].lost)
+        if more > 0:
+            self._known[shard] = lost
+            self.commit = replace(self.commit, lost=self.commit.lost + more)
+            yield self.commit
+
 
 class CheckpointTracker:
     """The checkpoints of a run: the committed one, the round under way, and pushes lost in between.
@@ -95,6 +108,7 @@ class CheckpointTracker:
     def __init__(self, next_checkpoint: int) -> None:
         self.committed: int | None = None
         self.round: CheckpointRound | None = None
+        self._kept: CheckpointRound | None = None  # whose manifest is the newest
         self.retry_at = float("-inf")
         self._failed_rounds = 0  # in a row
         self._last_failed_at: float | None = None  # when a round that held all of the work first failed
@@ -154,7 +168,7 @@ class CheckpointTracker:
         done = self.round
         if done is None or done.commit is None or done.checkpoint != checkpoint:
             return False
-        self.committed, self.round = checkpoint, None
+        self.committed, self.round, self._kept = checkpoint, None, done
         self._failed_rounds, self._last_failed_at = 0, None
         self._in_file |= self._in_files_of(done)
         return True
@@ -187,6 +201,14 @@ class CheckpointTracker:
         if under_way is not None and under_way.commit is None:
             self.round = None if under_way.lost().get(shard, all_found) < all_found else under_way
         return True
+
+    def amended(self, shard: str, incarnation: int) -> list[Commit]:
+        """Returns the orders to write manifests again, after a shard's process has found pushes missing that
+        its files of them lack, too. After its death others are counted from that file on.
+        """
+        lost = sum(self._since.get(shard, {}).values())
+        rounds = (one for one in (self._kept, self.round) if one is not None)
+        return [order for one in rounds for order in one.amend(shard, incarnation, lost)]
 
     def shard_died(self, shard: str) -> None:
         """Drops the round; the shard goes back to its committed file, and losses are counted from there."""

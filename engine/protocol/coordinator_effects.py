@@ -150,7 +150,8 @@ class Commit:
     that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster),
     and `done` are the units of work that they hold, as ranges: steps, or examples of joined
     batches.
-    From `Committed` on, restarts are from this checkpoint.
+    From `Committed` on, restarts are from this checkpoint. Where more `lost` pushes become known later, its
+    manifest is ordered again.
     """
 
     checkpoint: int

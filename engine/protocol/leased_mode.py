@@ -182,7 +182,8 @@ class LeasedMode(WorkMode):
             case LostPushes(part=part, pushes=pushes) if self.run.checkpoints.found(host.name, message):
                 if self.run.phase is Phase.FINISHING and self.run.checkpoints.round is None:
                     self.run.phase = Phase.RUNNING  # its file was written before; another one follows
-                return [Warn(f"{host.name} came back without {pushes} acknowledged pushes of {part}")]
+                again = self.run.checkpoints.amended(host.name, host.incarnation)
+                return [Warn(f"{host.name} came back without {pushes} acknowledged pushes of {part}"), *again]
         return []
 
     def _report(

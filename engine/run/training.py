@@ -210,6 +210,12 @@ class Training(Work):
         if self.trainer.job.keep:  # a run that cannot be resumed needs no journal
             self._journal.append(record)
 
+    @property
+    def _lost_before(self) -> int:
+        """Pushes that failures have cost up to the checkpoint from which the run goes on."""
+        manifest = None if self.resumed is None else self.resumed.manifest
+        return 0 if manifest is None else manifest.lost
+
     @override
     def commit(self, commit: Commit) -> str | None:
         trainer, job, journal = self.trainer, self.trainer.job, self._journal
@@ -225,7 +231,7 @@ class Training(Work):
             steps=commit.steps,
             steps_per_epoch=trainer.units_per_epoch,
             entries=commit.entries,
-            lost=commit.lost,
+            lost=commit.lost + self._lost_before,
             position=commit.position,
             done=commit.done,
         )

@@ -7,7 +7,7 @@ synced: before each manifest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partita.engine.protocol.commands import Scalars
@@ -79,6 +79,11 @@ class Disk:
     def require_whole(self, order: Commit, current: Mapping[str, int], shards: Iterable[str]) -> None:
         """Checks that a checkpoint is whole, newer than all others, and of the current shards (I5)."""
         require(tuple(entry.shard for entry in order.entries) == tuple(shards), "I5", order, "is not whole")
+        before = self.manifests.get(order.checkpoint)
+        if before is not None:
+            require(replace(before, lost=order.lost) == order, "I5", order, "is another one than", before)
+            require(order.lost > before.lost, "I2", order, "is ordered again, and no more pushes are lost")
+            return
         require(order.checkpoint > max(self.manifests, default=0), "I5", order, "is not the newest")
         for entry in order.entries:
             file = self.files.get(entry.file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from partita.engine import (
     train,
 )
 from partita.engine.drivers import Driver
+from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.actions import AllReduce as Sum
 from partita.engine.protocol.actions import (
     Apply,
@@ -155,6 +157,18 @@ def test_a_driver_of_ones_own_with_shards(tmp_path: Path, on_threads: object, re
     run = train(plan, data, driver=driver, epochs=12, checkpoints=tmp_path, resume=True, show="nothing")
     assert sum(run.steps) == 12 * 16
     assert evaluate(run, data).accuracy > 0.9
+
+
+def test_a_run_that_goes_on_counts_what_was_lost_before(tmp_path: Path, on_threads: object) -> None:
+    plan, data = plan_of(1), toy.data(64)
+    train(plan, data, driver=Shared(), epochs=1, checkpoints=tmp_path, show="nothing")
+    store = Checkpoints(tmp_path)
+    shapes = {name: one.shape for name, one in plan.graph.parameters.items()}
+    (newest, *_) = store.complete()
+    manifest = store.open(newest, shapes).manifest
+    Checkpoints(tmp_path, run=manifest.run).commit(msgspec.structs.replace(manifest, lost=3))
+    run = train(plan, data, driver=Shared(), epochs=2, checkpoints=tmp_path, resume=True, show="nothing")
+    assert (store.open(store.complete()[0], shapes).manifest.lost, run.lost_pushes) == (3, 0)
 
 
 def test_one_replica_with_shards_of_ones_own_is_sequential(on_threads: object) -> None:

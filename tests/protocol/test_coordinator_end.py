@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from partita.engine.protocol import Topology
@@ -104,6 +106,26 @@ def test_what_is_lost_is_counted_from_the_checkpoint(run: Run) -> None:
     run.restarted("shard 0")
     run.receive("shard 0", LostPushes("part 1.0", 1))
     assert run.machine.lost == 5
+
+
+def test_what_is_found_lost_after_a_commit_is_counted_in_its_manifest(run: Run) -> None:
+    """While it is written, and when it is on disk; what a successor lacks belongs to the next one."""
+    run.feed(Died("shard 0", 0))
+    run.restarted("shard 0")
+    run.wait(30.0)
+    run.saved("shard 1", 1)
+    [commit] = of(Commit, run.saved("shard 0", 1))
+    [again] = of(Commit, run.receive("shard 0", LostPushes("part 0.0", 2)))
+    assert (commit.lost, again) == (0, replace(commit, lost=2))
+    run.feed(Committed(1))
+    [later] = of(Commit, run.receive("shard 0", LostPushes("part 0.0", 3)))
+    assert later == replace(commit, lost=3)
+    assert of(Commit, run.receive("shard 0", LostPushes("part 0.0", 3))) == []
+    assert run.feed(Committed(1)) == []
+    run.feed(Died("shard 0", 1))
+    run.restarted("shard 0")
+    assert of(Commit, run.receive("shard 0", LostPushes("part 0.0", 3))) == [], "missing in the same file"
+    assert run.machine.lost == 3
 
 
 # Ctrl-C.

@@ -14,7 +14,7 @@ from partita.engine.protocol import (
     Membership,
     Part,
 )
-from partita.engine.protocol.coordinator_effects import Restart
+from partita.engine.protocol.coordinator_effects import Commit, Restart
 from partita.engine.protocol.directories import Directories
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
@@ -253,6 +253,11 @@ class CountsALossTwice(Coordinator):
         return effects
 
 
+class LeavesAManifestThatCountsTooFew(LeasedMode):
+    def receive(self, host: Any, message: Any, now: float) -> Any:
+        return [e for e in super().receive(host, message, now) if not isinstance(e, Commit)]
+
+
 class WaitsForAnswersForEver(Coordinator):
     def _watch_answers(self, now: float) -> Any:
         return []
@@ -286,6 +291,7 @@ COORDINATOR_FAULTS = [
     Planted(SendsSaveOnce, "I8", 600, at=88),
     Planted(TheLastRoundIsAnOlderOne, "I2 I15", 100, at=5),
     Planted(CountsALossTwice, "I2", 1000, at=124),
+    Planted(LeavesAManifestThatCountsTooFew, "I2", 4000, at=1313),
     Planted(TakesAnErrorForADeath, "I13", 300, at=23),
     Planted(WaitsForAnswersForEver, "I8", 300, at=19),
 ]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from typing_extensions import override
+
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
+from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEvent, EndRun, RunSettings
+from partita.engine.protocol.events import Received
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.messages import PushRecord, UnitRange
+from partita.engine.protocol.messages import LostPushes, PushRecord, UnitRange
 from partita.engine.protocol.names import Topology, part_indices, part_name
 from partita.engine.protocol.views import Outline
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
@@ -101,6 +104,23 @@ class PushLog:
         return found
 
 
+class DownpourCoordinatorHost(CoordinatorHost):
+    """A coordinator whose newest manifest counts every push that is known to be lost."""
+
+    @override
+    def _do(self, event: CoordinatorEvent) -> bool:
+        did = super()._do(event)
+        newest = self.schedule.disk.newest() if isinstance(event, Received) else None
+        if newest is None or not isinstance(event.message, LostPushes):  # type: ignore[union-attr]
+            return did
+        if all(self.current[entry.shard] == entry.epoch for entry in newest.entries):
+            lost = self.machine.lost
+            require(
+                newest.lost >= lost, "I2", "checkpoint", newest.checkpoint, "counts", newest.lost, "of", lost
+            )
+        return did
+
+
 class DownpourSchedule(Schedule):
     """Everything that the hosts of a seed share."""
 
@@ -124,7 +144,7 @@ class DownpourSchedule(Schedule):
         self.units = steps * topology.replicas
         done = [(n * steps, n * steps + before) for n, before in enumerate(self.scenario.done) if before]
         self.work = WorkModel(self.units, done)
-        self.coordinator = CoordinatorHost(self)
+        self.coordinator = DownpourCoordinatorHost(self)
         least = draw_least(seed, driver, topology.replicas)
         self.coordinator.machine = leaving(self.kind(Coordinator), least)(
             self.scenario.driver.coordinator,
@@ -144,6 +164,11 @@ class DownpourSchedule(Schedule):
     def check_commit(self, order: Commit) -> None:
         """Requires that the files hold the work that counts as done, and that lost pushes are counted."""
         lineages = self._lineages(order)
+        if order.checkpoint in self.disk.manifests:
+            living = {entry.shard: self.model.lineages[entry.shard, entry.epoch] for entry in order.entries}
+            most = sum(len(lineage.lost) for lineage in living.values())
+            require(order.lost <= most, "I2", order, "counts more than the shards, which have lost", most)
+            return
         self.model.require_lost(lineages, order.lost)
         self.model.holds(lineages, self._steps_of(order.done))
 
