@@ -68,7 +68,8 @@ def _print(status: Status) -> None:
         table.add_column(heading)
     for one in status.workers:
         runs = ", ".join(one.runs) or ("ends" if one.draining else "waits")
-        table.add_row(one.name, one.endpoint, str(one.free), str(one.resources), runs)
+        state = f"{runs} ({one.note})" if one.note else runs
+        table.add_row(one.name, one.endpoint, str(one.free), str(one.resources), state)
     Console(highlight=False, soft_wrap=True).print(table)
     print(f"{len(status.workers)} workers, {len(status.runs)} runs")
     for title, hosts in status.runs:

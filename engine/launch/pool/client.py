@@ -13,11 +13,11 @@ import zmq
 
 from partita.engine.protocol.messages import MalformedMessage, Peer
 from partita.engine.protocol.pool import messages as m
-from partita.engine.protocol.pool.client import (
+from partita.engine.protocol.pool.client import ClientMachine
+from partita.engine.protocol.pool.client_events import (
     Began,
     CannotRun,
     ClientEffect,
-    ClientMachine,
     Connect,
     Disconnect,
     Ended,
@@ -26,7 +26,7 @@ from partita.engine.protocol.pool.client import (
     SendToPool,
     SendToWorker,
 )
-from partita.engine.protocol.pool.registry import Log, PoolTick
+from partita.engine.protocol.pool.registry_events import Log, PoolTick
 from partita.engine.transport.addresses import described
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.visit import Trouble, Visit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ from typing import Final, Self
 from partita.engine.launch.pool.facts import versions
 from partita.engine.protocol.messages import MalformedMessage
 from partita.engine.protocol.pool import messages as m
-from partita.engine.protocol.pool.registry import (
+from partita.engine.protocol.pool.registry import RegistryMachine
+from partita.engine.protocol.pool.registry_events import (
     Answer,
     FromVisitor,
     Log,
@@ -21,7 +23,6 @@ from partita.engine.protocol.pool.registry import (
     Probe,
     Probed,
     RegistryEffect,
-    RegistryMachine,
     Revoked,
 )
 from partita.engine.transport.addresses import split, unreachable
@@ -66,7 +67,7 @@ class PoolServer:
         self._own = {key: Authorised("client", key, "this process") for key in own_clients}
         self._stamp = keyring.stamp()
         self._members = self._own | {one.public_key: one for one in keyring.authorised()}
-        self._machine = RegistryMachine(versions())
+        self._machine = RegistryMachine(versions(), identity=secrets.token_hex(4))
         self._stopped = False
         self._probed: SimpleQueue[Probed] = SimpleQueue()
         with ExitStack() as stack:

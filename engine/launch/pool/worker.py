@@ -20,9 +20,10 @@ from partita.engine.launch.pool.facts import machine_label, versions
 from partita.engine.launch.processes import exit_reason
 from partita.engine.protocol.messages import MalformedMessage, Peer
 from partita.engine.protocol.pool import messages as m
-from partita.engine.protocol.pool.registry import Log, PoolTick
+from partita.engine.protocol.pool.registry_events import Log, PoolTick
 from partita.engine.protocol.pool.resources import Resources
-from partita.engine.protocol.pool.worker import (
+from partita.engine.protocol.pool.worker import WorkerMachine
+from partita.engine.protocol.pool.worker_events import (
     EndHost,
     EndWorker,
     FromClient,
@@ -35,7 +36,6 @@ from partita.engine.protocol.pool.worker import (
     SendToRegistry,
     StartHost,
     WorkerEffect,
-    WorkerMachine,
 )
 from partita.engine.transport.addresses import described, unreachable
 from partita.engine.transport.door import Door

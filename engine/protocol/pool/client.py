@@ -9,90 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from partita.engine.protocol.pool import messages as m
-from partita.engine.protocol.pool.registry import Log, PoolTick
+from partita.engine.protocol.pool.client_events import (
+    Began,
+    CannotRun,
+    ClientEffect,
+    Connect,
+    Disconnect,
+    Ended,
+    FromPool,
+    FromWorker,
+    SendToPool,
+    SendToWorker,
+)
+from partita.engine.protocol.pool.registry_events import Log, PoolTick
 
 ASK_S: Final = 0.5
 """Seconds between two messages to the registry, and to each worker."""
 
+SLOW_S: Final = 2.5
+"""Seconds of silence after which a worker, or the registry, is reported as slow."""
+
 SILENT_S: Final = 4.0
-"""Seconds of silence after which a worker is gone for its clients."""
+"""Seconds of silence after which a worker is gone, if it has not confirmed a host that is wanted there."""
+
+STUCK_S: Final = 10.0
+"""Seconds of silence after which a worker is gone although its hosts run: their coordinator receives them."""
+
+AVOID_S: Final = 15.0
+"""Seconds during which hosts go to a worker that was silent only if they fit nowhere else."""
 
 REFUSED_S: Final = 3.0
 """Seconds after which a placement that no worker could meet is refused: a worker may just be joining."""
-
-
-@dataclass(frozen=True, slots=True)
-class FromWorker:
-    """Event: a worker's message."""
-
-    session: str
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class FromPool:
-    """Event: the registry's answer."""
-
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class SendToPool:
-    """Effect: send this to the registry."""
-
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class SendToWorker:
-    """Effect: send this to a worker."""
-
-    session: str
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Effect: connect to a worker's door."""
-
-    worker: m.Contact
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnect:
-    """Effect: end the connection to a worker."""
-
-    session: str
-
-
-@dataclass(frozen=True, slots=True)
-class Began:
-    """Effect: the process of a host runs."""
-
-    name: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Effect: the process of a host has ended."""
-
-    name: str
-    incarnation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CannotRun:
-    """Effect: the run cannot go on, for this reason."""
-
-    reason: str
-
-
-ClientEffect: TypeAlias = SendToPool | SendToWorker | Connect | Disconnect | Began | Ended | CannotRun | Log
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +53,7 @@ class _Worker:
     received_at: float
     sent_at: float = float("-inf")
     number: int = 0  # of its newest message
+    is_slow: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +104,12 @@ class ClientMachine:
         self._impossible_at: float | None = None
         self._waits_for = ""
         self._ended = False
-        self._number = 0
+        self._number = self._asks = 0
+        self._granted_at: float | None = None
+        self._grant_number = -1
+        self._registry = ""  # identity of the registry that answered last
+        self._misses_pool = False
+        self._avoid: dict[str, float] = {}  # until when, by session of a worker that was silent
 
     @property
     def seats(self) -> Mapping[str, m.Contact]:
@@ -206,21 +162,40 @@ class ClientMachine:
         effects: list[ClientEffect] = []
         if now - self._asked_at >= ASK_S:
             self._asked_at = now
-            effects.append(SendToPool(self._state()))
+            effects.append(SendToPool(self._state(now)))
         for session, worker in list(self.workers.items()):
-            silent_s = now - worker.received_at
-            if silent_s >= SILENT_S:
-                effects += self._lost(session, f"silent for {silent_s:.1f} s")
-            elif now - worker.sent_at >= ASK_S:
-                worker.sent_at = now
-                effects.append(self._order(session))
+            effects += self._look_at(session, worker, now)
+        pool_silent_s = 0.0 if self._granted_at is None else now - self._granted_at
+        if pool_silent_s >= SLOW_S and not self._misses_pool:
+            self._misses_pool = True
+            effects.append(Log(f"the pool does not answer since {pool_silent_s:.1f} s; the run goes on"))
         if not self.is_placed and now - self._began_at >= self._wait_s:
             waited = f"after {self._wait_s:g} s of waiting: {self._waits_for or 'the pool does not answer'}"
             effects.append(CannotRun(f"the run has no place in the pool {waited}"))
         return effects
 
-    def _state(self) -> m.Ask:
+    def _look_at(self, session: str, worker: _Worker, now: float) -> list[ClientEffect]:
+        """Sends a worker its hosts; reports one that is slow, and gives up one that is gone."""
+        silent_s = now - worker.received_at
+        hosts = [one for one in self._hosts.values() if one.session == session]
+        unconfirmed = not hosts or not all(one.is_known for one in hosts)
+        if silent_s >= STUCK_S or (silent_s >= SILENT_S and unconfirmed):
+            self._avoid[session] = now + AVOID_S
+            return self._lost(session, f"silent for {silent_s:.1f} s")
+        effects: list[ClientEffect] = []
+        if silent_s >= SLOW_S and not worker.is_slow:
+            worker.is_slow = True
+            at = f"worker '{worker.contact.name}' at {worker.contact.endpoint}"
+            effects.append(Log(f"{at} is silent for {silent_s:.1f} s"))
+        if now - worker.sent_at >= ASK_S:
+            worker.sent_at = now
+            effects.append(self._order(session))
+        return effects
+
+    def _state(self, now: float) -> m.Ask:
         ask = self._ask
+        self._asks += 1
+        self._avoid = {session: until for session, until in self._avoid.items() if until > now}
         return m.Ask(
             run=ask.run,
             key=ask.key,
@@ -229,10 +204,14 @@ class ClientMachine:
             needs=ask.needs,
             seats=tuple(m.Seat(host=host, worker=session) for host, session in self._seats.items()),
             workers=ask.workers,
+            number=self._asks,
+            avoid=tuple(sorted(self._avoid)),
         )
 
     def _granted(self, grant: m.Grant, now: float) -> list[ClientEffect]:
-        effects: list[ClientEffect] = []
+        if grant.number <= self._grant_number:
+            return []
+        effects = self._answered_by(grant, now)
         if grant.impossible and not self.is_placed:
             self._impossible_at = now if self._impossible_at is None else self._impossible_at
             if now - self._impossible_at >= REFUSED_S:
@@ -242,19 +221,47 @@ class ClientMachine:
         if grant.waits_for != self._waits_for:
             self._waits_for = grant.waits_for
             effects += [Log(f"waits for a place: {grant.waits_for}")] if grant.waits_for else []
-        contacts = {contact.session: contact for contact in grant.workers}
-        for session, worker in list(self.workers.items()):
-            if session not in contacts and not self._is_heard(worker, now):
+        for session in grant.gone:
+            if session in self.workers and not self._is_heard(self.workers[session], now):
                 effects += self._lost(session, "it has left the pool")
-        for session, contact in contacts.items():
-            if session not in self.workers:
-                self.workers[session] = _Worker(contact, now)
+        effects += self._give_up(grant.taken)
+        for contact in grant.workers:
+            if contact.session not in self.workers:
+                self.workers[contact.session] = _Worker(contact, now)
                 effects.append(Connect(contact))
         for seat in grant.seats:
             if seat.worker in self.workers and self._seats.get(seat.host) not in self.workers:
                 self._seats[seat.host] = seat.worker
         self.is_placed = self.is_placed or all(need.host in self._seats for need in self._ask.needs)
         return [*effects, *self._order_all(now)]
+
+    def _answered_by(self, grant: m.Grant, now: float) -> list[ClientEffect]:
+        """Notes who answered; returns the line about a registry that was away or was started again."""
+        before, silent_s = self._registry, now - (now if self._granted_at is None else self._granted_at)
+        self._registry, self._grant_number, self._granted_at = grant.registry, grant.number, now
+        missed, self._misses_pool = self._misses_pool, False
+        if before and grant.registry != before:
+            return [Log("the registry of the pool was started again; the run goes on")]
+        return [Log(f"the pool answers again, after {silent_s:.1f} s")] if missed else []
+
+    def _give_up(self, taken: Sequence[m.Seat]) -> list[ClientEffect]:
+        """Gives up seats that other runs have: a registry that was started again gave them away."""
+        effects: list[ClientEffect] = []
+        for seat in taken:
+            if self._seats.get(seat.host) != seat.worker:
+                continue
+            del self._seats[seat.host]
+            host = self._hosts.get(seat.host)
+            if host is not None and host.session == seat.worker:
+                del self._hosts[seat.host]
+                worker = self.workers.get(seat.worker)
+                at = f"worker '{worker.contact.name}'" if worker is not None else "its worker"
+                reason = f"its place at {at} belongs to another run"
+                effects.append(Ended(seat.host, host.incarnation, reason))
+            if seat.worker in self.workers and seat.worker not in self._seats.values():
+                del self.workers[seat.worker]
+                effects.append(Disconnect(seat.worker))
+        return effects
 
     def _is_heard(self, worker: _Worker, now: float) -> bool:
         """Whether a worker that the registry has lost still answers this run."""
@@ -299,12 +306,16 @@ class ClientMachine:
         worker = self.workers.get(session)
         if worker is None or states.number < worker.number:
             return []
-        worker.received_at, worker.number = now, states.number
+        silent_s, was_slow = now - worker.received_at, worker.is_slow
+        worker.received_at, worker.number, worker.is_slow = now, states.number, False
+        self._avoid.pop(session, None)
         if states.trouble:
             return [
                 CannotRun(f"worker '{worker.contact.name}' at {worker.contact.endpoint}: {states.trouble}")
             ]
         effects: list[ClientEffect] = []
+        if was_slow:
+            effects.append(Log(f"worker '{worker.contact.name}' answers again, after {silent_s:.1f} s"))
         reported = {state.name: state for state in states.hosts}
         for name, host in list(self._hosts.items()):
             state = reported.get(name)

@@ -56,7 +56,11 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Join(_Message, frozen=True):
-    """Worker to registry: it is there. Repeated. `runs` are those that it has hosts of."""
+    """Worker to registry: it is there. Repeated; `number` grows by one.
+
+    `runs` are those whose clients may start hosts there. `registry` and `orders` name the newest `Orders`
+    that the worker has obeyed: older ones that it receives later have no effect.
+    """
 
     session: str
     endpoint: str
@@ -65,14 +69,23 @@ class Join(_Message, frozen=True):
     versions: dict[str, str]
     resources: Resources
     runs: tuple[str, ...] = ()
+    draining: bool = False
+    number: int = 0
+    registry: str = ""
+    orders: int = 0
 
 
 class Orders(_Message, frozen=True):
-    """Registry to worker, answers `Join`: its name in the pool, and the clients whose hosts it starts."""
+    """Registry to worker, answers `Join`: its name in the pool, and the clients whose hosts it starts.
+
+    `registry` identifies the registry's process, and `number` grows with every message of that process.
+    """
 
     name: str
     clients: tuple[Client, ...] = ()
     draining: bool = False
+    registry: str = ""
+    number: int = 0
 
 
 class Leave(_Message, frozen=True):
@@ -90,9 +103,11 @@ class Rejection(_Message, frozen=True):
 
 
 class Ask(_Message, frozen=True):
-    """Client to registry: what a run needs. Repeated; `seats` are those it has, by an earlier answer.
+    """Client to registry: what a run needs. Repeated; `number` grows by one.
 
-    `workers`: the run begins when so many have joined.
+    `seats` are those that the run uses, by an earlier answer of this registry or of one before it.
+    `workers`: the run begins when so many have joined. `avoid`: sessions of workers that did not answer the
+    client; hosts go there only if they fit nowhere else.
     """
 
     run: str
@@ -102,6 +117,8 @@ class Ask(_Message, frozen=True):
     needs: tuple[Need, ...]
     seats: tuple[Seat, ...] = ()
     workers: int = 1
+    number: int = 0
+    avoid: tuple[str, ...] = ()
 
 
 class Grant(_Message, frozen=True):
@@ -109,6 +126,9 @@ class Grant(_Message, frozen=True):
 
     `waits_for`: what is missing for hosts without a place; "" if all have one. `impossible`: it cannot be met
     by the workers that there are, even if no other run were there. `joined`: the names of the workers.
+
+    `number` is that of the question. `taken`: seats in the question that other runs have; the client gives
+    them up. `gone`: workers in the question that this registry, of the identity `registry`, has removed.
     """
 
     run: str
@@ -117,6 +137,10 @@ class Grant(_Message, frozen=True):
     waits_for: str = ""
     impossible: bool = False
     joined: tuple[str, ...] = ()
+    number: int = 0
+    registry: str = ""
+    taken: tuple[Seat, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +198,7 @@ class Inspect(_Message, frozen=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker of a pool."""
+    """One worker of a pool. `note`: why it gets no host at the moment, in a few words; "" if it may."""
 
     name: str
     endpoint: str
@@ -182,6 +206,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     free: Resources
     runs: tuple[str, ...]
     draining: bool
+    note: str = ""
 
 
 class Status(_Message, frozen=True):

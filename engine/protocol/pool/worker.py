@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from partita.engine.protocol.pool import messages as m
-from partita.engine.protocol.pool.registry import Log, PoolTick
+from partita.engine.protocol.pool.registry_events import Log, PoolTick
+from partita.engine.protocol.pool.worker_events import (
+    EndHost,
+    EndWorker,
+    FromClient,
+    FromRegistry,
+    HostBegan,
+    HostEnded,
+    Reach,
+    Reached,
+    SendToClient,
+    SendToRegistry,
+    StartHost,
+    WorkerEffect,
+)
 
 JOIN_S: Final = 0.5
 """Seconds between two messages to the registry."""
@@ -19,112 +33,12 @@ JOIN_S: Final = 0.5
 CLIENT_DEAD_S: Final = 20.0
 """Seconds of silence after which the hosts of a client are ended."""
 
+SILENT_S: Final = 3.0
+"""Seconds without an answer of the registry after which the worker reports it."""
+
 _FOR_GOOD: Final = 1 << 62
 _MOST_OVER: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class FromRegistry:
-    """Event: an answer of the registry."""
-
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class FromClient:
-    """Event: a client's message, at the worker's own door; `key` is the authenticated one."""
-
-    route: bytes
-    key: str
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class HostBegan:
-    """Event: the process of a host runs."""
-
-    run: str
-    name: str
-    incarnation: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class HostEnded:
-    """Event: the process of a host has ended, for this reason."""
-
-    run: str
-    name: str
-    incarnation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """Event, answers `Reach`: all can be reached, or `trouble` says what cannot, and why."""
-
-    run: str
-    trouble: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendToRegistry:
-    """Effect: send this to the registry, if there is a connection."""
-
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class SendToClient:
-    """Effect: answer a client."""
-
-    route: bytes
-    message: m.PoolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """Effect: find out whether these endpoints can be reached from here, and these files are here.
-
-    Args:
-        run: the run that needs them.
-        endpoints: names and endpoints.
-        files: paths and texts.
-    """
-
-    run: str
-    endpoints: tuple[tuple[str, str], ...]
-    files: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StartHost:
-    """Effect: start a host of a run."""
-
-    run: str
-    name: str
-    incarnation: int
-    bootstrap: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class EndHost:
-    """Effect: end the process of a host at once."""
-
-    run: str
-    name: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndWorker:
-    """Effect, the last one: end this worker, with this text; `failed`: it was of no use."""
-
-    reason: str
-    failed: bool = False
-
-
-WorkerEffect: TypeAlias = SendToRegistry | SendToClient | Reach | StartHost | EndHost | EndWorker | Log
+_MOST_FORMER: Final = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -172,7 +86,10 @@ class WorkerMachine:
         self._rejection = ""
         self._trouble = ""
         self._ended = False
-        self._number = 0
+        self._number = self._joins = 0
+        self._registry, self._orders = "", 0  # identity and number of the newest orders
+        self._former: list[str] = []  # identities of registries before it
+        self._misses_pool = False
         self._over: dict[str, int] = {}  # runs that are over, with the number of their last message
 
     @property
@@ -222,6 +139,9 @@ class WorkerMachine:
         if self._draining and not self.runs:
             return [*effects, *self._end(f"worker '{self.name}' was drained and ends")]
         silent_s = now - self._answered_at
+        if silent_s >= SILENT_S and self._is_in and not self._misses_pool:
+            self._misses_pool = True
+            effects.append(Log(f"the pool does not answer since {silent_s:.0f} s; runs go on"))
         if silent_s >= self._death_timeout_s and not self.runs:
             why = self._trouble or self._rejection or "the pool does not answer"
             return [*effects, *self._end(f"{why}; gave up after {silent_s:.0f} s", failed=True)]
@@ -232,6 +152,7 @@ class WorkerMachine:
 
     def _state(self) -> m.Join:
         join = self._join
+        self._joins += 1
         return m.Join(
             session=join.session,
             endpoint=join.endpoint,
@@ -239,7 +160,11 @@ class WorkerMachine:
             machine=join.machine,
             versions=join.versions,
             resources=join.resources,
-            runs=tuple(name for name, run in self.runs.items() if run.hosts),
+            runs=tuple(self.runs),
+            draining=self._draining,
+            number=self._joins,
+            registry=self._registry,
+            orders=self._orders,
         )
 
     def _answered(self, message: m.PoolMessage, now: float) -> list[WorkerEffect]:
@@ -258,11 +183,22 @@ class WorkerMachine:
                 return []
 
     def _ordered(self, orders: m.Orders, now: float) -> list[WorkerEffect]:
+        if orders.registry in self._former:
+            return []
+        if orders.registry == self._registry and orders.number < self._orders:
+            return []
         effects: list[WorkerEffect] = []
-        if not self._is_in:
+        is_new, before = orders.registry != self._registry, set(self.runs)
+        if is_new and self._registry:
+            self._former = [*self._former, self._registry][-_MOST_FORMER:]
+            effects.append(Log(f"the registry of the pool was started again; it knows '{orders.name}'"))
+        elif not self._is_in:
             effects.append(Log(f"joined the pool as '{orders.name}'; waits for runs"))
+        elif self._misses_pool:
+            effects.append(Log(f"the pool answers again, after {now - self._answered_at:.1f} s"))
+        self._registry, self._orders = orders.registry, orders.number
         self.name, self._is_in, self._answered_at = orders.name, True, now
-        self._trouble = self._rejection = ""
+        self._trouble, self._rejection, self._misses_pool = "", "", False
         self._draining = orders.draining
         listed = {client.run for client in orders.clients}
         for client in orders.clients:
@@ -272,7 +208,11 @@ class WorkerMachine:
         for name, run in list(self.runs.items()):
             if name not in listed and not run.is_used:
                 del self.runs[name]
-        return effects
+        return [*effects, *self._report_runs()] if is_new or set(self.runs) != before else effects
+
+    def _report_runs(self) -> list[WorkerEffect]:
+        """Reports at once which runs are here: until then the registry gives nothing here away."""
+        return [SendToRegistry(self._state())]
 
     # Clients.
 
@@ -345,6 +285,7 @@ class WorkerMachine:
         effects: list[WorkerEffect] = [
             EndHost(name, host.name, host.incarnation) for host in run.hosts.values() if not host.ended
         ]
+        effects += self._report_runs()
         used = run.is_used
         return [*effects, Log(f"the run of {run.client.title} is over: {why}")] if used else effects
 
