@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from typing_extensions import override
 
-from partita.engine.protocol.events import Received
-from partita.engine.protocol.host import PassOn, RoleMachine
-from partita.engine.protocol.messages import Heartbeat, Load, Loaded, Message, Played
+from partita.engine.drivers.session import Steps
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.messages import Load, Loaded
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.session import SessionBody, SessionTask
+from partita.engine.protocol.part import Part
+from partita.engine.protocol.program_effects import Deliver
+from partita.engine.protocol.requested_work import RequestedWork
+from partita.engine.runtime.session import SessionBody, SessionRunner, SessionTask
 from partita.engine.runtime.task import Body, HostContext
 from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
@@ -49,11 +52,11 @@ class StepTimingTask:
 
     def session(self, number: int) -> SessionTask:
         """Returns the session's task for a plan."""
-        return SessionTask(self.plans[number], self.machine, train=False)
+        return Steps().tasks(self.plans[number])[self.machine]
 
-    def role(self, link: HostContext) -> tuple[RoleMachine, Body]:
+    def role(self, link: HostContext) -> tuple[Part, Body]:
         """See the protocol `HostTask`."""
-        return PassOn(), _StepTimingBody(self, link)
+        return Part(Steps().replica, RequestedWork()), _StepTimingBody(self, link)
 
 
 class _StepTimingBody(Body):
@@ -70,33 +73,26 @@ class _StepTimingBody(Body):
         np.negative(self._swept, out=self._swept)
 
     @override
-    def carry_out(self, effect: Received, now: float) -> None:
-        """Begins the next plan, or passes the message to the part."""
-        match effect.message:
-            case Load() if effect.sender == COORDINATOR:
-                self.close()
-                self._number += 1
-                self._body = SessionBody(
-                    self._task.session(self._number),
-                    replace(self._link, send=self._send),
-                    after_each=self._sweep if self._task.cold else None,
-                )
-                self._link.send(COORDINATOR, Loaded(), None)
-            case Heartbeat():
-                return
-            case _ if self._body is not None:
-                self._body.carry_out(effect, now)
+    def carry_out(self, effect: Any, now: float) -> Any:
+        """Begins the next plan, or has the part carry out the effect."""
+        if isinstance(effect, Deliver) and isinstance(effect.event.message, Load):
+            self.close()
+            self._number += 1
+            after_each = self._sweep if self._task.cold else None
+            runner = SessionRunner(self._task.session(self._number), self._link, after_each=after_each)
+            self._body = SessionBody(self._link, runner)
+            self._link.send(COORDINATOR, Loaded(), None)
+            return None
+        return None if self._body is None else self._body.carry_out(effect, now)
+
+    @override
+    def payload(self, send: Send) -> PayloadLike:
+        before, self._spent_s = self._spent_s, time.process_time()
+        return [np.array([self._spent_s - before])]
 
     @override
     def poll(self, now: float) -> Iterable[Any]:
         return () if self._body is None else self._body.poll(now)
-
-    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        if isinstance(message, Played):
-            spent = time.process_time()
-            payload = [np.array([spent - self._spent_s])]
-            self._spent_s = spent
-        self._link.send(to, message, payload)
 
     def close(self) -> None:
         """Ends the part that is being played."""

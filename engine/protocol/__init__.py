@@ -5,8 +5,9 @@
   may send what), `retry`, `failure` (error reports), `clocks`.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
-  comes as `leases` (`leased_work`), unit by unit (`assigned_work`), or from `views`, which say who does which
-  steps together (`joined_work`, with `program_saves`). A `link` to each shard exchanges with it, as
+  comes as `leases` (`leased_work`), unit by unit (`assigned_work`), at its user's request
+  (`requested_work`), or from `views`, which say who does which steps together (`joined_work`, with
+  `program_saves`). A `link` to each shard exchanges with it, as
   `parameter_links` or `point_links`, and `program_exchanges` with other replicas. `instruction_scheduler`
   runs the steps, `stall_detector` reports long waits, `program_reports` what is done, and `program_effects`
   are what a body is asked for.
@@ -19,8 +20,8 @@
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
   changes), `seats` (who takes part) and `wait_graph`. It has one `work_mode`: `leased_mode`,
   `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` for
-  as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units. `session_coordinator`
-  supervises sessions, in which nothing is started again.
+  as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units. In a session it is
+  `request_mode`, in which no host is started again.
 
 This folder imports none of its neighbours.
 """

@@ -174,7 +174,12 @@ class Checkpoint:
     """
 
 
-CoordinatorAction: TypeAlias = Work | Checkpoint | Request
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Answer the calls of the user, one after another, until the user ends the run. Result: none."""
+
+
+CoordinatorAction: TypeAlias = Work | Checkpoint | Calls | Request
 """A request is a tuple of operations on vectors, see `commands`: the shards execute them, and replicas
 compute what it evaluates. Result: its scalars. Only a driver that `evaluates` yields requests.
 """

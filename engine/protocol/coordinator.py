@@ -1,14 +1,15 @@
 """The coordinator of every driver: it runs `driver.coordinator(run)`, and supervises the hosts of a run.
 
 It holds no parameters and sees no gradient. A `WorkMode` knows how replicas do the work: on their own
-(`leased_mode`), together (`joined_mode`), or as evaluations of a function (`evaluation_mode`).
+(`leased_mode`), together (`joined_mode`), as evaluations of a function (`evaluation_mode`), or as their user
+calls (`request_mode`).
 `checkpointing.py` defines a checkpoint; `Save` is repeated until it is answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -24,7 +25,7 @@ from partita.engine.protocol.coordinator_effects import (
     RunSettings,
     Warn,
 )
-from partita.engine.protocol.failure import report_of
+from partita.engine.protocol.failure import bounded, report_of
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
 from partita.engine.protocol.journaled_plan import JournaledPlan, RecordedAnswer
@@ -90,7 +91,7 @@ class Coordinator(Supervision):
         return self._end(complete=True) if over else super()._start(now)
 
     @override
-    def _own_event(self, event: Committed | NotCommitted, now: float) -> list[CoordinatorEffect]:
+    def _own_event(self, event: Any, now: float) -> list[CoordinatorEffect]:
         match event:
             case Committed(checkpoint=checkpoint):
                 return self._committed(checkpoint, now)
@@ -98,6 +99,8 @@ class Coordinator(Supervision):
                 under_way = self.checkpoints.round
                 known = under_way is not None and under_way.checkpoint == checkpoint
                 return self._fail_round(reason, now) if known else []
+            case _:
+                return self.mode.own_event(event, now)
 
     @override
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
@@ -116,6 +119,8 @@ class Coordinator(Supervision):
                 if self.checkpoints.of_round(host.name, message) is None:
                     return []
                 return self.mode.postpone(now) if late else self._fail_round(f"{host.name}: {reason}", now)
+            case m.SetUpProgress() if host.state is HostState.READY:
+                return self.mode.receive(host, message, now)
             case _:
                 return super()._handle(host, message, now)
 
@@ -164,6 +169,8 @@ class Coordinator(Supervision):
         waits = writing or now < self.checkpoints.retry_at
         if waits or self.phase is Phase.OVER or isinstance(self.plan.asks, Work):
             return effects
+        if not self.mode.saves:
+            return [*effects, *self._end(complete=True)]
         self.phase = Phase.FINISHING if self.plan.asks is None else self.phase
         return effects + self.mode.begin_round(now)
 
@@ -188,6 +195,17 @@ class Coordinator(Supervision):
     @override
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
         return self.mode.go_on(now)
+
+    @override
+    def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        return super()._died(host, reason, now) if self.mode.restarts else self.fail(reason, host=host.name)
+
+    @override
+    def _failed(self, host: HostRecord, failed: m.Failed, now: float) -> list[CoordinatorEffect]:
+        if self.mode.restarts:
+            return super()._failed(host, failed, now)
+        failed = bounded(failed)
+        return self.fail(failed.reason, failed.traceback, host=host.name)
 
     @override
     def _is_dispensable(self, host: HostRecord) -> bool:
@@ -287,7 +305,7 @@ class Coordinator(Supervision):
     def _stop_requested(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is Phase.STOPPING:
             return []
-        if self.phase is Phase.LAUNCHING or not self.registry.shards_ready:
+        if self.phase is Phase.LAUNCHING or not self.registry.shards_ready or not self.mode.saves:
             return self._end()
         self.phase = Phase.STOPPING
         self._stop_at = now + self.timeouts.stop_s

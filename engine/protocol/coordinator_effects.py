@@ -166,12 +166,12 @@ class Commit:
 class AbortRun:
     """Effect, the last one: end every process, and raise this reason, with that traceback.
 
-    `host` names the hosts of a session that have failed; "" where the reason names them. None: the run has.
+    `host` names the hosts that have failed, where the reason does not.
     """
 
     reason: str
     traceback: str = ""
-    host: str | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

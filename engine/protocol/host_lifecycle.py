@@ -409,9 +409,9 @@ class HostLifecycle(ABC):
     def _end(self, *, complete: bool = False) -> list[CoordinatorEffect]:
         return [*self._stop_all(), self._result(complete=complete)]
 
-    def fail(self, reason: str, traceback: str = "") -> list[CoordinatorEffect]:
-        """Ends the run without a result."""
-        return [*self._stop_all(), AbortRun(reason, traceback)]
+    def fail(self, reason: str, traceback: str = "", *, host: str = "") -> list[CoordinatorEffect]:
+        """Ends the run without a result; see `AbortRun`."""
+        return [*self._stop_all(), AbortRun(reason, traceback, host)]
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.actions import Checkpoint, CoordinatorAction, Plan, Work
+from partita.engine.protocol.actions import Calls, Checkpoint, CoordinatorAction, Plan, Work
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -101,7 +101,7 @@ class JournaledPlan:
                 self.iterated = yielded
                 done.append(yielded)
                 yielded = self._plan.send(())
-            self._works = isinstance(yielded, Work | Checkpoint)
+            self._works = isinstance(yielded, Work | Checkpoint | Calls)
             self.asks = yielded if self._works else _checked(yielded)
         except StopIteration as ended:
             if not isinstance(ended.value, Outcome) and not self._works:

@@ -1,9 +1,9 @@
 """The machine of a part: it runs `driver.replica(me)`, whatever the driver.
 
 It is the only interpreter of that generator. Each action has a carrier (`carrier`), and the first of them is
-the source of the part's work: `leased_work`, `assigned_work` or `view_work`. The machine itself decides when
-the next action comes, and what every part reports: that it has finished, and whom it has waited for long. It
-must not know numbers, instructions or time beyond `now`.
+the source of the part's work: `leased_work`, `assigned_work`, `joined_work` or `requested_work`. The machine
+itself decides when the next action comes, and what every part reports: that it has finished, and whom it has
+waited for long. It must not know numbers, instructions or time beyond `now`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Part(RoleMachine):
         if isinstance(event.message, Heartbeat):
             return ()
         kind = type(event.message).__name__
-        return (Refuse(event.sender, f"a {kind}, which is not for a part in training"),)
+        return (Refuse(event.sender, f"a {kind}, which is not for a part of this driver"),)
 
     def _peers_changed(self, event: PeersChanged, now: float) -> Iterator[Any]:
         known, self._revision = self._peers, event.revision

@@ -7,7 +7,7 @@ know how hosts start and end, nor the driver's program beyond the action under w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from partita.engine.protocol.actions import Checkpoint, CoordinatorAction
 from partita.engine.protocol.commands import Iterated
@@ -36,6 +36,12 @@ class WorkMode(ABC):
     program: ClassVar[str] = "the driver's coordinator(run)"
     """The driver's program in messages."""
 
+    saves: ClassVar[bool] = True
+    """Whether the run writes checkpoints, the last one when all work is done."""
+
+    restarts: ClassVar[bool] = True
+    """Whether hosts that are lost are started again; else the run ends, by an error that names the host."""
+
     drops_rounds: ClassVar[bool] = False
     """Whether a checkpoint of all work drops one under way that holds less."""
 
@@ -63,9 +69,9 @@ class WorkMode(ABC):
             )
 
     @property
-    @abstractmethod
     def steps_done(self) -> tuple[int, ...]:
         """Steps that each replica has done, or the iterations of the program."""
+        return ()
 
     # The driver's program.
 
@@ -88,6 +94,10 @@ class WorkMode(ABC):
         values["evaluations"] = iterated.evaluations
         return Progress(COORDINATOR, iterated.iteration, values=values, note=iterated.note)
 
+    def own_event(self, event: Any, now: float) -> list[CoordinatorEffect]:
+        """Handles an event that only this mode has."""
+        raise AssertionError(event)
+
     # Hosts.
 
     @abstractmethod
@@ -98,9 +108,9 @@ class WorkMode(ABC):
         """Returns why a message about the work is invalid; None: it is not."""
         return None
 
-    @abstractmethod
     def joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         """Assigns work to a replica whose parts have all become ready, once the run has begun."""
+        return []
 
     def go_on(self, now: float) -> list[CoordinatorEffect]:
         """Goes on with what had to wait: a shard has become ready, or a checkpoint has been written."""
@@ -110,13 +120,13 @@ class WorkMode(ABC):
         """Decides what several changes of an event have made due."""
         return []
 
-    @abstractmethod
     def is_dispensable(self, host: HostRecord) -> bool:
         """Returns whether the run can end without this host."""
+        return False
 
-    @abstractmethod
     def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Replaces all parts of a replica of which one has died: a step needs every part."""
+        raise AssertionError("no replica is started again in this mode")
 
     def restarted(
         self, replica: ReplicaRecord, text: str, reason: str, now: float
@@ -124,9 +134,9 @@ class WorkMode(ABC):
         """Starts the parts of a replica again, and says so."""
         return [Warn(f"{reason}; {text}"), self.run.relaunch(replica.parts, reason, now)]
 
-    @abstractmethod
     def has_left(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         """Gives the work of a replica that has left to others."""
+        raise AssertionError("no replica leaves in this mode")
 
     def call_back(self, now: float) -> list[CoordinatorEffect]:
         """Starts replicas again that have ended because they were not needed any more."""
@@ -149,9 +159,9 @@ class WorkMode(ABC):
 
     # Checkpoints, and time.
 
-    @abstractmethod
     def begin_round(self, now: float) -> list[CoordinatorEffect]:
         """Begins a checkpoint, if that is possible now."""
+        raise AssertionError("no checkpoint is written in this mode")
 
     def last_round(self, now: float) -> list[CoordinatorEffect]:
         """Begins the checkpoint after which the run ends, after Ctrl-C."""

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from typing_extensions import override
 
+from partita.engine.drivers.session import Steps
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
-from partita.engine.protocol.coordinator_effects import Opened, RunSettings, Starting, StopRequested, Timeouts
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Opened,
+    RunSettings,
+    Starting,
+    StopRequested,
+    Timeouts,
+)
 from partita.engine.protocol.events import Send
+from partita.engine.protocol.failure import HostError
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.names import machine_of, part_name
-from partita.engine.protocol.session_coordinator import Answered, Ask, Compiling, SessionCoordinator
+from partita.engine.protocol.names import Topology, machine_of, part_name
+from partita.engine.protocol.request_mode import Answered, Call, Compiling, RequestMode
+from partita.engine.protocol.views import Outline
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
 from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.host import versions
@@ -63,15 +75,18 @@ class HostedBackend(Work):
         self._tasks: Final = {part_name(0, machine): task for machine, task in enumerate(tasks)}
         dead_s = max(silence_s or timeout_s, _LEAST_SILENCE_S)
         heartbeats = HeartbeatPolicy(suspect_s=dead_s / 2, dead_s=dead_s)
-        timeouts = Timeouts(heartbeats=heartbeats, start_s=timeout_s)
+        timeouts = Timeouts(heartbeats=heartbeats, start_s=math.inf, checkpoint_every_s=None)
         settings = RunSettings(versions=versions(), timeouts=timeouts)
-        self._coordinator = SessionCoordinator(len(tasks), settings)
-        self._supervisor = Supervisor(launcher, self._coordinator, self, warn=silent)
+        self._mode: Final = RequestMode(timeout_s)
+        topology, outline = Topology(1, len(tasks), 0), Outline(epochs=0, examples=0, batch=0, replicas=1)
+        coordinator = Coordinator(Steps().coordinator, outline, self._mode, topology, settings=settings)
+        self._supervisor = Supervisor(launcher, coordinator, self, warn=silent)
+        self._over: HostError | None = None
         self._payload_of: Callable[[str], PayloadLike] | None = None
         self._answers: dict[str, tuple[Any, Payload | None]] = {}
         try:
             self._supervisor.dispatch(Opened())
-            self._supervisor.run_until(lambda: self._coordinator.is_begun)
+            self._supervisor.run_until(lambda: self._mode.is_begun)
         except BaseException:
             self.close(orderly=False)
             raise
@@ -131,13 +146,16 @@ class HostedBackend(Work):
             doing: work of a host that has not answered, for the error.
             payload_of: returns the payload for a host; None where there is none.
         """
+        if self._over is not None:
+            raise self._over
         self._payload_of, self._answers = payload_of, {}
-        self._supervisor.dispatch(Ask(orders, answer, doing, has_payload=payload_of is not None))
-        self._supervisor.run_until(lambda: self._coordinator.is_answered)
+        self._supervisor.dispatch(Call(orders, answer, doing, has_payload=payload_of is not None))
+        self._supervisor.run_until(lambda: self._mode.is_answered)
         return [self._answers[name] for name in orders]
 
     def close(self, *, orderly: bool = True) -> None:
         """Ends the parts; at once, unless `orderly`."""
+        self._over = self._over or HostError("", "the session is over; open another one")
         if orderly:
             self._supervisor.dispatch(StopRequested())
         self._supervisor.close()
@@ -151,6 +169,11 @@ class HostedBackend(Work):
     def payload(self, send: Send) -> PayloadLike:
         assert self._payload_of is not None, send
         return self._payload_of(send.to)
+
+    @override
+    def failure(self, abort: AbortRun) -> HostError:
+        self._over = HostError(abort.host, abort.reason, abort.traceback)
+        return self._over
 
     @override
     def note(self, effect: Any) -> None:

@@ -60,7 +60,7 @@ class InlineBackend:
             else:
                 for _, call in self._calls:
                     call()
-            played, arrays = part.end()
+            played, arrays = part.end(), part.payload()
         except BaseException as error:  # noqa: BLE001 - whatever it is
             _raise(error)
         found = Payload([array.reshape(-1).view(np.uint8).data for array in arrays]) if arrays else None

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from partita.engine.drivers.session import Steps
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.on import On, begin, on_of, opened
@@ -128,17 +129,8 @@ class Session(Arguments):
             begin(self.hosts)
         check_seconds(self.timeout_s, "timeout_s is")
         parameters = _checked(self.plan, parameters)
-        self.overlap = check_whole(self.overlap, "overlap is")
-        if self.optimizer is not None and not self.train:
-            raise ValueError(
-                "an optimizer is given, but a session without train=True computes no gradient; give "
-                "train=True, or leave the optimizer out"
-            )
-        if self.overlap > 1 and self.optimizer is None:
-            raise ValueError(
-                f"overlap is {self.overlap}, but no optimizer follows each minibatch; give train=True and an "
-                "optimizer, or overlap=1"
-            )
+        self._driver = Steps(self.train, self.optimizer, self.overlap)
+        self.overlap = self._driver.overlap
         self._size = self.plan.batch * self.overlap
         self._fed, self._step = False, 0
         self._clocks: list[Offset] = []
@@ -146,9 +138,8 @@ class Session(Arguments):
         self._layout = layout_of(self.plan, shards=1)
         if self.hosts != "inline":
             self._check_sizes()
-        machines = range(len(self.plan.cluster))
-        self._tasks = [SessionTask(self.plan, m, self.train, self.optimizer, self.overlap) for m in machines]
-        self._collector = Collector(self.plan, self._layout, [task.program for task in self._tasks])
+        self._tasks = self._driver.tasks(self.plan)
+        self._collector = Collector(self.plan, self._layout, [task.instructions for task in self._tasks])
         self._feeds = [list(self._places(task)) for task in self._tasks]
         self._ends = ExitStack()
         with Phases.of(show) as on_phase, ExitStack() as opening:

@@ -34,7 +34,7 @@ from partita.engine.protocol.coordinator_effects import (
     Warn,
 )
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
-from partita.engine.protocol.failure import HostError, RunFailed, sentence
+from partita.engine.protocol.failure import RunFailed, sentence
 from partita.engine.protocol.host_lifecycle import HostLifecycle
 from partita.engine.protocol.messages import Hello, Refused, SetUp
 from partita.engine.protocol.names import COORDINATOR
@@ -75,6 +75,10 @@ class Work(ABC):
     def payload(self, send: Send) -> PayloadLike:
         """Returns the payload of a message that has one."""
         raise AssertionError(send)
+
+    def failure(self, abort: AbortRun) -> Exception:
+        """Returns the error by which the run ends."""
+        return RunFailed.of(abort.reason, abort.traceback)
 
 
 @contextmanager
@@ -240,10 +244,8 @@ class Supervisor:
                 self._warn(text)
             case EndRun():
                 self._done = effect
-            case AbortRun(reason=reason, traceback=traceback, host=str(host)):
-                raise HostError(host, reason, traceback)
-            case AbortRun(reason=reason, traceback=traceback):
-                raise RunFailed.of(reason, traceback)
+            case AbortRun():
+                raise self._work.failure(effect)
             case _:
                 self._work.note(effect)
 

@@ -18,6 +18,7 @@ from partita.engine.protocol.leased_work import RunUnit
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.part import LookForWaits
 from partita.engine.protocol.program_effects import Deliver, RestartSteps, RunStep, StuckOn
+from partita.engine.protocol.requested_work import RunRequest
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.metrics import examples_counted
@@ -78,7 +79,7 @@ class PartBody(Body):
     @override
     def carry_out(self, effect: Any, now: float) -> Any:
         match effect:
-            case RunStep() | RunUnit() | RunAssignment():
+            case RunStep() | RunUnit() | RunAssignment() | RunRequest():
                 self._runner.begin(effect)
             case Deliver(event=event):
                 self._runner.receive(event)

@@ -1,15 +1,16 @@
-"""A part in a session: each order brings a batch, and the part plays one step over it.
+"""The hands of a part in a session: each request brings a batch, and the part plays one step over it.
 
 For predictions, evaluations, tests and measurements. There are no shards; parameters come from the session.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -18,15 +19,20 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import storage
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.events import Received
-from partita.engine.protocol.host import PassOn, RoleMachine
-from partita.engine.protocol.messages import Credit, Heartbeat, Load, Loaded, Ping, Play, Played, Pong, Tensor
+from partita.engine.protocol.actions import Program as Replica
+from partita.engine.protocol.events import Received, Refuse, Span
+from partita.engine.protocol.leased_work import HasSteps
+from partita.engine.protocol.messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.protocol.names import COORDINATOR, part_name
+from partita.engine.protocol.part import Part
+from partita.engine.protocol.requested_work import RequestDone, RequestedWork, RunRequest
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
+from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.player import PlayedStep, Player
-from partita.engine.runtime.task import Body, HostContext
+from partita.engine.runtime.runner import Runner
+from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.counters import Count
@@ -42,7 +48,8 @@ class SessionTask:
     """One machine's part of a plan.
 
     Args:
-        plan, machine: identify the part.
+        plan, machine, replica: identify the part.
+        program: the `replica` of the driver.
         train: whether a step has a backward pass.
         optimizer: updates the parameters after each gradient; None leaves them alone.
         overlap: minibatches in a step, see `StepKind`.
@@ -50,13 +57,17 @@ class SessionTask:
 
     plan: Plan
     machine: int
-    train: bool
+    program: Callable[[HasSteps], Replica]
+    train: bool = False
     optimizer: Optimizer | None = None
     overlap: int = 1
+    replica: int = 0
 
-    def role(self, host: HostContext) -> tuple[RoleMachine, Body]:
+    def role(self, host: HostContext) -> tuple[Part, PartBody]:
         """See the protocol `HostTask`."""
-        return PassOn(), SessionBody(self, host)
+        names = (part_name(self.replica, machine) for machine in range(len(self.plan.cluster)))
+        work, others = RequestedWork(), (name for name in names if name != host.name)
+        return Part(self.program, work, needed=others), SessionBody(host, SessionRunner(self, host))
 
     @property
     def threads(self) -> int:
@@ -79,8 +90,8 @@ class SessionTask:
         return self.plan.kept if self.train and self.optimizer is not None else None
 
     @property
-    def program(self) -> Program:
-        """The instructions of a step."""
+    def instructions(self) -> Program:
+        """The program of a step."""
         if not self.train:
             return self.plan.forward_programs[self.machine]
         norms = self.optimizer is not None and self.optimizer.needs_norms
@@ -91,7 +102,7 @@ class SessionTask:
     @property
     def inputs(self) -> tuple[Operand, ...]:
         """The rows of inputs that `Play` brings, in their order."""
-        return tuple(i.target for i in self.program.instructions if i.op is Op.FEED)
+        return tuple(i.target for i in self.instructions.instructions if i.op is Op.FEED)
 
 
 class PartStep(NamedTuple):
@@ -111,7 +122,7 @@ class SessionPart:
     """
 
     def __init__(self, task: SessionTask) -> None:
-        plan, machine, program = task.plan, task.machine, task.program
+        plan, machine, program = task.plan, task.machine, task.instructions
         self._overlaps = task.overlap > 1
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
@@ -123,7 +134,7 @@ class SessionPart:
             else LocalOptimizer(task.optimizer, self._vectors, per_step=task.overlap)
         )
         self.computations = Computations(self._buffers, self._feed, self._updates)
-        self.recorder = Recorder(program, partial(part_name, 0))
+        self.recorder = Recorder(program, partial(part_name, task.replica))
         self.inputs = [array for operand in task.inputs for array in self._places_of(operand)]
 
     def _places_of(self, operand: Operand) -> Iterator[Array]:
@@ -151,10 +162,8 @@ class SessionPart:
             self._updates.advance()
         self._began = time.perf_counter()
 
-    def end(
-        self, *, busy_s: float | None = None, messages: int = 0, n_bytes: int = 0
-    ) -> tuple[Played, list[Array]]:
-        """Ends the step, and returns the answer with the collected arrays.
+    def end(self, *, busy_s: float | None = None, messages: int = 0, n_bytes: int = 0) -> Played:
+        """Ends the step, and returns the answer; its `payload` are the collected arrays.
 
         Args:
             busy_s: seconds in kernels; those of the whole step if not given.
@@ -163,13 +172,27 @@ class SessionPart:
         """
         self.computations.finish()
         took_s = time.perf_counter() - self._began
-        play, metrics = self._play, self.computations.metrics
-        busy_s = took_s if busy_s is None else busy_s
-        played = Played(play.step, metrics.loss, metrics.correct, took_s, busy_s, messages, n_bytes)
-        found = [self._collected(name) for name in play.collect]
-        if play.trace:
+        metrics, busy_s = self.computations.metrics, took_s if busy_s is None else busy_s
+        step = self._play.step
+        return Played(step, metrics.loss, metrics.correct, took_s, busy_s, messages, n_bytes)
+
+    def payload(self, span: Span | None = None) -> list[Array]:
+        """Returns what is to be collected of the last step, and the table of its trace."""
+        found = [self._collected(name) for name in self._play.collect]
+        if self._play.trace:
             found.append(self.recorder.table())
-        return played, [array for array in found if array is not None]
+        return [array for array in found if array is not None]
+
+    def finished(self) -> tuple[()]:
+        """See `Arrays`: nothing is done on other threads."""
+        return ()
+
+    def carry_out(self, effect: object) -> None:
+        """See `Arrays`: there are no links."""
+        raise AssertionError(effect)
+
+    def close(self) -> None:
+        """See `Arrays`: no file is open."""
 
     def _collected(self, name: str) -> Array | None:
         """The machine's own rows of a buffer (`h1`, or `h1<h2`: a gradient), "gradient" or "parameters"."""
@@ -186,8 +209,17 @@ class SessionPart:
         return np.zeros((*sizes.shape(buffer, rows.hull)[:-1], sizes.batch), storage(sizes.row(buffer)[1]))
 
 
-class SessionBody(Body):
-    """Plays one step for each `Play`."""
+class SessionBody(PartBody):
+    """The hands of a part in a session, whose steps may take any time."""
+
+    def __init__(self, host: HostContext, runner: SessionRunner) -> None:
+        part = runner.part
+        watchdog = part.computations.watchdog
+        super().__init__(host, runner, part, MessageFeed(), watchdog=watchdog, timeout_s=math.inf)
+
+
+class SessionRunner(Runner):
+    """A player's steps, one for each request. Parameters and questions for the clock are answered at once."""
 
     def __init__(
         self, task: SessionTask, host: HostContext, *, after_each: Callable[[], None] | None = None
@@ -199,71 +231,74 @@ class SessionBody(Body):
             host: the context of the host.
             after_each: called after each computation, as a part of it.
         """
-        self._host, self._part = host, SessionPart(task)
+        self._host, self.part = host, SessionPart(task)
         self._player = Player(
-            self._part.computations,
-            host_of=partial(part_name, 0),
+            self.part.computations,
+            host_of=partial(part_name, task.replica),
             send=host.send,
             wake=host.wake,
             lanes=task.threads,
-            recorder=self._part.recorder,
+            recorder=self.part.recorder,
             after_each=after_each,
         )
         self._player.start(0)
-        self._orders: list[tuple[Play, Payload | None]] = []
-        self._is_playing = False
+        self._next: RunRequest | None = None  # ordered, not begun
         self._sent = Count()
 
     @override
-    def carry_out(self, effect: Received, now: float) -> None:
-        """Gives tensors and credit to the player, and queues orders."""
-        match effect.message:
-            case Tensor() | Credit():
-                self._player.receive(effect)
-            case Play() as play if effect.sender == COORDINATOR:
-                assert effect.payload is None or isinstance(effect.payload, Payload)
-                self._orders.append((play, effect.payload))
-            case Load() if effect.sender == COORDINATOR and isinstance(effect.payload, Payload):
-                self._part.load(effect.payload.copy_into)
-                effect.payload.release()
-                self._host.send(COORDINATOR, Loaded(), None)
-            case Ping(sent_s=sent_s) if effect.sender == COORDINATOR:
-                received_s = time.perf_counter()
-                self._host.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
-            case Heartbeat():
-                return
-            case _:
-                kind = type(effect.message).__name__
-                self._host.refuse(effect.sender, f"a {kind}, which is not for a part in a session")
+    def begin(self, step: RunRequest) -> None:
+        self._next = step
+        self._begin()
+
+    def _begin(self) -> None:
+        step = self._next
+        if step is None or not self._player.may_begin():
+            return
+        self._next = None
+        if isinstance(step.payload, Payload):  # without one, the last batch is played again
+            step.payload.copy_into(*self.part.inputs)
+            step.payload.release()
+        self._sent = self._host.counters.sent_of("Tensor")
+        self.part.begin(step.play)
+        self._player.begin(step.play.step)
 
     @override
-    def poll(self, now: float) -> Iterable[Any]:
-        """Answers a step that is over, and begins the next one."""
-        for over in self._player.poll():
-            self._answer(over)
-        if not self._is_playing and self._orders and self._player.may_begin():
-            self._begin(*self._orders.pop(0))
-        return ()
+    def poll(self, now: float) -> list[RequestDone]:
+        done = [self._done(over) for over in self._player.poll()]
+        self._begin()
+        return done
 
-    def _begin(self, play: Play, payload: Payload | None) -> None:
-        if payload is not None:  # without one, the last batch is played again
-            payload.copy_into(*self._part.inputs)
-            payload.release()
-        self._is_playing = True
-        self._sent = self._host.counters.sent_of("Tensor")
-        self._part.begin(play)
-        self._player.begin(play.step)
-
-    def _answer(self, over: PlayedStep) -> None:
-        self._is_playing = False
+    def _done(self, over: PlayedStep) -> RequestDone:
         sent = self._host.counters.sent_of("Tensor")
-        played, arrays = self._part.end(
+        answer = self.part.end(
             busy_s=over.busy_s,
             messages=sent.messages - self._sent.messages,
             n_bytes=sent.payload_bytes - self._sent.payload_bytes,
         )
-        self._host.send(COORDINATOR, played, arrays)
+        return RequestDone(over.step, answer=answer)
 
+    @override
+    def receive(self, event: Received) -> None:
+        match event.message:
+            case Load() if isinstance(event.payload, Payload):
+                self.part.load(event.payload.copy_into)
+                event.payload.release()
+                self._host.send(COORDINATOR, Loaded(), None)
+            case Ping(sent_s=sent_s):
+                received_s = time.perf_counter()
+                self._host.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
+            case _:
+                self._player.receive(event)
+
+    @property
+    @override
+    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        return self._player.stuck_on
+
+    @override
+    def refused(self) -> list[Refuse]:
+        return self._player.refused()
+
+    @override
     def close(self) -> None:
-        """Ends the kernel threads."""
         self._player.close()

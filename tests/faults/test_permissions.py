@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD
+from partita.engine.drivers.session import Steps
 from partita.engine.parameters import gather, save_parameters
 from partita.engine.protocol import Message
 from partita.engine.protocol.events import Received
@@ -42,7 +43,6 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, rejection_reason
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import Host
-from partita.engine.runtime.session import SessionTask
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.task import pack_task
@@ -113,7 +113,7 @@ def check_that_it_plays(members: Members) -> None:
     """The host is set up with a session, and plays a step of it."""
     plan = partition(toy.network(), Cluster.local(machines=1), batch=4, strategy="balanced")
     parameters = {name: np.zeros(p.shape, np.float32) for name, p in plan.graph.parameters.items()}
-    members.receive(COORDINATOR, SetUp("ours"), pack_task(SessionTask(plan, 0, train=False)))
+    members.receive(COORDINATOR, SetUp("ours"), pack_task(Steps().tasks(plan)[0]))
     members.answer(Ready)
     members.receive(COORDINATOR, Load(), gather(layout_of(plan, shards=1).machines[0], parameters))
     members.answer(Ready)

@@ -1,0 +1,126 @@
+"""The work of a session: its user's calls, each of which some parts answer within a time limit.
+
+Hosts start as in any run. A call is an action of the user, and its result are the answers. No host is started
+again: the run ends with the first one that fails, dies or does not answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from typing_extensions import override
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.actions import Calls, CoordinatorAction
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect
+from partita.engine.protocol.events import Send, Span
+from partita.engine.protocol.host_lifecycle import Phase
+from partita.engine.protocol.host_registry import HostRecord
+from partita.engine.protocol.work_mode import WorkMode
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Event: send requests to hosts, and wait for an answer of each. One at a time.
+
+    Args:
+        requests: the message for each host, by name.
+        answer: type of the answers.
+        doing: work of a host that has not answered, for the error.
+        has_payload: whether the interpreter has a payload for each request.
+    """
+
+    requests: Mapping[str, m.Message]
+    answer: type[m.Message]
+    doing: str
+    has_payload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Effect: the message just received is the answer of this host; take its payload."""
+
+    name: str
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """Effect: display that hosts have compiled functions for a request."""
+
+    functions: int
+
+
+class RequestMode(WorkMode):
+    """The calls of one run."""
+
+    works = saves = restarts = False
+
+    def __init__(self, timeout_s: float) -> None:
+        """No call yet.
+
+        Args:
+            timeout_s: seconds without a sign of life for the start of a host, and for every answer.
+        """
+        self._timeout_s: Final = timeout_s
+        self._call: Call | None = None
+        self._missing: set[str] = set()
+        self._alive_at = -math.inf  # last sign of life of those that are asked
+        self._compiled: Final[dict[str, int]] = {}  # functions, for requests
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether all hosts are ready and know one another."""
+        hosts = self.run.registry.hosts.values()
+        return self.run.phase is Phase.RUNNING and all(host.informed == host.sent > 0 for host in hosts)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every host that was asked has answered."""
+        return not self._missing
+
+    @override
+    def check(self, action: CoordinatorAction | None) -> None:
+        if not isinstance(action, Calls):
+            super().check(action)
+
+    @override
+    def own_event(self, event: Any, now: float) -> list[CoordinatorEffect]:
+        assert isinstance(event, Call), event
+        self._call, self._missing, self._alive_at = event, set(event.requests), now
+        payload = Span("request", 0, 0) if event.has_payload else None
+        return [Send(name, request, payload) for name, request in event.requests.items()]
+
+    @override
+    def receive(self, host: HostRecord, message: object, now: float) -> list[Any]:
+        if self._call is None:
+            return []
+        if host.name in self._missing and isinstance(message, self._call.answer):
+            self._missing.remove(host.name)
+            return [Answered(host.name, message)]
+        if isinstance(message, m.SetUpProgress):
+            self._alive_at, self._compiled[host.name] = now, message.compiled
+            return [Compiling(sum(self._compiled.values()))]
+        return []
+
+    @override
+    def watch(self, now: float) -> list[CoordinatorEffect]:
+        """Looks for hosts that neither start nor answer in time."""
+        run, limit_s = self.run, self._timeout_s
+        doing = {h.name: h.doing for h in run.registry.starting.values() if now - h.since >= limit_s}
+        if self._call is not None and now - self._alive_at >= limit_s:
+            doing |= {name: self._call.doing for name in self._call.requests if name in self._missing}
+        if not doing:
+            return []
+        silence = f"no sign of life for {limit_s:.0f} s while {next(iter(doing.values()))}"
+        advice = "look at what it printed, or allow more by timeout_s"
+        return run.fail(f"{silence}; {advice}", host=", ".join(doing))
+
+    @override
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        assert self._missing <= self.run.registry.hosts.keys(), self._missing
+        assert self._call is not None or not self._missing, self._missing
