@@ -7,7 +7,7 @@ its predicted step, prints itself as a table and draws itself as SVG.
 from partita.partitioner.assign.cuts import InputSplit, Replicated, RowSplit, Tiles, Whole
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.cluster.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
+from partita.partitioner.cluster.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine, MessageTimes
 from partita.partitioner.cluster.kernel_times import KernelTimes
 from partita.partitioner.cluster.products import Choice, Products, ProductShape
 from partita.partitioner.ir.program import Instruction, Op, Program, parse_program
@@ -35,6 +35,7 @@ __all__ = [
     "Machine",
     "Message",
     "MessageCost",
+    "MessageTimes",
     "Op",
     "Ownership",
     "Piece",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 from hypothesis import strategies as st
 
 from partita.layers import Graph, Grid
 from partita.partitioner import (
+    Between,
     Cluster,
     InputSplit,
     Link,
     Machine,
+    MessageTimes,
     Plan,
     Replicated,
     RowSplit,
@@ -32,12 +35,33 @@ flowing = st.builds(lambda kind, overlap: replace(kind, overlap=overlap), kinds,
 
 
 @st.composite
+def tables(draw: st.DrawFn) -> tuple[MessageTimes, ...]:
+    """Times of messages at a few sizes, in steps and in leaps."""
+    sizes = sorted(draw(st.sets(st.sampled_from([1, 64, 1000, 1 << 16, 1 << 20, 1 << 24]), min_size=2)))
+    more = st.sampled_from([0.0, 1e-6, 1e-5, 3e-3])
+    steps = draw(st.lists(st.tuples(more, more, more), min_size=len(sizes), max_size=len(sizes)))
+    times = accumulate(steps, lambda a, b: (a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+    return tuple(MessageTimes(size, *each) for size, each in zip(sizes, times, strict=True))
+
+
+links = st.one_of(
+    st.builds(Link, st.sampled_from([1e-5, 1e-2]), st.sampled_from([1e6, 2e9])),
+    st.builds(lambda latency_s, table: Link(latency_s, table=table), st.sampled_from([0.0, 1e-3]), tables()),
+)
+"""Links that are straight lines, and links with a table of messages."""
+
+
+@st.composite
 def clusters(draw: st.DrawFn, *, max_machines: int = 6, min_machines: int = 1) -> Cluster:
-    """Machines of uneven speed, and a link that may be slow enough to matter."""
+    """Machines of uneven speed, and links that may be slow enough to matter."""
     count = draw(st.integers(min_machines, max_machines))
     speeds = draw(st.lists(st.sampled_from([0.3e9, 1e9, 1e9, 2.5e9]), min_size=count, max_size=count))
-    link = Link(draw(st.sampled_from([1e-5, 1e-2])), draw(st.sampled_from([1e6, 2e9])))
-    return Cluster(tuple(Machine(f"m{n}", flops_per_s=speed) for n, speed in enumerate(speeds)), link)
+    machines = tuple(Machine(f"m{n}", flops_per_s=speed) for n, speed in enumerate(speeds))
+    between = ()
+    if count > 1 and draw(st.booleans()):
+        one, other = draw(st.permutations([machine.name for machine in machines]))[:2]
+        between = (Between(one, other, draw(links), one_way=draw(st.booleans())),)
+    return Cluster(machines, draw(links), between)
 
 
 @st.composite

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.engine.profile.recuts import copies, inputs, places, tiles
-from partita.partitioner.cluster.cluster import Cluster, Link
+from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.plan import Plan
 from partita.partitioner.search.strategies import MICRO_BATCHES
 
@@ -70,9 +70,6 @@ def _clusters(plan: Plan) -> Iterator[tuple[str, str, Cluster]]:
 
 def _linked(cluster: Cluster, bytes_per_s: float) -> Cluster:
     """The cluster with all links between hosts at least this fast."""
-
-    def faster(link: Link) -> Link:
-        return replace(link, bytes_per_s=max(link.bytes_per_s, bytes_per_s))
-
-    between = tuple(replace(pair, link=faster(pair.link)) for pair in cluster.between)
-    return replace(cluster, link=None if cluster.link is None else faster(cluster.link), between=between)
+    between = tuple(replace(pair, link=pair.link.at_least(bytes_per_s)) for pair in cluster.between)
+    link = None if cluster.link is None else cluster.link.at_least(bytes_per_s)
+    return replace(cluster, link=link, between=between)

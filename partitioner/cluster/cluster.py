@@ -10,9 +10,10 @@ from pathlib import Path
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
 from partita.partitioner.cluster.cluster_file import read_parts, write_parts
-from partita.partitioner.cluster.machine import SHARED_MEMORY, Between, Link, Machine, check_link
+from partita.partitioner.cluster.link import SHARED_MEMORY, Between, Link, MessageTimes, check_link
+from partita.partitioner.cluster.machine import Machine
 
-__all__ = ["SHARED_MEMORY", "Between", "Cluster", "Link", "Machine"]
+__all__ = ["SHARED_MEMORY", "Between", "Cluster", "Link", "Machine", "MessageTimes"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Cluster:
     Args:
         machines: machines with different names.
         link: link between hosts that have none in `between`; None: there is none.
-        between: links between hosts or kinds of machines; a link of hosts takes precedence over one of kinds.
+        between: links between hosts or kinds of machines; a link of hosts takes precedence over one of kinds,
+            and one that leads one way over one that leads both.
         memory: link between machines of one host.
 
     Raises:
@@ -103,6 +105,17 @@ class Cluster:
         return tuple(machine.site for machine in self.machines)
 
     @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """Every link that a message between two machines may take, once."""
+        first = {(machine.site, machine.kind): machine for machine in self.machines}
+        apart = list({one.site: one for one in first.values()}.values())[:2]
+        ends = list(first.values()) if self.between else apart
+        found = [self._link(a, b) for a in ends for b in ends if a.site != b.site]
+        if len(set(self.hosts)) < len(self):
+            found.append(self.memory)
+        return tuple({id(link): link for link in found if link is not None}.values())
+
+    @cached_property
     def kinds(self) -> tuple[int, ...]:
         """For each machine, the first that equals it in all but name, host and memory."""
         first: dict[tuple[Machine, int], int] = {}
@@ -126,7 +139,9 @@ class Cluster:
 
     @cached_property
     def _between(self) -> dict[tuple[str, str], Link]:
-        return {ends: b.link for b in self.between for ends in ((b.one, b.other), (b.other, b.one))}
+        both = [b for b in self.between if not b.one_way]
+        found = {ends: b.link for b in both for ends in ((b.one, b.other), (b.other, b.one))}
+        return found | {(b.one, b.other): b.link for b in self.between if b.one_way}
 
     def _check_links(self) -> None:
         first = {(machine.site, machine.kind): machine for machine in self.machines}

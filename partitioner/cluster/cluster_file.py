@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from partita.layers.checks import check_whole
-from partita.partitioner.cluster.machine import SHARED_MEMORY, Between, Link, Machine
+from partita.partitioner.cluster.link import SHARED_MEMORY, Between, Link
+from partita.partitioner.cluster.link_table import read_messages, written_messages
+from partita.partitioner.cluster.machine import Machine
 from partita.partitioner.cluster.measured_files import read_products, read_times, write_products, write_times
 from partita.partitioner.text import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, parse_quantity, quantity
 
@@ -40,8 +42,11 @@ _LINK: Final[_Keys] = {
     "send_bandwidth": ("send_bytes_per_s", BYTES_PER_S),
     "receive_bandwidth": ("receive_bytes_per_s", BYTES_PER_S),
     "both_ways": ("both_ways", None),
+    "messages": ("table", None),
 }
-_BETWEEN: Final[_Keys] = {**_LINK, "hosts": ("hosts", None)}
+_BETWEEN: Final[_Keys] = {**_LINK, "hosts": ("hosts", None), "one_way": ("one_way", None)}
+_BY_TABLE: Final = ("bandwidth", "send", "receive", "send_bandwidth", "receive_bandwidth")
+"""Keys of a link that follow from its messages, if it has a table of these."""
 _MACHINE: Final[_Keys] = {
     "name": ("name", None),
     "count": ("count", None),
@@ -91,10 +96,12 @@ def write_parts(
     files = _write_beside(machines, path)
     tables = [("[[machine]]", _machine_table(*each, files)) for each in _folded(machines)]
     if link is not None:
-        tables.append(("[link]", _written(link, _LINK)))
+        tables.append(("[link]", _link_table(link)))
     for found in between:
-        tables.append(("[[between]]", {"hosts": [found.one, found.other], **_written(found.link, _LINK)}))
-    tables.append(("[shared_memory]", _written(memory, _LINK)))
+        one_way = {"one_way": True} if found.one_way else {}
+        ends = {"hosts": [found.one, found.other], **one_way}
+        tables.append(("[[between]]", ends | _link_table(found.link)))
+    tables.append(("[shared_memory]", _link_table(memory)))
     written = (
         "\n".join([head, *(f"{key} = {_toml(table[key])}" for key in table)]) for head, table in tables
     )
@@ -133,16 +140,29 @@ def _value(written: Any, units: Mapping[str, float] | None, name: str, what: str
 
 
 def _link(table: Any, key: str) -> Link:
-    return Link(**_read(table, key, f"the {key.replace('_', ' ')}", _LINK))
+    return Link(**_link_settings(table, key, f"the {key.replace('_', ' ')}", _LINK))
+
+
+def _link_settings(table: Any, key: str, what: str, keys: _Keys) -> dict[str, Any]:
+    """Reads the arguments of a link, with a table of messages or by its bandwidth."""
+    if not isinstance(table, dict) or "messages" not in table:
+        return _read(table, key, what, keys)
+    for name in _BY_TABLE:
+        if name in table:
+            raise ValueError(f"{what} has messages and {name}, which follows from them; leave one out")
+    settings = _read(table, key, what, {name: keys[name] for name in keys if name != "bandwidth"})
+    return settings | {"table": read_messages(settings["table"], what)}
 
 
 def _between(table: Any) -> Between:
     hosts = table.get("hosts") if isinstance(table, dict) else ()
     if not isinstance(hosts, list) or len(hosts) != 2:
         raise ValueError(f'a link is between {hosts!r}; write for example hosts = ["a", "b"]')
-    settings = _read(table, "between", f"the link between '{hosts[0]}' and '{hosts[1]}'", _BETWEEN)
+    what = f"the link between '{hosts[0]}' and '{hosts[1]}'"
+    settings = _link_settings(table, "between", what, _BETWEEN)
     one, other = settings.pop("hosts")
-    return Between(one, other, Link(**settings))
+    one_way = settings.pop("one_way", False)
+    return Between(one, other, Link(**settings), one_way)
 
 
 def _machines(given: Any, read: Mapping[str, Any]) -> Iterator[Machine]:
@@ -180,7 +200,8 @@ def _folded(machines: tuple[Machine, ...]) -> Iterator[tuple[Machine, int]]:
 
 
 def _is_next(machine: Machine, first: Machine, name: str) -> bool:
-    return machine == replace(first, name=name) and machine.times is first.times
+    measured = machine.times is first.times and machine.products is first.products
+    return measured and machine == replace(first, name=name)
 
 
 def _written(found: Machine | Link, keys: _Keys, default: Machine | None = None) -> dict[str, Any]:
@@ -192,6 +213,14 @@ def _written(found: Machine | Link, keys: _Keys, default: Machine | None = None)
             continue
         table[name] = value if units is None else quantity(value, units)
     return table
+
+
+def _link_table(link: Link) -> dict[str, Any]:
+    written = _written(link, {name: _LINK[name] for name in _LINK if name != "messages"})
+    if not link.table:
+        return written
+    found = {name: value for name, value in written.items() if name not in _BY_TABLE}
+    return found | {"messages": written_messages(link.table)}
 
 
 def _machine_table(machine: Machine, count: int, files: Mapping[object, str]) -> dict[str, Any]:
@@ -215,4 +244,6 @@ def _write_beside(machines: tuple[Machine, ...], path: Path) -> dict[object, str
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return "\n".join(["[", *(f"    {_toml(row)}," for row in value), "]"])
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

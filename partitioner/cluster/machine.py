@@ -1,4 +1,4 @@
-"""Machines, and the links between two machines."""
+"""Machines of a cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import cast
 
-from partita.layers.checks import check_flag, check_number, check_whole
+from partita.layers.checks import check_number, check_whole
 from partita.partitioner.cluster.kernel_times import KernelTimes
 from partita.partitioner.cluster.products import Products
 
@@ -103,64 +103,3 @@ class Machine:
     def site(self) -> str:
         """The host, or the machine's own name if it names none."""
         return self.host or self.name
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link from one machine to another. The defaults are guesses.
-
-    Args:
-        latency_s: time of flight of a message.
-        bytes_per_s: bandwidth in each direction.
-        both_ways: full duplex; otherwise both directions share the bandwidth.
-        send_s, receive_s: time that a message of any size occupies the communication thread of a machine.
-        send_bytes_per_s, receive_bytes_per_s: rate at which the communication thread copies a message.
-
-    Raises:
-        ValueError: a time is below zero, or a rate is not above zero.
-    """
-
-    latency_s: float = 100e-6
-    bytes_per_s: float = 2e9
-    both_ways: bool = True
-    send_s: float = 30e-6
-    receive_s: float = 30e-6
-    send_bytes_per_s: float = 5e9
-    receive_bytes_per_s: float = 5e9
-
-    def __post_init__(self) -> None:
-        _check_number(self.latency_s, "the latency of a link is", zero=True)
-        _check_number(self.bytes_per_s, "the bytes/s of a link are")
-        check_flag(self.both_ways, "both_ways of a link is")
-        for what in ("send", "receive"):
-            _check_number(getattr(self, f"{what}_s"), f"the {what}_s of a link is", zero=True)
-            _check_number(getattr(self, f"{what}_bytes_per_s"), f"the {what}_bytes_per_s of a link are")
-
-
-SHARED_MEMORY = Link(latency_s=50e-6, bytes_per_s=4e9)
-"""A guess of the link between processes of one host."""
-
-
-@dataclass(frozen=True)
-class Between:
-    """The link between two hosts, by their names, or between machines of two kinds.
-
-    Raises:
-        ValueError: a name is missing, or the link is no `Link`.
-    """
-
-    one: str
-    other: str
-    link: Link
-
-    def __post_init__(self) -> None:
-        names: tuple[object, ...] = (self.one, self.other)
-        if not all(isinstance(name, str) and name for name in names):
-            raise ValueError(f"a link is between {self.one!r} and {self.other!r}; name two hosts or kinds")
-        check_link(self.link)
-
-
-def check_link(link: object) -> None:
-    """Raises ValueError unless the value is a `Link`."""
-    if not isinstance(link, Link):
-        raise ValueError(f"the link of a cluster is {link!r}; write for example Link(latency_s=1e-4)")

@@ -50,9 +50,6 @@ class Bound:
         self.of_kind = [machines[0] for machines in kinds.values()]
         self.counts = np.array([len(machines) for machines in kinds.values()], dtype=np.float64)
         self.seconds = np.array([list(self._took(m)) for m in self.of_kind])
-        self.pairs = [
-            (a, b) for ms in kinds.values() for a in ms[:2] for ns in kinds.values() for b in ns[-2:]
-        ]
 
     @property
     def step_s(self) -> float:
@@ -92,10 +89,7 @@ class Bound:
         """Least time of more than one machine; 0 where they may need no message."""
         if len(self.costs.cluster) == 1 or not self._hangs_together():
             return 0.0 if len(self.costs.cluster) > 1 else self.alone_s
-        message = min(
-            c.send_s + c.wire_s + c.latency_s + c.receive_s
-            for c in (self.costs.message(1, a, b) for a, b in self.pairs if a != b)
-        )
+        message = self.costs.least_message_s
         ways = []
         for below, above in self._full_edges(losses=True):
             way = self._heights[below] + message + self._rounds[above]

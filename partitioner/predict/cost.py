@@ -111,11 +111,30 @@ class Costs:
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
         """Prices a message of so many bytes from one machine to another."""
         link = self.cluster.link_between(source, destination)
+        send_s, link_s, receive_s = link.times(n_bytes)
         return MessageCost(
-            link.send_s + n_bytes / link.send_bytes_per_s + self._cold_s(source),
-            n_bytes / link.bytes_per_s,
+            send_s + self._cold_s(source),
+            link_s,
             link.latency_s,
-            link.receive_s + n_bytes / link.receive_bytes_per_s + 2 * self._cold_s(destination),
+            receive_s + 2 * self._cold_s(destination),
+        )
+
+    @cached_property
+    def least_message(self) -> MessageCost | None:
+        """Bounds each time of any message between any two machines from below; None: there is no link."""
+        cold = min(machine.cold_s for machine in self.cluster.machines) * self._coldness
+        times = [(*link.times(1), link.latency_s) for link in self.cluster.links]
+        if not times:
+            return None
+        sends, wires, receives, latencies = zip(*times, strict=True)
+        return MessageCost(min(sends) + cold, min(wires), min(latencies), min(receives) + 2 * cold)
+
+    @cached_property
+    def least_message_s(self) -> float:
+        """Bounds the time from below until a message between any two machines may be used."""
+        cold = min(machine.cold_s for machine in self.cluster.machines) * self._coldness
+        return (
+            min((sum(link.times(1)) + link.latency_s for link in self.cluster.links), default=0.0) + 3 * cold
         )
 
     def layer_s(self, layer: str, rows: BoxSet, machine: int, *, train: bool) -> float:

@@ -50,8 +50,6 @@ MACHINES: Final = 256
 """An exchange over so many machines takes twice as long to price as one over few."""
 COMPARED: Final = 100
 """Comparisons of arriving rows that take as long as making an instruction."""
-MOST_KINDS: Final = 32
-"""Machines that represent all others when the cheapest message is looked for."""
 
 T = TypeVar("T")
 
@@ -69,7 +67,8 @@ class Additive:
             grid.name: tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
             for grid in self.graph.computed
         }
-        self.least_send_s, self.least_receive_s = self._least()
+        least = task.costs.least_message
+        self.least_send_s, self.least_receive_s = (least.send_s, least.receive_s) if least else (0.0, 0.0)
         self.interrupts = np.array([task.costs.interrupts(m) for m in range(self.n_machines)])
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -366,15 +365,6 @@ class Additive:
         """Prices sending so many bytes from the first machine to each other one."""
         cost = self.task.costs.message(n_bytes, machines[0], machines[-1])
         return (len(machines) - 1) * max(cost.send_s + cost.receive_s, cost.wire_s) + cost.latency_s
-
-    def _least(self) -> tuple[float, float]:
-        """Finds the least seconds of a message on a communication thread, for sending and receiving."""
-        kinds = self.task.cluster.kinds
-        firsts = dict(zip(reversed(kinds), reversed(range(len(kinds))), strict=True))
-        lasts = dict(zip(kinds, range(len(kinds)), strict=True))
-        some = sorted({*firsts.values(), *lasts.values()})[:MOST_KINDS]
-        costs = [self.task.costs.message(1, a, b) for a in some for b in some if a != b]
-        return min((c.send_s for c in costs), default=0.0), min((c.receive_s for c in costs), default=0.0)
 
 
 def _summary_rows(grid: Grid) -> int:

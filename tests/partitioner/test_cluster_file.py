@@ -11,14 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Dense, Network
-from partita.partitioner import Between, Cluster, KernelTimes, Link, Machine, RowSplit, partition
+from partita.partitioner import (
+    Between,
+    Cluster,
+    KernelTimes,
+    Link,
+    Machine,
+    MessageTimes,
+    Products,
+    RowSplit,
+    partition,
+)
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.cluster.measured_files import TIMES_VERSION as VERSION
+from partita.partitioner.cluster.products import RULES
 from partita.partitioner.text import BYTES, BYTES_PER_S, SECONDS, parse_quantity, quantity
+from tests.plans import tables as link_tables
 
 positive = st.floats(1e-12, 1e15)
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
-links = st.builds(Link, positive, positive, st.booleans(), positive, positive, positive, positive)
+links = st.one_of(
+    st.builds(Link, positive, positive, st.booleans(), positive, positive, positive, positive),
+    st.builds(lambda latency_s, table: Link(latency_s, table=table), positive, link_tables()),
+)
 tables = st.sampled_from(
     [None, KernelTimes({"up Dense 1 <- 1; | 3 by 4": Timed(1e-3, 2e-3)}), KernelTimes({})]
 )
@@ -45,7 +60,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         machines += [Machine(**{**vars(one), "name": f"{base}{n}"}) for n in range(draw(st.integers(1, 3)))]
     machines = list({machine.name: machine for machine in machines}.values())
     sites = sorted({machine.site for machine in machines})
-    between = [Between(a, b, draw(links)) for a, b in pairwise(sites)]
+    between = [Between(a, b, draw(links), one_way=draw(st.booleans())) for a, b in pairwise(sites)]
     return Cluster(tuple(machines), draw(links), tuple(between), draw(links))
 
 
@@ -125,6 +140,62 @@ def test_a_link_of_hosts_counts_before_one_of_kinds() -> None:
     cluster = Cluster(machines, None, (Between("k", "k", slow), Between("a", "b", fast)))
     assert cluster.link_between(1, 0) == fast
     assert cluster.link_between(0, 2) == slow
+
+
+MESSAGES = """
+latency = "40 us"
+messages = [                 # size; sender, link, receiver
+    ["64 B", "10 us", "0 s", "20 us"],
+    ["1 MiB", "110 us", "852 us", "220 us"],
+]
+"""
+
+
+def test_a_link_may_be_a_table_of_messages_by_size(tmp_path: Path) -> None:
+    text = GOOD.replace('\nlatency = "50 us"\nbandwidth = "10 Gbit/s"\n', MESSAGES, 1)
+    table = MessageTimes(64, 10e-6, 0.0, 20e-6), MessageTimes(1 << 20, 110e-6, 852e-6, 220e-6)
+    cluster = read(tmp_path, text)
+    assert cluster.link == Link(40e-6, table=table)
+    written = cluster.write(tmp_path / "again.toml").read_text()
+    assert '    ["1 MiB", "110 us", "852 us", "220 us"],\n' in written
+
+
+def test_a_link_may_lead_one_way(tmp_path: Path) -> None:
+    back = '[[between]]\nhosts = ["attic", "new"]\none_way = true\nlatency = "2 ms"\nbandwidth = "1 MB/s"\n'
+    cluster = read(tmp_path, GOOD + back)
+    assert cluster.link_between(0, 2) == Link(1e-3, 12.5e6, both_ways=False)
+    assert cluster.link_between(2, 0) == Link(2e-3, 1e6)
+
+
+def test_products_of_machines_that_are_otherwise_alike_are_kept_apart(tmp_path: Path) -> None:
+    machines = tuple(Machine(f"m{n}", products=Products(rule)) for n, rule in enumerate(RULES))
+    found = Cluster.read(Cluster(machines).write(tmp_path / "cluster.toml"))
+    assert [m.products and m.products.rule for m in found.machines] == list(RULES)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ('"fast"', "the link: the messages are 'fast'; write a list of rows like [\"64 KiB\""),
+        ('[["64 B", "1 us"]]', "the link: a message is ['64 B', '1 us']; write the size and the times of"),
+        ('[["64 B", "1", "1 us", "1 us"]]', "write a number and one of"),
+        ('[["64 B", "1 us", "1 us", "1 us"]]', "the table of a link has 1 sizes of messages; give the times"),
+        (
+            '[["64 B", "1 us", "1 us", "1 us"], ["64 B", "1 us", "1 us", "1 us"]]',
+            "the table of a link has 64 bytes after 64; order it by size",
+        ),
+        (
+            '[["64 B", "1 us", "1 us", "1 us"], ["1 KiB", "1 us", "0 s", "1 us"]]',
+            "1024 bytes take less time than 64; times must not decrease",
+        ),
+        ('[]\nsend = "1 us"', "the link has messages and send, which follows from them; leave one out"),
+    ],
+)
+def test_a_mistake_in_a_table_of_messages_gets_one_sentence(tmp_path: Path, rows: str, sentence: str) -> None:
+    text = GOOD.replace('bandwidth = "10 Gbit/s"', f"messages = {rows}", 1)
+    with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
+        read(tmp_path, text)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
