@@ -53,7 +53,7 @@ class MessageTimes:
 
     @property
     def times(self) -> Times:
-        """The three times."""
+        """Seconds of its sender, of the link, and of its receiver."""
         return self.send_s, self.link_s, self.receive_s
 
 
