@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from partita.engine.cli.fields import Command
 from partita.engine.launch.pool.pool import default_keys
+from partita.engine.launch.symmetric.job_keys import SECRET_FILE, JobSecret, write_secret
 from partita.engine.transport.keyring import ROLES, Keyring, Role
 
 app = typer.Typer(
@@ -36,9 +37,16 @@ def new(
     trust: Annotated[
         bool, Option(help="Let the keys of this folder trust one another: for a folder that is copied whole.")
     ] = True,
+    job: Annotated[
+        bool, Option("--job", help="Make a job's secret instead, from which ranks without a folder get keys.")
+    ] = False,
 ) -> None:
     """Makes pairs of keys, in private files."""
     keyring = keyring_of(keys)
+    if job:
+        path = write_secret(keyring.folder, JobSecret.generate())
+        print(f"a job's secret is in {path}; give it to all ranks: export {SECRET_FILE}={path}")
+        return
     chosen = [_role(name) for name in names or ROLES]
     for name in chosen:
         pair = keyring.new(name)

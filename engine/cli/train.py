@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,7 +16,7 @@ from partita.engine.cli.fields import ByHand, command, options_of, values_of
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
-from partita.engine.launch.on import OnOptions, begin, on_of
+from partita.engine.launch.on import On, OnOptions, begin, end, on_of
 from partita.engine.parameters.files import check_target
 from partita.engine.run.caller import Caller
 from partita.engine.run.data import Data, check_data
@@ -52,9 +54,35 @@ def train(
     save: Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")] = None,
 ) -> None:
     """Trains the network on processes of this machine, or on other machines."""
-    on = None if place.on is None else on_of(place.on, place, what="--on is")
-    if on is not None:
-        begin(on)
+    with used(place) as on:
+        train_on(on, file, machines, planning=planning, driver=driver, run=run, save=save)
+
+
+@contextmanager
+def used(place: OnOptions) -> Iterator[On | None]:
+    """Yields where hosts are started, while a command lasts; a process that serves another one ends here."""
+    if place.on is None:
+        yield None
+        return
+    on = on_of(place.on, place, what="--on is")
+    begin(on)
+    try:
+        yield on
+    finally:
+        end(on)
+
+
+def train_on(
+    on: On | None,
+    file: Path,
+    machines: int,
+    *,
+    planning: Planning,
+    driver: ByHand,
+    run: ByHand,
+    save: Path | None,
+) -> None:
+    """Trains, and reports what it has come to."""
     users = UserFile.load(file)
     settings, epochs = drivers.make_driver(driver, users.driver())
     if planning.micro_batches is None and getattr(settings, "overlap", 1) > 1:

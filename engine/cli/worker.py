@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 from typing import Annotated
 
+import msgspec
 import typer
 from typer import Argument
 
@@ -16,9 +18,11 @@ from partita.engine.cli.keys import keyring_of
 from partita.engine.launch.pool import JoinFile, PoolWorker, WorkerSettings
 from partita.engine.launch.pool.facts import resources as resources_here
 from partita.engine.launch.pool.worker import DEATH_TIMEOUT_S, stop_on_signals
+from partita.engine.launch.spawned_worker import WorkerBootstrap
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.pool import Resources
 from partita.engine.transport.addresses import address_of, address_towards
+from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import check_endpoint
 from partita.layers.checks import check_seconds
 
@@ -38,6 +42,8 @@ class WorkerOptions:
             this nor --interface is given.
         resources: amounts that its hosts may use up, as cpu=8,gpu=1,memory=32GiB; the rest is as found.
         death_timeout_s: seconds without an answer of the pool after which the worker ends.
+        stdin: read all of this, and the keys, from standard input, and end when that closes; for programs
+            that start workers.
     """
 
     join: str | None = None
@@ -49,6 +55,7 @@ class WorkerOptions:
     contact_address: str | None = None
     resources: str = ""
     death_timeout_s: float = DEATH_TIMEOUT_S
+    stdin: bool = False
 
     def settings(self, address: str | None) -> WorkerSettings:
         """Returns the settings of a worker that joins the pool at an address, if it is given here.
@@ -76,9 +83,11 @@ def worker(
     options: WorkerOptions,
 ) -> None:
     """Starts hosts for the runs of a pool, until Ctrl-C or until the pool drains it."""
-    settings = options.settings(address)
+    settings = _from_stdin() if options.stdin else options.settings(address)
     with PoolWorker(settings, log=log) as here:
         stop_on_signals(here)
+        if options.stdin:
+            threading.Thread(target=_stop_at_end_of_input, args=(here,), daemon=True).start()
         offers = f"at {settings.address} with {settings.resources}"
         log(f"worker '{settings.name}' {offers} joins {settings.pool.endpoint}")
         end = here.run()
@@ -86,6 +95,30 @@ def worker(
         print(f"partita: {end.reason}", file=sys.stderr)
         raise typer.Exit(1)
     log(end.reason)
+
+
+def _from_stdin() -> WorkerSettings:
+    """Reads a `WorkerBootstrap`. Raises ValueError where standard input has none."""
+    try:
+        given = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerBootstrap)
+    except msgspec.MsgspecError:
+        # Without the cause, which could quote the secret.
+        raise ValueError("standard input does not describe a worker; leave out --stdin") from None
+    here = resources_here()
+    some = {name: getattr(given.resources, name) or getattr(here, name) for name in here.__struct_fields__}
+    return WorkerSettings(
+        Peer("the pool", 0, given.pool, given.pool_key),
+        KeyPair(given.public_key, given.secret_key),
+        given.address or address_towards(given.pool),
+        given.name,
+        Resources(**some),
+    )
+
+
+def _stop_at_end_of_input(here: PoolWorker) -> None:
+    while sys.stdin.buffer.readline():
+        pass
+    here.stop()
 
 
 def log(text: str) -> None:

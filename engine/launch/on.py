@@ -17,8 +17,9 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.launcher import PoolLauncher
 from partita.engine.launch.pool.pool import Pool, needs_of
 from partita.engine.launch.request import Launching, LaunchRequest, Log, Opening
+from partita.engine.launch.symmetric.environment import Environment, begin_job, end_job, opened_job
 
-On: TypeAlias = Pool
+On: TypeAlias = Pool | Environment
 """The classes of all ways."""
 
 
@@ -27,15 +28,20 @@ class OnOptions:
     """Options that go with a way to start hosts that is written as a text.
 
     Args:
-        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT; processes of this machine if
-            not given.
+        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT, or at the ranks of the job
+            that srun, mpirun, torchrun or Kubernetes has started, env; processes of this machine if not
+            given.
         keys: folder of keys; the user's own if not given.
         pool_workers: with --on tcp://HOST:PORT, workers for which the run waits.
+        port: with --on env, the port of rank 0; a chosen one if not given.
+        interface: with --on env, the network interface on which ranks reach one another.
     """
 
     on: str | None = None
     keys: Path | None = None
     pool_workers: int = 1
+    port: int | None = None
+    interface: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class OnWay:
         opened: opens it for runs; its arguments are the settings and how to show a line.
         begin: is called with the settings before a run is prepared. A process that is not to prepare the
             run at all, but to serve it, does so here, and ends with SystemExit.
+        end: is called when a command ends, and ends what lasts longer than a run.
     """
 
     written: str
@@ -57,6 +64,7 @@ class OnWay:
     parse: Callable[[str, OnOptions], Any]
     opened: Callable[[Any, Log], Opening]
     begin: Callable[[Any], None] = lambda settings: None
+    end: Callable[[], None] = lambda: None
 
 
 def _pool_of(text: str, options: OnOptions) -> Pool | None:
@@ -80,7 +88,16 @@ def _opened_pool(pool: Pool, log: Log) -> Iterator[Launching]:
     yield launching
 
 
-ON: Final = (OnWay("tcp://HOST:PORT", Pool, _pool_of, _opened_pool),)
+def _environment_of(text: str, options: OnOptions) -> Environment | None:
+    if text != "env":
+        return None
+    return Environment(keys=options.keys, port=options.port, interface=options.interface)
+
+
+ON: Final = (
+    OnWay("tcp://HOST:PORT", Pool, _pool_of, _opened_pool),
+    OnWay("env", Environment, _environment_of, opened_job, begin_job, end_job),
+)
 """All ways; the first whose text or class fits is taken."""
 
 
@@ -115,6 +132,11 @@ def begin(settings: On) -> None:
         SystemExit: it has served, see `OnWay`.
     """
     _way_of(settings).begin(settings)
+
+
+def end(settings: On) -> None:
+    """Is called when this process needs no hosts any more; otherwise the same happens when it ends."""
+    _way_of(settings).end()
 
 
 def opened(settings: On, log: Log) -> Opening:

@@ -12,6 +12,7 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.pool.messages import Inspect, Rejection, Status, decode, encode
 from partita.engine.transport.addresses import address_towards
 from partita.engine.transport.keyring import Keyring
+from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.visit import Visit
 
 ANSWER_S: Final = 5.0
@@ -31,9 +32,21 @@ def ask_pool(address: str, keyring: Keyring, question: Inspect) -> Status:
         ValueError: it refuses the question, or the address is none.
         FileNotFoundError, ValueError, InsecureKeyFile, MalformedKeyFile: a key cannot be read.
     """
-    pool = Peer("the pool", 0, address, keyring.trusted("pool").public_key)
+    return ask(
+        Peer("the pool", 0, address, keyring.trusted("pool").public_key), keyring.pair("client"), question
+    )
+
+
+def ask(pool: Peer, keys: KeyPair, question: Inspect) -> Status:
+    """Asks the registry behind a door for the state of its pool, by the key of a client.
+
+    Raises:
+        OSError: the pool does not answer, and why.
+        ValueError: it refuses the question.
+    """
+    address = pool.endpoint
     until, asked_at = time.monotonic() + ANSWER_S, float("-inf")
-    with Visit(keyring.pair("client"), pool) as visit:
+    with Visit(keys, pool) as visit:
         while (now := time.monotonic()) < until:
             if now - asked_at >= _AGAIN_S and visit.send(encode(question)):
                 asked_at = now
