@@ -5,11 +5,13 @@
 #   make check     ruff, mypy (of the installed package), import contracts
 #   make docs      the documentation, into docs/_build/html
 #   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n of each driver
+#   make fuzz      frames of every kind, FRAMES=n, for everything that reads what others send
 #   make clean     remove what was built (make distclean: and the .venv)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
 PIP_FLAGS ?=
 SEEDS ?= 50000
+FRAMES ?= 1000000
 BIN := .venv/bin
 # What was installed last: all that runs (for `demo`), and what tests, linters and documentation need besides.
 RUNS := .venv/.installed-runs
@@ -17,7 +19,7 @@ STAMP := .venv/.installed
 ROOMS := layers partitioner engine
 INSTALLED := build/installed
 
-.PHONY: all install demo test slow gpu check lint types contracts docs bench simulate clean distclean
+.PHONY: all install demo test slow gpu check lint types contracts docs bench simulate fuzz clean distclean
 .DELETE_ON_ERROR:
 
 all: test
@@ -84,6 +86,9 @@ bench: $(STAMP)
 
 simulate: $(STAMP)
 	$(BIN)/python -m partita.engine.testing --jobs 2 --schedules $(SEEDS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --frames $(FRAMES)
 
 clean:
 	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
