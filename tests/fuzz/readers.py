@@ -206,7 +206,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._versions = {"partita": "1"}
-        self._machine = RegistryMachine(self._versions)
+        self._machine = RegistryMachine(self._versions, identity="0")
         self._now = 0.0
 
     def feed(self, random: Random) -> int:
