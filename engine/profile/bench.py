@@ -35,7 +35,7 @@ from partita.partitioner.plan import Plan
 TIMEOUT_S: Final = 600.0
 _WARM_UP: Final = 5
 _LEAST: Final = 8
-_LONGEST_S: Final = 0.7
+_LONGEST_S: Final = 0.4
 """Seconds after which a slow plan has had enough steps, but never fewer than `_LEAST`."""
 
 
@@ -102,7 +102,13 @@ class Bench:
         return found
 
     def play(
-        self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
+        self,
+        plans: Sequence[Plan],
+        *,
+        steps: int,
+        shared_memory: bool,
+        cold: bool = False,
+        goes_on: Callable[[Sequence[StepTimes]], bool] = lambda found: True,
     ) -> list[StepTimes]:
         """Plays steps of plans, each over the same number of hosts.
 
@@ -111,13 +117,17 @@ class Bench:
             steps: steps of each plan, at most.
             shared_memory: whether hosts share memory; else they use TCP over loopback.
             cold: whether after each kernel the caches hold nothing of the runtime.
+            goes_on: decides after each plan, by the times so far, whether the next one is played.
+
+        Returns:
+            The times of the plans that were played.
         """
         machines = range(len(plans[0].cluster))
         places = (
             {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
         )
         tasks = [StepTimingTask(machine, tuple(plans), cold) for machine in machines]
-        found = []
+        found: list[StepTimes] = []
         with closing(
             HostedBackend(tasks, self._launch(places), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
         ) as backend:
@@ -125,6 +135,8 @@ class Bench:
                 backend.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]
                 found.append(_typical_times(_played(backend, inputs, plan.batch, steps)))
+                if not goes_on(found):
+                    break
         return found
 
     def busy(self) -> str | None:

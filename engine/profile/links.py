@@ -3,39 +3,44 @@
 Networks of layers that compute next to nothing are played over real hosts. In a *chain* each layer waits for
 the one before it, on the other machine; in a *fan* one machine sends as many messages as there are layers,
 which separates the work of a sender from that of a receiver. The time of a step beyond its kernels grows with
-the number of layers; the slope is the cost of one instruction or message.
+the number of layers; the slope is the cost of one instruction or message. Messages of each size are measured,
+from the smallest on, until they take long enough to lie on a straight line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
-
-import numpy as np
+from typing import Final, Literal, TypeAlias
 
 from partita.engine.profile.bench import Bench, StepTimes
 from partita.layers import Activation, Network
-from partita.partitioner import Cluster, Link, Plan, Whole, partition
+from partita.partitioner import Cluster, Link, MessageTimes, Plan, Whole, partition
 
-BATCH: Final = 128
-ROWS: Final = (1, 128, 2048)
-"""Rows of a message: half a KiB, 64 KiB and a MiB of float32."""
+BATCH: Final = 16
+SIZES: Final = tuple(4**n for n in range(3, 14))
+"""Bytes of messages: from 64 B to 64 MiB."""
+MOST_STEP_S: Final = 0.06
+"""Seconds of a step after which no larger messages are measured."""
 FEW: Final = 2
 MANY: Final = 10
 """Numbers of layers of the two networks that are compared."""
 STEPS: Final = 1000
 BOTH_WAYS: Final = 0.7
 """Fraction of the rate that must be left to each direction for a link to count as full duplex."""
-_FASTEST: Final = 1e12
-"""Bytes a second where a transfer takes no measurable time."""
+_DIGITS: Final = 4
+"""Significant digits of the times of a link."""
 
-Shape = Literal["chain", "fan", "both"]
+Shape: TypeAlias = Literal["chain", "fan", "both"]
+_Case: TypeAlias = tuple[int, Shape, int]
+"""Bytes of a message, the shape of the network, and the number of its layers."""
+_KINDS: Final[tuple[tuple[Shape, int], ...]] = (("chain", FEW), ("chain", MANY), ("fan", FEW), ("fan", MANY))
+"""Networks that are played for each size."""
 
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """Seconds that messages between two hosts take, for each size in `ROWS`.
+    """Seconds that messages between two hosts take, for each size.
 
     Args:
         start_s: a step of several machines, without the work in it; some machines begin later than others.
@@ -43,6 +48,7 @@ class LinkMeasurement:
         send_s, receive_s: work of the sender's and of the receiver's communication thread.
         stream_s: for each of many messages, in one direction.
         both_s: for each of many messages of the largest size, in both directions at once.
+        n_bytes: the sizes.
     """
 
     start_s: float
@@ -51,21 +57,20 @@ class LinkMeasurement:
     receive_s: tuple[float, ...]
     stream_s: tuple[float, ...]
     both_s: float
+    n_bytes: tuple[int, ...] = (512, 1 << 16, 1 << 20)
 
     @property
     def link(self) -> Link:
-        """The link with these costs, as straight lines over the bytes."""
-        n_bytes = [4 * BATCH * rows for rows in ROWS]
-        send, receive, total = (_line(n_bytes, s) for s in (self.send_s, self.receive_s, self.total_s))
-        wire = max(total[1] - send[1] - receive[1], 0.0)
+        """The link with these times as its table: none is lower for more bytes."""
+        totals, sends, receives = map(never_less, (self.total_s, self.send_s, self.receive_s))
+        rests = [max(t - s - r, 0.0) for t, s, r in zip(totals, sends, receives, strict=True)]
+        latency_s = min(rests)
+        links = never_less([rest - latency_s for rest in rests])
+        rows = zip(self.n_bytes, *(map(_rounded, times) for times in (sends, links, receives)), strict=True)
         return Link(
-            latency_s=max(total[0] - send[0] - receive[0], 0.0),
-            bytes_per_s=_rate(wire),
+            latency_s=_rounded(latency_s),
             both_ways=self.stream_s[-1] >= BOTH_WAYS * self.both_s,
-            send_s=send[0],
-            receive_s=receive[0],
-            send_bytes_per_s=_rate(send[1]),
-            receive_bytes_per_s=_rate(receive[1]),
+            table=tuple(MessageTimes(*row) for row in rows),
         )
 
 
@@ -93,17 +98,17 @@ def measure_runtime(bench: Bench) -> Runtime:
 
 
 def measure_link(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> LinkMeasurement:
-    """Measures messages between two machines."""
-    shapes: tuple[Shape, ...] = ("chain", "fan")
-    cases = [(shape, n, rows) for rows in ROWS for shape in shapes for n in (FEW, MANY)]
-    cases += [("both", n, ROWS[-1]) for n in (FEW, MANY)]
-    all_times = bench.play([_plan(*case, 2) for case in cases], steps=STEPS, shared_memory=shared_memory)
-    found = dict(zip(cases, all_times, strict=True))
+    """Measures messages between two machines, of all sizes up to those whose steps take `MOST_STEP_S`."""
+    cases: list[_Case] = [(n, *kind) for n in SIZES for kind in _KINDS]
+    times = _played(bench, cases, shared_memory)
+    sizes = sorted({n for n, _, _ in times})
+    last = sizes[-1]
+    times |= _played(bench, [(last, "both", layers) for layers in (FEW, MANY)], shared_memory)
 
-    def pair(shape: Shape, rows: int) -> tuple[StepTimes, StepTimes]:
-        return found[shape, FEW, rows], found[shape, MANY, rows]
+    def pair(shape: Shape, size: int) -> tuple[StepTimes, StepTimes]:
+        return times[size, shape, FEW], times[size, shape, MANY]
 
-    chains, fans = [pair("chain", rows) for rows in ROWS], [pair("fan", rows) for rows in ROWS]
+    chains, fans = [pair("chain", size) for size in sizes], [pair("fan", size) for size in sizes]
     worked = [_each([sum(times.communication_s) for times in chain]) for chain in chains]
     sends = [_share([times.communication_s for times in fan]) for fan in fans]
     totals = [
@@ -118,8 +123,35 @@ def measure_link(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> Link
         tuple(share * both for share, both in zip(sends, worked, strict=True)),
         tuple((1.0 - share) * both for share, both in zip(sends, worked, strict=True)),
         tuple(_each([times.step_s for times in fan]) for fan in fans),
-        _each([times.step_s for times in pair("both", ROWS[-1])]),
+        _each([times.step_s for times in pair("both", last)]),
+        tuple(sizes),
     )
+
+
+def never_less(numbers: Sequence[float]) -> list[float]:
+    """Returns the nearest numbers that do not decrease, in the sense of least squares.
+
+    Neighbours that decrease become their mean. (Pool adjacent violators: Ayer et al., 1955.)
+    """
+    blocks: list[tuple[float, int]] = []  # means, and how many numbers each stands for
+    for number in numbers:
+        blocks.append((number, 1))
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            (one, n), (other, k) = blocks[-2:]
+            blocks[-2:] = [((n * one + k * other) / (n + k), n + k)]
+    return [mean for mean, count in blocks for _ in range(count)]
+
+
+def _played(bench: Bench, cases: Sequence[_Case], shared_memory: bool) -> dict[_Case, StepTimes]:
+    """Plays cases in turn, up to the size at which a step takes long."""
+
+    def goes_on(found: Sequence[StepTimes]) -> bool:
+        whole = len(found) % len(_KINDS) == 0
+        return not whole or max(times.step_s for times in found[-len(_KINDS) :]) < MOST_STEP_S
+
+    plans = [_plan(shape, layers, n // (4 * BATCH), 2) for n, shape, layers in cases]
+    found = bench.play(plans, steps=STEPS, shared_memory=shared_memory, goes_on=goes_on)
+    return dict(zip(cases, found, strict=False))
 
 
 def _share(seconds: Sequence[tuple[float, ...]]) -> float:
@@ -154,13 +186,5 @@ def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:
     return partition(net.graph(), Cluster.local(machines), batch=BATCH, cuts=cuts, strategy="balanced")
 
 
-def _line(n_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Fits a straight line by the relative error: seconds at no bytes and for each byte, not below 0."""
-    weights = 1.0 / np.maximum(np.array(seconds), 1e-7)
-    columns = np.stack([np.ones(len(n_bytes)), np.array(n_bytes, np.float64)], axis=1)
-    (start, each), *_ = np.linalg.lstsq(columns * weights[:, None], np.array(seconds) * weights, rcond=None)
-    return max(float(start), 0.0), max(float(each), 0.0)
-
-
-def _rate(seconds_per_byte: float) -> float:
-    return min(1.0 / seconds_per_byte, _FASTEST) if seconds_per_byte > 0 else _FASTEST
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{_DIGITS}g}")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from partita.engine.profile.calibration import Calibration
-from partita.engine.profile.links import BATCH, ROWS
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.store import Transport
 from partita.partitioner.cluster.kernel_times import Timed
@@ -69,21 +68,22 @@ def _runtime(found: Calibration) -> list[list[str]]:
 
 
 def _links(found: Calibration) -> list[list[str]]:
-    sizes = [quantity(4 * BATCH * rows, BYTES, digits=3) for rows in ROWS]
-    rows = [["over", *sizes, "sender busy", "receiver busy", "latency", "rate", "both ways"]]
+    """A row for every second size that was measured of a link, and the largest."""
+    rows = [["over", "message", "until it is there", "sender busy", "receiver busy", "rate", "both ways"]]
     for transport, measured in found.record.links.items():
-        link = measured.link
-        rows.append(
-            [
-                _NAMES[transport],
-                *map(_seconds, measured.total_s),
-                f"{_seconds(link.send_s)} + {quantity(link.send_bytes_per_s, BYTES_PER_S, digits=3)}",
-                f"{_seconds(link.receive_s)} + {quantity(link.receive_bytes_per_s, BYTES_PER_S, digits=3)}",
-                _seconds(link.latency_s),
-                quantity(link.bytes_per_s, BYTES_PER_S, digits=3),
-                "at once" if link.both_ways else "shared",
-            ]
-        )
+        link, first = measured.link, True
+        for row in reversed(link.table[::-2]):
+            total = sum(row.times) + link.latency_s
+            rows.append(
+                [
+                    _NAMES[transport] if first else "",
+                    quantity(row.n_bytes, BYTES, digits=3),
+                    *map(_seconds, (total, row.send_s, row.receive_s)),
+                    quantity(row.n_bytes / total, BYTES_PER_S, digits=3) if total else "",
+                    ("at once" if link.both_ways else "shared") if row is link.table[-1] else "",
+                ]
+            )
+            first = False
     return rows
 
 
