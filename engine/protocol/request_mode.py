@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Final
 
 from typing_extensions import override
@@ -24,18 +25,16 @@ from partita.engine.protocol.work_mode import WorkMode
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Event: send requests to hosts, and wait for an answer of each. One at a time.
+    """Event: send a request to hosts, and wait for an answer of each. One at a time.
 
     Args:
-        requests: the message for each host, by name.
-        answer: type of the answers.
-        doing: work of a host that has not answered, for the error.
-        has_payload: whether the interpreter has a payload for each request.
+        request: `Load`, `Play` or `Ping`.
+        hosts: their names.
+        has_payload: whether the interpreter has a payload for each of them.
     """
 
-    requests: Mapping[str, m.Message]
-    answer: type[m.Message]
-    doing: str
+    request: m.Message
+    hosts: tuple[str, ...]
     has_payload: bool = False
 
 
@@ -54,6 +53,14 @@ class Compiling:
     functions: int
 
 
+_ANSWERS: Final[Mapping[type, tuple[type, str]]] = {
+    m.Load: (m.Loaded, "taking in its parameters"),
+    m.Play: (m.Played, "playing a step"),
+    m.Ping: (m.Pong, "sending its clock"),
+}
+"""The type of the answers to a request, and what a host does that has not answered."""
+
+
 class RequestMode(WorkMode):
     """The calls of one run."""
 
@@ -66,7 +73,7 @@ class RequestMode(WorkMode):
             timeout_s: seconds without a sign of life for the start of a host, and for every answer.
         """
         self._timeout_s: Final = timeout_s
-        self._call: Call | None = None
+        self._asked: tuple[type, str] = (NoneType, "")  # see _ANSWERS
         self._missing: set[str] = set()
         self._alive_at = -math.inf  # last sign of life of those that are asked
         self._compiled: Final[dict[str, int]] = {}  # functions, for requests
@@ -90,17 +97,16 @@ class RequestMode(WorkMode):
     @override
     def own_event(self, event: Any, now: float) -> list[CoordinatorEffect]:
         assert isinstance(event, Call), event
-        self._call, self._missing, self._alive_at = event, set(event.requests), now
+        self._asked, self._missing = _ANSWERS[type(event.request)], set(event.hosts)
+        self._alive_at = now
         payload = Span("request", 0, 0) if event.has_payload else None
-        return [Send(name, request, payload) for name, request in event.requests.items()]
+        return [Send(name, event.request, payload) for name in event.hosts]
 
     @override
     def receive(self, host: HostRecord, message: object, now: float) -> list[Any]:
-        if self._call is None:
-            return []
-        if host.name in self._missing and isinstance(message, self._call.answer):
+        if host.name in self._missing and isinstance(message, self._asked[0]):
             self._missing.remove(host.name)
-            return [Answered(host.name, message)]
+            return [Answered(host.name, message)]  # type: ignore[arg-type]
         if isinstance(message, m.SetUpProgress):
             self._alive_at, self._compiled[host.name] = now, message.compiled
             return [Compiling(sum(self._compiled.values()))]
@@ -111,8 +117,8 @@ class RequestMode(WorkMode):
         """Looks for hosts that neither start nor answer in time."""
         run, limit_s = self.run, self._timeout_s
         doing = {h.name: h.doing for h in run.registry.starting.values() if now - h.since >= limit_s}
-        if self._call is not None and now - self._alive_at >= limit_s:
-            doing |= {name: self._call.doing for name in self._call.requests if name in self._missing}
+        if now - self._alive_at >= limit_s:
+            doing |= dict.fromkeys(sorted(self._missing), self._asked[1])
         if not doing:
             return []
         silence = f"no sign of life for {limit_s:.0f} s while {next(iter(doing.values()))}"
@@ -123,4 +129,3 @@ class RequestMode(WorkMode):
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         assert self._missing <= self.run.registry.hosts.keys(), self._missing
-        assert self._call is not None or not self._missing, self._missing

@@ -19,6 +19,9 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.part import Work
 from partita.engine.protocol.program_effects import Deliver, StepDone
 
+COLLECTED: Final = Span("collected", 0, 0)
+"""The payload of an answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
@@ -26,6 +29,11 @@ class RunRequest:
 
     play: Play
     payload: object
+
+    @property
+    def number(self) -> int:
+        """The number of the step."""
+        return self.play.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +83,4 @@ class RequestedWork(Work):
     def done(self, done: StepDone, now: float) -> tuple[Send]:
         """Sends the coordinator what the request has led to."""
         assert isinstance(done, RequestDone) and done.answer is not None, done
-        return (Send(COORDINATOR, done.answer, Span("collected", 0, 0)),)
+        return (Send(COORDINATOR, done.answer, COLLECTED),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from typing_extensions import override
@@ -100,9 +100,7 @@ class HostedBackend(Work):
         Raises:
             HostError: a part fails, dies, or does not answer in time.
         """
-        orders = dict.fromkeys(self._tasks, m.Load())
-        doing = "taking in its parameters"
-        self._ask(orders, m.Loaded, doing, lambda name: vector(machine_of(name), None))
+        self._ask(m.Load(), tuple(self._tasks), lambda name: vector(machine_of(name), None))
 
     def play(self, order: m.Play, inputs: Sequence[Sequence[Array]] | None) -> list[PartStep]:
         """Plays a step of all parts.
@@ -114,10 +112,9 @@ class HostedBackend(Work):
         Raises:
             HostError: a part fails, dies, or does not answer in time.
         """
-        orders = dict.fromkeys(self._tasks, order)
         given = None if inputs is None else dict(zip(self._tasks, map(list, inputs), strict=True))
         payload_of = None if given is None else given.__getitem__
-        return [PartStep(*answer) for answer in self._ask(orders, m.Played, "playing a step", payload_of)]
+        return [PartStep(*answer) for answer in self._ask(order, tuple(self._tasks), payload_of)]
 
     def clocks(self) -> list[Offset]:
         """Measures the offset of each part's clock from this thread's (`perf_counter`), one after another.
@@ -128,30 +125,28 @@ class HostedBackend(Work):
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._tasks]
 
     def _round(self, name: str) -> RoundTrip:
-        [(pong, _)] = self._ask({name: m.Ping(time.perf_counter())}, m.Pong, "sending its clock")
+        [(pong, _)] = self._ask(m.Ping(time.perf_counter()), (name,))
         return RoundTrip(pong.sent_s, pong.received_s, pong.replied_s, time.perf_counter())
 
     def _ask(
         self,
-        orders: Mapping[str, m.Message],
-        answer: type[m.Message],
-        doing: str,
+        request: m.Message,
+        hosts: tuple[str, ...],
         payload_of: Callable[[str], PayloadLike] | None = None,
     ) -> list[tuple[Any, Payload | None]]:
-        """Sends an order to some hosts, and returns their answers in the same order.
+        """Sends a request to hosts, and returns their answers in the same order.
 
         Args:
-            orders: by the host's name.
-            answer: type of the answers.
-            doing: work of a host that has not answered, for the error.
+            request: the message.
+            hosts: their names.
             payload_of: returns the payload for a host; None where there is none.
         """
         if self._over is not None:
             raise self._over
         self._payload_of, self._answers = payload_of, {}
-        self._supervisor.dispatch(Call(orders, answer, doing, has_payload=payload_of is not None))
+        self._supervisor.dispatch(Call(request, hosts, has_payload=payload_of is not None))
         self._supervisor.run_until(lambda: self._mode.is_answered)
-        return [self._answers[name] for name in orders]
+        return [self._answers[name] for name in hosts]
 
     def close(self, *, orderly: bool = True) -> None:
         """Ends the parts; at once, unless `orderly`."""

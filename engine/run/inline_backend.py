@@ -18,6 +18,7 @@ from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.failure import HostError, report_of
 from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
+from partita.engine.protocol.requested_work import COLLECTED
 from partita.engine.run.phases import OnPhase, compiling, silent
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.session import PartStep, SessionPart, SessionTask
@@ -60,7 +61,7 @@ class InlineBackend:
             else:
                 for _, call in self._calls:
                     call()
-            played, arrays = part.end(), part.payload()
+            played, arrays = part.end(), part.payload(COLLECTED)
         except BaseException as error:  # noqa: BLE001 - whatever it is
             _raise(error)
         found = Payload([array.reshape(-1).view(np.uint8).data for array in arrays]) if arrays else None

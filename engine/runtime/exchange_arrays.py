@@ -15,13 +15,14 @@ from partita.engine.protocol.program_effects import (
     MeasureNorms,
     StateReceived,
 )
+from partita.engine.runtime.part_body import Arrays
 from partita.engine.runtime.program_vectors import PARAMETERS, ProgramVectors
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.step_runner import NotFinite
 from partita.engine.transport.payload import Payload, PayloadLike
 
 
-class ExchangeArrays:
+class ExchangeArrays(Arrays):
     """Carries out the effects of exchanges, updates and checkpoints.
 
     Attributes:

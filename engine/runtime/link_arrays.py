@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 from partita.engine.parameters.vector import Vector
@@ -10,6 +9,7 @@ from partita.engine.protocol.events import Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
 from partita.engine.runtime.buffers import Vectors
+from partita.engine.runtime.part_body import Arrays
 from partita.engine.runtime.push_log import PushLog
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.engine.transport.payload import Payload, PayloadLike, Steady
@@ -26,7 +26,7 @@ class GradientUpdates(Protocol):
         """Makes the collected gradient the one in flight."""
 
 
-class LinkArrays:
+class LinkArrays(Arrays):
     """Carries out the effects of links."""
 
     def __init__(self, vectors: Vectors, updates: GradientUpdates, log: PushLog | None = None) -> None:
@@ -76,10 +76,6 @@ class LinkArrays:
         # Nothing writes to an accumulated gradient in flight before the shard has acknowledged it; to
         # that of an evaluation, something may as soon as the evaluation is over.
         return Steady(found) if isinstance(self._updates, GradientAccumulation) else found
-
-    def finished(self) -> Iterator[Any]:
-        """Yields nothing: no effect takes longer."""
-        return iter(())
 
     def close(self) -> None:
         """Closes the file of acknowledged pushes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
@@ -30,17 +30,20 @@ from partita.engine.runtime.watchdog import Watchdog
 from partita.engine.transport.payload import PayloadLike
 
 
-class Arrays(Protocol):
-    """The arrays of a part beside those of a step."""
+class Arrays:
+    """The arrays of a part beside those of a step; these are the methods of one without any."""
 
     def carry_out(self, effect: Any) -> Any:
         """Carries out an effect of links or exchanges, see `Body.carry_out`."""
+        raise AssertionError(effect)
 
     def payload(self, span: Span) -> PayloadLike:
         """Returns the numbers of a range."""
+        raise AssertionError(span)
 
     def finished(self) -> Iterable[Any]:
         """Returns results of other threads since the last call, as events."""
+        return ()
 
     def close(self) -> None:
         """Waits for files that are being written, and closes all of them."""

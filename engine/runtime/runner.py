@@ -1,13 +1,16 @@
-"""The base of what computes the steps of a part: one after the other, on threads of its own."""
+"""The bases of what computes the steps of a part: one after the other, on threads of its own."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from typing_extensions import override
 
 from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.program_effects import StepDone
+from partita.engine.runtime.player import PlayedStep, Player
 
 
 class Runner(ABC):
@@ -47,3 +50,64 @@ class Runner(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends all threads, after the computations that are going on."""
+
+
+class PlayerRunner(Runner):
+    """A player's steps, as they are ordered, each as soon as its receivers keep up."""
+
+    def __init__(self, player: Player) -> None:
+        """Takes over the player, which has not begun."""
+        self._player = player
+        self._next: Any = None  # ordered, not begun
+        self._step: Any = None  # under way
+
+    @abstractmethod
+    def prepare(self, step: Any) -> None:
+        """Prepares a step that begins now."""
+
+    @abstractmethod
+    def ended(self, over: PlayedStep, now: float) -> StepDone | None:
+        """Returns the results of the step under way; None: it was dropped, or its error is raised later."""
+
+    @override
+    def begin(self, step: Any) -> None:
+        self._next = step
+        self._begin()
+
+    def _begin(self) -> None:
+        step = self._next
+        if step is None or self._step is not None or not self._player.may_begin():
+            return
+        self._next, self._step = None, step
+        self.prepare(step)
+        self._player.begin(step.number)
+
+    @override
+    def restart(self, first: int) -> None:
+        self._next = self._step = None
+        self._player.start(first)
+
+    @override
+    def poll(self, now: float) -> Iterator[StepDone]:
+        for over in self._player.poll():
+            if (done := self.ended(over, now)) is not None:
+                self._step = None
+                yield done
+        self._begin()
+
+    @override
+    def receive(self, event: Received) -> None:
+        self._player.receive(event)
+
+    @property
+    @override
+    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        return self._player.stuck_on
+
+    @override
+    def refused(self) -> list[Refuse]:
+        return self._player.refused()
+
+    @override
+    def close(self) -> None:
+        self._player.close()

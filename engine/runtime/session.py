@@ -20,7 +20,7 @@ from partita.engine.numerics import storage
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.actions import Program as Replica
-from partita.engine.protocol.events import Received, Refuse, Span
+from partita.engine.protocol.events import Received, Span
 from partita.engine.protocol.leased_work import HasSteps
 from partita.engine.protocol.messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.protocol.names import COORDINATOR, part_name
@@ -29,13 +29,12 @@ from partita.engine.protocol.requested_work import RequestDone, RequestedWork, R
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
-from partita.engine.runtime.part_body import PartBody
+from partita.engine.runtime.part_body import Arrays, PartBody
 from partita.engine.runtime.player import PlayedStep, Player
-from partita.engine.runtime.runner import Runner
+from partita.engine.runtime.runner import PlayerRunner
 from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalOptimizer
-from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.ir.program import Op, Operand, Program
@@ -112,7 +111,7 @@ class PartStep(NamedTuple):
     collected: Payload | None
 
 
-class SessionPart:
+class SessionPart(Arrays):
     """One machine's arrays and computations, without a player.
 
     Attributes:
@@ -176,23 +175,12 @@ class SessionPart:
         step = self._play.step
         return Played(step, metrics.loss, metrics.correct, took_s, busy_s, messages, n_bytes)
 
-    def payload(self, span: Span | None = None) -> list[Array]:
+    def payload(self, span: Span) -> list[Array]:
         """Returns what is to be collected of the last step, and the table of its trace."""
         found = [self._collected(name) for name in self._play.collect]
         if self._play.trace:
             found.append(self.recorder.table())
         return [array for array in found if array is not None]
-
-    def finished(self) -> tuple[()]:
-        """See `Arrays`: nothing is done on other threads."""
-        return ()
-
-    def carry_out(self, effect: object) -> None:
-        """See `Arrays`: there are no links."""
-        raise AssertionError(effect)
-
-    def close(self) -> None:
-        """See `Arrays`: no file is open."""
 
     def _collected(self, name: str) -> Array | None:
         """The machine's own rows of a buffer (`h1`, or `h1<h2`: a gradient), "gradient" or "parameters"."""
@@ -218,8 +206,8 @@ class SessionBody(PartBody):
         super().__init__(host, runner, part, MessageFeed(), watchdog=watchdog, timeout_s=math.inf)
 
 
-class SessionRunner(Runner):
-    """A player's steps, one for each request. Parameters and questions for the clock are answered at once."""
+class SessionRunner(PlayerRunner):
+    """A player's steps, one for each request. Parameters and questions for the clock are handled at once."""
 
     def __init__(
         self, task: SessionTask, host: HostContext, *, after_each: Callable[[], None] | None = None
@@ -232,7 +220,7 @@ class SessionRunner(Runner):
             after_each: called after each computation, as a part of it.
         """
         self._host, self.part = host, SessionPart(task)
-        self._player = Player(
+        player = Player(
             self.part.computations,
             host_of=partial(part_name, task.replica),
             send=host.send,
@@ -241,40 +229,22 @@ class SessionRunner(Runner):
             recorder=self.part.recorder,
             after_each=after_each,
         )
-        self._player.start(0)
-        self._next: RunRequest | None = None  # ordered, not begun
-        self._sent = Count()
+        super().__init__(player)
+        player.start(0)
 
     @override
-    def begin(self, step: RunRequest) -> None:
-        self._next = step
-        self._begin()
-
-    def _begin(self) -> None:
-        step = self._next
-        if step is None or not self._player.may_begin():
-            return
-        self._next = None
+    def prepare(self, step: RunRequest) -> None:
         if isinstance(step.payload, Payload):  # without one, the last batch is played again
             step.payload.copy_into(*self.part.inputs)
             step.payload.release()
         self._sent = self._host.counters.sent_of("Tensor")
         self.part.begin(step.play)
-        self._player.begin(step.play.step)
 
     @override
-    def poll(self, now: float) -> list[RequestDone]:
-        done = [self._done(over) for over in self._player.poll()]
-        self._begin()
-        return done
-
-    def _done(self, over: PlayedStep) -> RequestDone:
-        sent = self._host.counters.sent_of("Tensor")
-        answer = self.part.end(
-            busy_s=over.busy_s,
-            messages=sent.messages - self._sent.messages,
-            n_bytes=sent.payload_bytes - self._sent.payload_bytes,
-        )
+    def ended(self, over: PlayedStep, now: float) -> RequestDone:
+        sent, before = self._host.counters.sent_of("Tensor"), self._sent
+        messages, n_bytes = sent.messages - before.messages, sent.payload_bytes - before.payload_bytes
+        answer = self.part.end(busy_s=over.busy_s, messages=messages, n_bytes=n_bytes)
         return RequestDone(over.step, answer=answer)
 
     @override
@@ -288,17 +258,4 @@ class SessionRunner(Runner):
                 received_s = time.perf_counter()
                 self._host.send(COORDINATOR, Pong(sent_s, received_s, time.perf_counter()), None)
             case _:
-                self._player.receive(event)
-
-    @property
-    @override
-    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        return self._player.stuck_on
-
-    @override
-    def refused(self) -> list[Refuse]:
-        return self._player.refused()
-
-    @override
-    def close(self) -> None:
-        self._player.close()
+                super().receive(event)

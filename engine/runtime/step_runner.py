@@ -1,4 +1,4 @@
-"""Runs the steps of a part by its player, one at a time, each as soon as its receivers keep up.
+"""Runs the steps of a training by the part's player.
 
 A step whose numbers are not finite ends the run: its gradient goes to nobody.
 """
@@ -6,16 +6,15 @@ A step whose numbers are not finite ends the run: its gradient goes to nobody.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from typing_extensions import override
 
-from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import PlayedStep, Player
-from partita.engine.runtime.runner import Runner
+from partita.engine.runtime.runner import PlayerRunner
 from partita.engine.runtime.task import CannotGoOn
 
 OTHERS_FIRST_S: Final = 2.0
@@ -26,7 +25,7 @@ class NotFinite(CannotGoOn):
     """A number has become NaN or infinite. The shards, or the last checkpoint, hold the steps before."""
 
 
-class StepRunner(Runner):
+class StepRunner(PlayerRunner):
     """A player's steps, as they are ordered."""
 
     def __init__(
@@ -49,52 +48,18 @@ class StepRunner(Runner):
             counted: the examples of the step that the part reports.
             replica: of the part, for error messages.
         """
-        self._player, self._computations = player, computations
+        super().__init__(player)
+        self._computations = computations
         self._prepare, self._finish, self._counted, self._replica = prepare, finish, counted, replica
-        self._next: Any = None  # ordered, not begun
-        self._step: Any = None  # under way
         self._raises: tuple[NotFinite, float] | None = None
 
     @override
-    def begin(self, step: Any) -> None:
-        self._next = step
-        self._begin()
-
-    def _begin(self) -> None:
-        step = self._next
-        if step is None or self._step is not None or not self._player.may_begin():
-            return
-        self._next, self._step = None, step
+    def prepare(self, step: Any) -> None:
         self._computations.metrics.clear()
         self._prepare(step)
-        self._player.begin(step.number)
 
     @override
-    def restart(self, first: int) -> None:
-        self._next = self._step = None
-        self._player.start(first)
-
-    @override
-    def receive(self, event: Received) -> None:
-        self._player.receive(event)
-
-    @property
-    @override
-    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        return self._player.stuck_on
-
-    @override
-    def refused(self) -> list[Refuse]:
-        return self._player.refused()
-
-    @override
-    def poll(self, now: float) -> Iterator[StepDone]:
-        for over in self._player.poll():
-            if (done := self._ended(over, now)) is not None:
-                yield done
-        self._begin()
-
-    def _ended(self, over: PlayedStep, now: float) -> StepDone | None:
+    def ended(self, over: PlayedStep, now: float) -> StepDone | None:
         step, computations = self._step, self._computations
         if step is None or over.step != step.number:
             return None  # dropped
@@ -103,7 +68,6 @@ class StepRunner(Runner):
         if not finite or bad or not math.isfinite(computations.metrics.loss):
             self._fail(step.step, now)
             return None
-        self._step = None
         return StepDone(over.step, self._counted(), computations.metrics.loss, computations.metrics.correct)
 
     def _fail(self, step: int, now: float) -> None:
@@ -118,7 +82,3 @@ class StepRunner(Runner):
     def tick(self, now: float) -> None:
         if self._raises is not None and now >= self._raises[1]:
             raise self._raises[0]
-
-    @override
-    def close(self) -> None:
-        self._player.close()

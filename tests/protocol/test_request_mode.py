@@ -69,7 +69,7 @@ class Talk:
         assert self.mode.is_begun
 
     def ask(self) -> list[object]:
-        return self.give(Call(dict.fromkeys(self.names, m.Play(0, 4, ())), m.Played, "playing a step"))
+        return self.give(Call(m.Play(0, 4, ()), tuple(self.names)))
 
 
 def played(step: int = 0) -> m.Played:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from partita.engine.drivers.session import Steps
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.part import LookForWaits, Part
 from partita.engine.protocol.program_effects import Deliver
-from partita.engine.protocol.requested_work import RequestDone, RequestedWork, RunRequest
+from partita.engine.protocol.requested_work import COLLECTED, RequestDone, RequestedWork, RunRequest
 
 COORDINATOR, OTHER = "coordinator", "part 0.1"
 
@@ -38,7 +38,7 @@ def test_each_request_is_played_once_in_its_turn_and_answered(events: list[str])
             case "done":
                 effects = part.receive(RequestDone(done, answer=played(done)), 0.0)
                 if done < begun:
-                    expected, done = [Send(COORDINATOR, played(done), Span("collected", 0, 0))], done + 1
+                    expected, done = [Send(COORDINATOR, played(done), COLLECTED)], done + 1
             case "tick":
                 effects = part.receive(Tick(), 0.0)
                 expected = [LookForWaits()] if done < begun else []
