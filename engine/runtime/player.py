@@ -8,7 +8,6 @@ Messages arrive on the thread that owns the mailbox.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -142,14 +141,15 @@ class Player:
         Raises:
             Exception: the one that a kernel raised.
         """
-        self._send_all()
+        if self._outgoing:
+            self._send_all()
         if self._error is not None:
             raise self._error
-        return list(_taken(self._finished))
+        return list(_taken(self._finished)) if self._finished else []
 
     def refused(self) -> list[Refuse]:
         """The messages since the last call that did not fit the program."""
-        return list(_taken(self._refused))
+        return list(_taken(self._refused)) if self._refused else []
 
     def close(self) -> None:
         """Ends the kernel threads, after the computations that are going on."""
@@ -169,6 +169,7 @@ class Player:
             self._play()
 
     def _play(self) -> None:
+        works_in_calls = self._buffers.device.works_in_calls
         try:
             while (found := self._ready.get()) is not None:
                 start, position = found
@@ -181,10 +182,11 @@ class Player:
                     self._after_each()
                 stopped = time.perf_counter()
                 with self._lock:
-                    self._record(position, began, stopped)
+                    if self._recorder is not None and self._recorder.on:
+                        self._recorder.played(position, began, stopped)
                     self._busy_s += stopped - began
                     self._completed(start, position, stopped)
-                if self._buffers.device.works_in_calls:
+                if self._outgoing and works_in_calls:
                     self._send_all()
                 elif self._outgoing:
                     self._wake()
@@ -259,9 +261,12 @@ class Player:
 
 def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:
     """Takes out the waiting items one by one: other threads may add and take meanwhile."""
-    with contextlib.suppress(IndexError):
-        while True:
-            yield waiting.popleft()
+    while waiting:
+        try:
+            item = waiting.popleft()
+        except IndexError:  # another thread has taken it
+            return
+        yield item
 
 
 def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> ScheduledInstruction:
