@@ -42,10 +42,23 @@ class Network:
     Args:
         listen: the endpoint for a coordinator that runs in this process.
         places: where hosts run; each is a machine of its own, and shares memory with nobody.
+        holders: the process that holds each host's namespaces.
+        switch: the process that holds the bridge's.
     """
 
     listen: str
     places: tuple[Placement, ...]
+    holders: tuple[int, ...]
+    switch: int
+
+    def plug(self, host: int, *, up: bool) -> None:
+        """Pulls the cable of a host out of the bridge, or puts it back. Raises RuntimeError."""
+        _run("ip", "link", "set", f"host{host}", "up" if up else "down", within=self.switch)
+
+    def limit(self, host: int, bits_per_s: float) -> None:
+        """Changes what the link of a host carries, each way. Raises RuntimeError."""
+        for name, within in (("cable", self.holders[host]), (f"host{host}", self.switch)):
+            _limit(name, bits_per_s, within=within)
 
 
 def why_not() -> str | None:
@@ -63,45 +76,49 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def network(hosts: int, *, bits_per_s: float) -> Iterator[Network]:
+def network(hosts: int, *, bits_per_s: float, mounts: str = "") -> Iterator[Network]:
     """Makes a network, and takes it down again.
 
     Args:
         hosts: how many there are, at most 200.
         bits_per_s: what the link of each host carries, each way.
+        mounts: a shell script that gives each host file systems of its own: it runs in a mount namespace of
+            that host. Without it hosts have the files of this machine.
 
     Raises:
         RuntimeError: the system does not allow it; says which command failed.
     """
     name, subnet = secrets.token_hex(4), f"{_NETWORK}.{secrets.randbelow(256)}"
     with ExitStack() as stack:
-        switch = stack.enter_context(_namespace())
+        switch = stack.enter_context(_namespace("--net"))
         _run("ip", "link", "add", "bridge", "type", "bridge", within=switch)
         _run("ip", "link", "set", "bridge", "up", within=switch)
         coordinator = f"pt{name}"
         stack.callback(_remove, coordinator)
         _plug(coordinator, switch, "coordinator")
         _join(coordinator, f"{subnet}.1", within=None)
-        places = []
+        kinds = ("--net", "--mount") if mounts else ("--net",)
+        places, holders = [], []
         for host in range(hosts):
-            inside, outside, address = (
-                stack.enter_context(_namespace()),
-                f"host{host}",
-                f"{subnet}.{host + 2}",
-            )
+            inside = stack.enter_context(_namespace(*kinds))
+            outside, address = f"host{host}", f"{subnet}.{host + 2}"
             _plug("cable", switch, outside, within=inside)
             _join("cable", address, within=inside)
             _limit("cable", bits_per_s, within=inside)
             _limit(outside, bits_per_s, within=switch)
-            places.append(Placement(_enter(inside), address))
-        yield Network(f"tcp://{subnet}.1:*", tuple(places))
+            enter = _enter(inside, *kinds)
+            if mounts:
+                _run("sh", "-ec", mounts, entered=enter)
+            places.append(Placement(enter, address))
+            holders.append(inside)
+        yield Network(f"tcp://{subnet}.1:*", tuple(places), tuple(holders), switch)
 
 
 @contextmanager
-def _namespace() -> Iterator[int]:
-    """A network namespace, by the process that holds it."""
+def _namespace(*kinds: str) -> Iterator[int]:
+    """Namespaces of these kinds, by the process that holds them."""
     with subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", "echo held; exec cat"],
+        ["unshare", *kinds, "sh", "-c", "echo held; exec cat"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -140,14 +157,15 @@ def _limit(name: str, bits_per_s: float, *, within: int) -> None:
     fast = max(_PACKET_BYTES, round(bits_per_s / 8 * _BURST_S))
     burst = fast if bits_per_s > _SLOW else _SLOW_BURST_BYTES
     _run(
-        *("tc", "qdisc", "add", "dev", name, "root", "tbf", "rate", f"{round(bits_per_s)}bit"),
+        *("tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", f"{round(bits_per_s)}bit"),
         *("burst", str(burst), "limit", str(_QUEUE_BYTES)),
         within=within,
     )
 
 
-def _enter(namespace: int) -> tuple[str, ...]:
-    return ("nsenter", f"--net=/proc/{namespace}/ns/net", "--")
+def _enter(holder: int, *kinds: str) -> tuple[str, ...]:
+    files = {"--net": "net", "--mount": "mnt"}
+    return ("nsenter", *(f"{kind}=/proc/{holder}/ns/{files[kind]}" for kind in kinds), "--")
 
 
 def _remove(name: str) -> None:
@@ -155,8 +173,8 @@ def _remove(name: str) -> None:
     subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
 
 
-def _run(*command: str, within: int | None = None) -> None:
-    entered = _enter(within) if within is not None else ()
+def _run(*command: str, within: int | None = None, entered: tuple[str, ...] = ()) -> None:
+    entered = _enter(within, "--net") if within is not None else entered
     done = subprocess.run([*entered, *command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"'{' '.join(command)}' failed: {done.stderr.strip()}")
