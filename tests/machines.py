@@ -53,6 +53,11 @@ class Machine:
         """Starts `partita ...` there."""
         return Program(*arguments, inside=self.command, env=_ENVIRONMENT | (env or {}))
 
+    def start_file(self, file: Path, *arguments: str, env: dict[str, str] | None = None) -> Program:
+        """Starts a program of Python there."""
+        found = _ENVIRONMENT | (env or {})
+        return Program(*arguments, inside=self.command, env=found, program=(str(file.resolve()),))
+
     def run(self, *command: str, data: bytes = b"") -> bytes:
         """Runs a command there and returns its output. Raises CalledProcessError."""
         done = subprocess.run([*self.command, *command], input=data, stdout=subprocess.PIPE, check=True)
@@ -127,7 +132,9 @@ class Machine:
 
 
 @contextmanager
-def machines(count: int = 4, *, bits_per_s: float = GBIT, common: Sequence[Path] = ()) -> Iterator[list[Machine]]:
+def machines(
+    count: int = 4, *, bits_per_s: float = GBIT, common: Sequence[Path] = ()
+) -> Iterator[list[Machine]]:
     """Makes machines on a network, and takes them down with all that runs there.
 
     Args:

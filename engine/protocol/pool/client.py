@@ -338,6 +338,7 @@ class ClientMachine:
 
     def _lost(self, session: str, why: str) -> list[ClientEffect]:
         contact = self.workers.pop(session).contact
+        self._grant_number = max(self._grant_number, self._asks)  # those before know nothing of the loss
         self._seats = {host: seat for host, seat in self._seats.items() if seat != session}
         effects: list[ClientEffect] = [Disconnect(session)]
         for name, host in list(self._hosts.items()):

@@ -26,13 +26,17 @@ class Program:
     """`partita ...`, with all it prints in `said`. Use it as a context manager: it ends with SIGTERM."""
 
     def __init__(
-        self, *arguments: str, inside: Sequence[str] = (), env: dict[str, str] | None = None
+        self,
+        *arguments: str,
+        inside: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "partita.engine.cli"),
     ) -> None:
-        """Starts the command; `inside` is a command that runs it in another place."""
+        """Starts the command, or another program of Python; `inside` is put before it to run it elsewhere."""
         self.said: list[str] = []
         self._text = b""
         self._process = subprocess.Popen(
-            [*inside, sys.executable, "-m", "partita.engine.cli", *arguments],
+            [*inside, sys.executable, *program, *arguments],
             env={**os.environ, "COLUMNS": "200", **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

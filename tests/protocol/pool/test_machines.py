@@ -25,6 +25,7 @@ from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool import registry_events as r
 from partita.engine.protocol.pool import worker_events as w
 from partita.engine.protocol.pool.client import ClientMachine
+from partita.engine.protocol.pool.members import Members
 from partita.engine.protocol.pool.placement import Offer, place
 from partita.engine.protocol.pool.registry import RegistryMachine
 from partita.engine.protocol.pool.resources import Resources
@@ -164,6 +165,8 @@ class World:
                 case c.Ended(name=name, incarnation=inc):  # the run's coordinator starts it again
                     if self.wanted[run].get(name) == inc:
                         self.want(run, name, inc + 1)
+                case r.Log(text=text):
+                    self.log.append(f"{run}: {text}")
                 case c.CannotRun(reason=reason):
                     if run not in self.failed:
                         self.failed[run] = reason
@@ -294,6 +297,106 @@ def play(world: World, script: list[tuple[float, str]]) -> None:
         world.assert_all_run(run)
     ended = {run for _, run, _, _ in world.processes} - world.clients.keys()
     assert not ended, f"hosts of ended runs live: {ended}"
+
+
+def drawn(seed: int) -> tuple[World, list[tuple[float, str]]]:
+    """A world and what happens in it, by a seed."""
+    draw = Random(seed)
+    world = World(seed, draw.choice((0.0, 0.1, 0.4, 0.6)))
+    draw = Random(seed)
+    kinds = ("kill worker", "add worker", "end process", "restart registry", "begin", "end run")
+    script = [
+        (draw.uniform(0.1, draw.choice((0.6, 3.0, 8.0))), draw.choice(kinds))
+        for _ in range(draw.randint(1, 14))
+    ]
+    return world, script
+
+
+def unreported_workers_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that was started again does not wait until workers have named their runs."""
+    whole = Members.reserved
+
+    def reserved(self: Members, session: str, *, of: str = "") -> str:
+        why = whole(self, session, of=of)
+        return "" if why.startswith("has not reported") else why
+
+    monkeypatch.setattr(Members, "reserved", reserved)
+
+
+def held_workers_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of a run that ends, or has not claimed its places yet, do not count."""
+    monkeypatch.setattr(Members, "reserved", lambda self, session, *, of="": "")
+
+
+def claims_are_entered_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that an earlier registry gave is entered although another run has got it since."""
+    monkeypatch.setattr(Members, "_may_claim", lambda self, run, session, need: True)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed", "found"),
+    [
+        (unreported_workers_are_free, 151, "more runs at a worker than it has"),
+        (held_workers_are_free, 19, "more runs at a worker than it has"),
+        (claims_are_entered_blindly, 9, "machine"),
+    ],
+)
+def test_planted_faults_are_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], seed: int, found: str
+) -> None:
+    play(*drawn(seed))
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=found):
+        play(*drawn(seed))
+
+
+def test_an_answer_from_before_a_loss_gives_no_place_at_the_lost_worker() -> None:
+    """The registry still knows a worker of a killed machine when its client has given it up."""
+    world = World(0)
+    world.add_worker("x", 2)
+    world.add_worker("y", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    [lost] = {session for session, *_ in world.processes}
+    world.kill_worker(lost)
+    world.run_for(4.0)
+    for name in list(world.wanted["run"]):  # its coordinator misses them
+        world.want("run", name, 1)
+    world.run_for(3.0)
+    world.assert_all_run("run")
+    assert {session for session, *_ in world.processes} == {"x", "y"} - {lost}
+    assert all(incarnation == 2 for incarnation in world.wanted["run"].values()), "they were lost once"
+
+
+def test_a_worker_that_is_silent_for_a_while_keeps_its_hosts() -> None:
+    """Its hosts run on, so it is given up later than one whose host is missed; both sides name it."""
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    stopped = world.workers.pop("x")
+    world.run_for(6.0)
+    assert any("worker 'machine' is silent for" in line for line in world.log), world.log
+    world.workers["x"] = stopped
+    world.run_for(3.0)
+    world.assert_all_run("run")
+    assert all(incarnation == 0 for incarnation in world.wanted["run"].values())
+    assert any("worker 'machine' answers again, after" in line for line in world.log), world.log
+
+
+def test_workers_and_runs_name_a_registry_that_was_started_again_and_one_that_is_away() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    world.restart_registry()
+    world.run_for(10.0)
+    again = [line for line in world.log if "the registry of the pool was started again" in line]
+    assert sorted(line.split(":")[0] for line in again) == ["run", "x"], world.log
+    world.registry = _Deaf(VERSIONS, identity="deaf")
+    world.run_for(6.0)
+    away = [line for line in world.log if "the pool does not answer since" in line]
+    assert sorted(line.split(":")[0] for line in away) == ["run", "x"], world.log
 
 
 def test_a_worker_outlives_a_run_and_serves_the_next() -> None:

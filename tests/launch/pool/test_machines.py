@@ -1,0 +1,200 @@
+"""Faults across machines: four machines with addresses and files of their own train the digits.
+
+Links are cut for 2, 10 and 60 s, machines are killed, frozen and slow, and the machines of coordinator and
+registry fail too. Every test prints what it measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.launch.pool import faulty_run
+from tests.launch.pool.helpers import Program, new_keys
+from tests.machines import Machine, machines
+
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(400)]
+
+DRIVERS = ("downpour", "all-reduce", "sandblaster")
+SAME_BITS = ("all-reduce", "sandblaster")
+PORT = 7077
+FOLDER = "/tmp/run"
+
+
+@dataclass
+class Site:
+    """Four machines, the pool that the first serves, and a worker on each."""
+
+    machines: list[Machine]
+    common: Path
+    serve: Program
+    workers: list[Program] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """The pool's."""
+        return f"tcp://{self.machines[0].address}:{PORT}"
+
+    def start_worker(self, machine: Machine) -> Program:
+        """Starts a worker that has joined."""
+        arguments = ("--keys", "/tmp/keys", "--name", f"m{machine.number}", "--resources", "cpu=2")
+        one = machine.start("worker", self.address, *arguments)
+        one.wait_for("joined the pool as")
+        self.workers.append(one)
+        return one
+
+    def start_run(self, driver: str, folder: str, *more: str, workers: int = 4) -> Program:
+        """Starts a training on the first machine."""
+        place = str(self.common / folder)
+        arguments = (self.address, driver, place, str(workers), *more)
+        file = Path(faulty_run.__file__)
+        return self.machines[0].start_file(file, *arguments, env={"TMPDIR": str(self.common)})
+
+    def machine_of(self, host: str) -> Machine:
+        """The machine on which a host runs."""
+        return next(one for one in self.machines if host in one.hosts())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    common = tmp_path / "common"
+    common.mkdir()
+    keys = new_keys(tmp_path / "keys")
+    with machines(4, common=[common]) as made:
+        for machine in made:
+            machine.copy(keys, "/tmp/keys")
+        serve = serving(made[0])
+        found = Site(made, common, serve)
+        for machine in made:
+            found.start_worker(machine)
+        yield found
+        for machine in made:
+            machine.link_up()
+            machine.kill()
+        for program in (found.serve, *found.workers):
+            program.__exit__(None, None, None)
+
+
+def serving(machine: Machine) -> Program:
+    serve = machine.start("pool", "serve", f"tcp://{machine.address}:{PORT}", "--keys", "/tmp/keys")
+    serve.wait_for("serves a pool at")
+    return serve
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A record of a run: when, of which replica (-1: of all), and its step."""
+
+    at: float
+    replica: int
+    step: int
+
+
+def records(run: Program) -> list[Seen]:
+    """The records that a run has printed."""
+    found = [line.split() for line in run.said if line.startswith("record ")]
+    return [Seen(float(at), -1 if who == "None" else int(who), int(step)) for _, at, who, step in found]
+
+
+def read_for(run: Program, seconds: float) -> None:
+    """Reads a run's lines for so long."""
+    until = time.monotonic() + seconds
+    while (left_s := until - time.monotonic()) > 0 and run.read(left_s):
+        pass
+
+
+def finished(run: Program) -> dict[str, str]:
+    """Waits for a run's end; returns its last facts."""
+    assert run.end() == 0, texts(run)
+    return {line.split()[0]: line.split()[1] for line in run.said if line.startswith(("bits ", "accuracy "))}
+
+
+def texts(run: Program) -> str:
+    """A run's lines but the records."""
+    return "\n".join(line for line in run.said if not line.startswith("record "))
+
+
+def longest_gap(found: list[Seen], replica: int | None, since: float) -> float:
+    """The longest time without a record, of one replica or of all, that ends after a moment."""
+    times = [one.at for one in found if replica is None or one.replica in (replica, -1)]
+    return max((b - a for a, b in itertools.pairwise(times) if b > since), default=0.0)
+
+
+def printed(text: str) -> None:
+    print(f"\n{text}", file=sys.stderr)
+
+
+_bits: dict[str, str] = {}  # by driver
+
+
+def reference_bits(site: Site, driver: str) -> str:
+    """The digest of the parameters of a run without faults."""
+    if driver not in _bits:
+        with site.start_run(driver, f"calm-{driver}") as run:
+            _bits[driver] = finished(run)["bits"]
+    return _bits[driver]
+
+
+def down_for(seconds: float) -> Callable[[Site, Machine, Program], None]:
+    def fault(site: Site, machine: Machine, run: Program) -> None:
+        machine.link_down()
+        read_for(run, seconds)
+        machine.link_up()
+
+    return fault
+
+
+def killed(site: Site, machine: Machine, run: Program) -> None:
+    machine.kill()
+    read_for(run, 8.0)
+    site.start_worker(machine)
+
+
+def frozen_for(seconds: float) -> Callable[[Site, Machine, Program], None]:
+    def fault(site: Site, machine: Machine, run: Program) -> None:
+        machine.freeze()
+        read_for(run, seconds)
+        machine.thaw()
+
+    return fault
+
+
+FAULTS = {
+    "link down for 2 s": down_for(2.0),
+    "link down for 10 s": down_for(10.0),
+    "link down for 60 s": down_for(60.0),
+    "machine killed": killed,
+    "machine frozen for 5 s": frozen_for(5.0),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_run_goes_on(site: Site, driver: str, what: str) -> None:
+    """A fault of the machine of a replica, which neither coordinates nor serves the pool."""
+    bits = reference_bits(site, driver) if driver in SAME_BITS else ""
+    with site.start_run(driver, f"{driver}-{what}".replace(" ", "-")) as run:
+        run.wait_for("record ", within_s=120.0)
+        read_for(run, 2.0)
+        victim = next(site.machine_of(f"part {r}.0") for r in (1, 0) if site.machine_of(f"part {r}.0").number)
+        replica = next(r for r in (1, 0) if f"part {r}.0" in victim.hosts())
+        began = time.monotonic()
+        FAULTS[what](site, victim, run)
+        over = time.monotonic()
+        found = finished(run)
+        seen = records(run)
+        gaps = longest_gap(seen, replica, began), longest_gap(seen, None, began)
+        after = next((one.at - over for one in seen if one.at > over), float("nan"))
+        printed(
+            f"{driver}, {what} ({over - began:.1f} s): longest gap of the replica {gaps[0]:.1f} s, of all "
+            f"{gaps[1]:.1f} s; first record {after:.1f} s after the fault was over\n{texts(run)}"
+        )
+        assert seen[-1].at > over, "the run was over before the fault was"
+    assert float(found["accuracy"]) > 0.9
+    assert found["bits"] == bits or driver not in SAME_BITS
