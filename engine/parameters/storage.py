@@ -61,7 +61,8 @@ class Updater:
         """
         if span.vector != POINT or not 0 <= span.start <= span.stop <= self.store.size:
             raise ValueError(f"{span} is no range of a shard's {self.store.size} values")
-        vectors = {name: self.store.writable(name) for name in (POINT, *self.optimizer.state_names)}
+        names = (POINT, *self.optimizer.state_names)
+        vectors = {name: self.store.writable(Span(name, span.start, span.stop)) for name in names}
         context, finite, start = UpdateContext(updates), True, span.start
         for piece in gradient:
             stop = start + piece.size

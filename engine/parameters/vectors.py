@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,24 @@ from partita.engine.protocol.events import Span
 _BLOCK: Final = 1 << 14
 """Numbers that are processed at once, so that vectors that are read again stay in cache."""
 
+_WORTH_SHARING: Final = 1 << 16
+"""Bytes of a vector that are copied in about the time that reading in place takes beside it."""
+
+_MAX_SHARED: Final = 3
+"""Arrays for `x` that others read: one that is written, one that a slow reader has, one of a snapshot."""
+
 _NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as in the keys of a shard's file
+
+
+Memory: TypeAlias = Callable[[int], npt.NDArray[np.uint8] | None]
+
+
+class Reading(Protocol):
+    """Somebody's use of numbers where they lie."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the numbers are read no more."""
 
 
 class VectorStore:
@@ -41,10 +58,12 @@ class VectorStore:
         state: Mapping[str, Vector] | None = None,
         *,
         dtype: npt.DTypeLike | None = None,
+        memory: Memory = lambda n_bytes: None,
     ) -> None:
         """Copies `values`, the initial `x`, and the vectors of `state`, `[n]` each.
 
-        `dtype` of all numbers is float32 or float64; by default that of `values`.
+        `dtype` of all numbers is float32 or float64; by default that of `values`. `memory` gives zeros, uint8
+        `[n_bytes]`, for `x`, in which others may read it; None where it has none.
 
         Raises:
             ValueError: another dtype, a vector of another size, or a name with more than letters, digits and
@@ -57,6 +76,9 @@ class VectorStore:
         self._vectors: dict[str, Vector] = {}
         self._sums: Final = np.empty(min(self.size, _BLOCK))
         self._snapshots: tuple[ShardSnapshot, ...] = ()  # replaced as a whole, as another thread may read it
+        self._memory: Final = memory
+        self._shared: list[Vector] = []  # arrays for `x` in this memory
+        self._read: tuple[tuple[Vector, Span, list[Reading]], ...] = ()  # replaced as a whole, too
         self.restore(ShardSnapshot(values, {} if state is None else state))
 
     def names(self) -> tuple[str, ...]:
@@ -83,21 +105,38 @@ class VectorStore:
             ValueError: not a valid name.
         """
         found = self._get_or_create(name)
-        if self._is_kept(found):
-            found = self._vectors[name] = np.zeros(self.size, self.dtype)
+        if self._is_kept(found, 0, self.size):
+            found = self._vectors[name] = self._new(name)
+            found.fill(0)
         return found
 
-    def writable(self, name: str) -> Vector:
-        """Returns the array to write some numbers of a vector to: the vector itself, or a copy that replaces
-        it where a snapshot contains it.
+    def writable(self, span: Span) -> Vector:
+        """Returns the array to write a range of a vector to: the vector itself, or a copy that replaces it
+        where a snapshot contains it, or somebody reads these numbers.
 
         Raises:
             ValueError: there is no such vector.
         """
-        found = self.vector(name)
-        if self._is_kept(found):
-            found = self._vectors[name] = found.copy()
+        found = self.vector(span.vector)
+        if self._is_kept(found, span.start, span.stop):
+            copied = self._vectors[span.vector] = self._new(span.vector)
+            np.copyto(copied, found)
+            return copied
         return found
+
+    def readings(self, span: Span) -> list[Reading]:
+        """Returns a list for the readings of a range as it is now.
+
+        Until all that are added to it are over, an operation that writes there writes to another array. One
+        thread at a time, which fills the list before it asks for another.
+
+        Raises:
+            ValueError: there is no such vector.
+        """
+        vector, readings = self.vector(span.vector), list[Reading]()
+        going_on = (one for one in self._read if not all(reading.is_over for reading in one[2]))
+        self._read = (*going_on, (vector, span, readings))
+        return readings
 
     def read(self, span: Span) -> Vector:
         """Returns a view of a range of a vector.
@@ -109,18 +148,40 @@ class VectorStore:
             raise ValueError(f"{span} is no range of a shard's {self.size} numbers")
         return self.vector(span.vector)[span.start : span.stop]
 
-    def _is_kept(self, vector: Vector) -> bool:
-        """Whether a snapshot contains this array."""
+    def _is_kept(self, vector: Vector, start: int, stop: int) -> bool:
+        """Whether a snapshot contains this array, or somebody reads some numbers of this range of it."""
+        for array, span, readings in self._read:
+            is_here = array is vector and span.start < stop and start < span.stop
+            if is_here and not all(reading.is_over for reading in readings):
+                return True
         if not self._snapshots:
             return False
         kept = (one for snapshot in self._snapshots for one in (snapshot.values, *snapshot.state.values()))
         return any(vector is one for one in kept)
 
+    def _new(self, name: str) -> Vector:
+        """Returns an array for a vector: for `x` one that others can read, where there is one.
+
+        It has any numbers.
+        """
+        if name != POINT or self.size * self.dtype.itemsize < _WORTH_SHARING:
+            return np.zeros(self.size, self.dtype)
+        used = [id(one) for one in self._vectors.values()]
+        for spare in self._shared:
+            if id(spare) not in used and not self._is_kept(spare, 0, self.size):
+                return spare
+        if len(self._shared) < _MAX_SHARED:
+            memory = self._memory(self.size * self.dtype.itemsize)
+            if memory is not None:
+                self._shared.append(memory.view(self.dtype))
+                return self._shared[-1]
+        return np.zeros(self.size, self.dtype)
+
     def _get_or_create(self, name: str) -> Vector:
         found = self._vectors.get(name)
         if found is None:
             _check_name(name)
-            found = self._vectors[name] = np.zeros(self.size, self.dtype)
+            found = self._vectors[name] = self._new(name)
         return found
 
     def execute(self, operation: Operation) -> list[float]:

@@ -47,7 +47,7 @@ from partita.engine.runtime.gradient_pool import GradientPool
 from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
-from partita.engine.transport.payload import Payload
+from partita.engine.transport.payload import Payload, Versioned
 
 SHORT_OPERATION: Final = 1 << 23
 """Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
@@ -119,7 +119,8 @@ class ShardBody(Body):
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = Checkpoints(task.folder, run=task.run)
         self._closing = threading.Event()
-        self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
+        size = sum(slot.size for slot in self._slots)
+        self._store = VectorStore(np.zeros(size, task.precision), memory=host.memory)
         self.restored = self._load(task.checkpoint)
         self._updater = self._prepared()
         overlaps = task.layout.machines_of(task.shard)
@@ -130,9 +131,9 @@ class ShardBody(Body):
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
     @override
-    def payload(self, send: Send) -> Vector:
+    def payload(self, send: Send) -> Versioned:
         assert send.payload is not None
-        return self._store.read(send.payload)  # not a copy: the mailbox makes one
+        return Versioned(self._store.read(send.payload), self._store.readings(send.payload))
 
     @override
     def poll(self, now: float) -> Iterator[ShardEvent]:

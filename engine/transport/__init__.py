@@ -19,7 +19,7 @@ from partita.engine.transport.in_process import InProcessMailbox, InProcessNetwo
 from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.keys import InsecureKeyFile, KeyPair, MalformedKeyFile, read_keys, write_keys
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
-from partita.engine.transport.payload import Buffer, Payload, PayloadLike, Steady
+from partita.engine.transport.payload import Buffer, Payload, PayloadLike, Reading, Steady, Versioned
 from partita.engine.transport.sockets import LOOPBACK, EndpointUnavailable
 from partita.engine.transport.zeromq import ZmqMailbox
 
@@ -42,8 +42,10 @@ __all__ = [
     "Payload",
     "PayloadLike",
     "PeerStalled",
+    "Reading",
     "Steady",
     "UnknownPeer",
+    "Versioned",
     "ZmqMailbox",
     "read_keys",
     "write_keys",

@@ -133,7 +133,7 @@ class Mailbox(ABC):
             to: name of a connected peer.
             message: to be sent.
             payload: C-contiguous buffers, sent one after another. Copied before this returns, unless it is
-                `Steady`.
+                `Steady` or `Versioned`.
 
         Raises:
             UnknownPeer: no peer of this name is connected.
@@ -142,7 +142,8 @@ class Mailbox(ABC):
         """
 
     def memory(self, n_bytes: int) -> npt.NDArray[np.uint8] | None:
-        """Returns zeros, uint8 `[n_bytes]`, in which peers of this machine can read a `Steady` payload.
+        """Returns zeros, uint8 `[n_bytes]`, in which peers of this machine can read a `Steady` or `Versioned`
+        payload where it lies.
 
         None where there is none of this size: then any other memory does, and its payloads are copied.
         """

@@ -3,8 +3,8 @@
 A PUSH socket at its high-water mark would block or drop messages, so what it refuses is queued in order. Sent
 messages are retained until the peer acknowledges them, and sent again when the peer reports a gap: a broken
 connection loses the frames in flight, and neither ZeroMQ nor TCP reports how many. Messages in shared memory
-cannot be lost while both processes live, and are not retained; of what takes a stream link, the copy from
-which it is sent is retained.
+cannot be lost while both processes live, and are not retained; of what takes a stream link, the payload or
+the copy from which it is sent is retained.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import zmq
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.buffer_pool import BufferPool, Memory
 from partita.engine.transport.mailbox import PeerStalled
+from partita.engine.transport.payload import Reading
+from partita.engine.transport.ring_buffer import PeerState
 from partita.engine.transport.shared_link import SharedLinkSender
 from partita.engine.transport.shared_region import Region
 from partita.engine.transport.stream_sender import StreamSender
@@ -43,6 +45,7 @@ class _Retained:
     message: Message | None = None
     payload: list[memoryview] | None = None
     copy: Memory | None = None
+    is_over: bool = False  # it is not sent from its payload any more: as a `Reading`
 
     def frames(self) -> list[Group]:
         """Returns the groups of frames for the encrypted socket."""
@@ -71,6 +74,7 @@ class OutboundConnection:
     max_backlog: int = field(kw_only=True)
     stream: int = field(default=0, kw_only=True)
     link: SharedLinkSender | None = field(default=None, kw_only=True)
+    state: PeerState = field(default_factory=PeerState, kw_only=True)
     stream_link: StreamSender | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -79,6 +83,7 @@ class OutboundConnection:
         self._since = 0.0
         self._number = self.stream << STREAM_BITS
         self._unacked: deque[_Retained] = deque()
+        self._forgotten: list[_Retained] = []  # not acknowledged, and perhaps still being sent
         self._copies = BufferPool()
         self._stream_from = 0  # the first message on the present stream link
         self._unacked_bytes = 0
@@ -103,6 +108,7 @@ class OutboundConnection:
         *,
         is_steady: bool = False,
         region: tuple[int, Region, int] | None = None,
+        readings: list[Reading] | None = None,
     ) -> bool:
         """Sends or queues a whole message.
 
@@ -110,8 +116,9 @@ class OutboundConnection:
             message: to be sent.
             payload: copied, unless it is steady.
             n_bytes: of the payload.
-            is_steady: the payload stays as it is until the peer has answered.
+            is_steady: the payload stays as it is until the peer has answered, or nobody reads it.
             region: number, memory and offset of a steady payload that lies in a region.
+            readings: gets the use of a payload that is not copied (None: the peer answers).
 
         Returns:
             Whether the payload lies in shared memory.
@@ -126,7 +133,10 @@ class OutboundConnection:
         groups: list[Group] = []
         if self.stream_link is not None:
             if self.stream_link.is_open:
-                self._send_by_stream(self.stream_link, message, payload, n_bytes, is_steady=is_steady)
+                retained = self._retained(message, payload, n_bytes, is_steady=is_steady)
+                self._send_by_stream(self.stream_link, retained)
+                if readings is not None and n_bytes > INLINE_BYTES:
+                    readings.append(retained)
                 return False
             wanted = (
                 self.stream_link.offer(self._number, time.monotonic()) if n_bytes > INLINE_BYTES else None
@@ -137,11 +147,9 @@ class OutboundConnection:
             offer = self.link.offer(n_bytes, number=self._number)
             if offer is not None:
                 groups.append((encode_control(offer), None))
-            header = None
-            if region is not None:
-                header = self._place_in_region(self.link, message, n_bytes, *region)
-            if header is None:
-                header = self.link.place(self._number, message, payload, n_bytes)
+            if region is not None and self._send_in_region(self.link, message, n_bytes, region, readings):
+                return True
+            header = self.link.place(self._number, message, payload, n_bytes)
             if header is not None:
                 if self.link.send(header):
                     self._number += 1
@@ -151,28 +159,43 @@ class OutboundConnection:
         self._send([*groups, *_groups(self._number, message, payload)])
         return False
 
-    def _place_in_region(
-        self, link: SharedLinkSender, message: Message, n_bytes: int, number: int, memory: Region, offset: int
-    ) -> bytes | None:
-        """Returns the header of a message whose payload is not copied; None until the peer has the region."""
+    def _send_in_region(
+        self,
+        link: SharedLinkSender,
+        message: Message,
+        n_bytes: int,
+        region: tuple[int, Region, int],
+        readings: list[Reading] | None,
+    ) -> bool:
+        """Sends a message whose payload is not copied; False until the peer has the region."""
+        number, memory, offset = region
         offer = link.offer_region(number, memory)
         if offer is not None:
             self._pass(encode_control(offer), None)
-        return link.place_in_region(self._number, message, n_bytes, number, offset)
+        is_versioned = readings is not None
+        header = link.place_in_region(
+            self._number, message, n_bytes, number, offset, is_versioned=is_versioned
+        )
+        if header is None:
+            return False
+        if link.send(header):
+            self._number += 1
+            if readings is not None:
+                readings.append(link.begin_reading(self.state))
+        elif is_versioned:
+            return False  # its release is reported for what took the link alone
+        else:
+            self._send([(header, None)])
+        return True
 
     @property
     def _all_waiting_bytes(self) -> int:
         return self._waiting_bytes + (0 if self.stream_link is None else self.stream_link.waiting_bytes)
 
-    def _send_by_stream(
-        self,
-        link: StreamSender,
-        message: Message,
-        payload: Sequence[memoryview] | None,
-        n_bytes: int,
-        *,
-        is_steady: bool,
-    ) -> None:
+    def _retained(
+        self, message: Message, payload: Sequence[memoryview] | None, n_bytes: int, *, is_steady: bool
+    ) -> _Retained:
+        """Returns what is kept of the next message: its payload, or a copy of that."""
         retained = _Retained(self._number, n_bytes, message=message)
         if payload is not None and is_steady:
             retained.payload = list(payload)
@@ -183,11 +206,15 @@ class OutboundConnection:
                 np.copyto(retained.copy[at : at + view.nbytes], np.frombuffer(view, np.uint8))
                 at += view.nbytes
             retained.payload = [retained.copy.data[:n_bytes]]
+        return retained
+
+    def _send_by_stream(self, link: StreamSender, retained: _Retained) -> None:
         if not link.has_backlog:
             self._since = time.monotonic()
         if link.is_fresh:
             self._stream_from = self._number
-        link.send(self._number, message, retained.payload, n_bytes)
+        assert retained.message is not None
+        link.send(self._number, retained.message, retained.payload, retained.n_bytes)
         self._retain(retained)
 
     def send_control(self, envelope: Ack | SendWindow) -> None:
@@ -205,6 +232,7 @@ class OutboundConnection:
             self.link.taken.add(ack.region)
         while self._unacked and self._unacked[0].number < ack.number:
             oldest = self._drop_oldest()
+            oldest.is_over = True
             if oldest.copy is not None and ack.number <= self._number:
                 self._copies.give_back(oldest.copy)
             self._resent_at = float("-inf")
@@ -248,6 +276,7 @@ class OutboundConnection:
             self.stream_link.flush()
             if self.stream_link.waiting_bytes < before:
                 self._since = time.monotonic()
+            self._end_forgotten(self.stream_link)
         while self._queue:
             envelope, frame = self._queue[0]
             if not self._try_send(envelope, frame):
@@ -262,6 +291,9 @@ class OutboundConnection:
             if link is not None:
                 link.close()
         self._clear_queue()
+        for retained in (*self._unacked, *self._forgotten):
+            retained.is_over = True
+        self._forgotten.clear()
         self._unacked.clear()
         self._unacked_bytes = 0
         # `close` leaves the connection to libzmq's reaper thread, which may come after a new connection to
@@ -286,8 +318,19 @@ class OutboundConnection:
         self._unacked.append(retained)
         self._unacked_bytes += retained.n_bytes
         while self._unacked_bytes - self._all_waiting_bytes > MAX_UNACKED_BYTES and len(self._unacked) > 1:
-            self._drop_oldest()
+            oldest = self._drop_oldest()
+            if oldest.message is not None:  # else it has frames of its own
+                self._forgotten.append(oldest)
+        if self._forgotten and self.stream_link is not None:
+            self._end_forgotten(self.stream_link)
         self._number += 1
+
+    def _end_forgotten(self, link: StreamSender) -> None:
+        """Ends the use of payloads that were not acknowledged, once nothing of them waits to be sent."""
+        if self._forgotten and not link.has_backlog:
+            for retained in self._forgotten:
+                retained.is_over = True
+            self._forgotten.clear()
 
     def _drop_oldest(self) -> _Retained:
         oldest = self._unacked.popleft()

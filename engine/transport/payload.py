@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,28 @@ class Steady:
     numbers: npt.NDArray[Any]
 
 
-PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | Steady | None
+class Reading(Protocol):
+    """The use of a payload where it lies, by a peer or by the connection to it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the payload is read no more."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Versioned:
+    """A payload that its sender changes only while nobody reads it; else it writes a next version elsewhere.
+
+    Args:
+        numbers: a C-contiguous array. In `Mailbox.memory`, peers of this machine read it where it lies.
+        readings: `Mailbox.send` adds one, unless it has copied the payload.
+    """
+
+    numbers: npt.NDArray[Any]
+    readings: list[Reading]
+
+
+PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | Steady | Versioned | None
 """Argument of `Mailbox.send`: no payload, one buffer, or several that are sent one after another."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -196,7 +217,7 @@ def views(payload: PayloadLike, *, max_payload: int) -> tuple[list[memoryview] |
     """
     if payload is None:
         return None, 0
-    if isinstance(payload, Steady):
+    if isinstance(payload, Steady | Versioned):
         payload = payload.numbers
     if isinstance(payload, np.ndarray) and 0 < payload.nbytes <= max_payload:
         return [_flat(payload)], payload.nbytes

@@ -142,6 +142,8 @@ class Reassembly:
                 if self._unfinished is not None:  # the connection broke in the middle of it
                     self._unfinished = None
                     self.malformed += 1
+                if envelope.reading is not None:
+                    raise MalformedFrames("a payload that is read outside a ring, beside the link")
                 if self._is_next(number, complete):
                     try:
                         found = self._start(envelope, chunk, None if self._link is None else self._link.ring)
@@ -285,7 +287,7 @@ class Reassembly:
                 raise MalformedFrames(f"a payload of {n_bytes} bytes, which belongs in the envelope")
             _check_chunk(chunk, n_bytes, 0)
         elif start.place >= FIRST_PLACE and chunk is None:
-            shared = self._in_region(start.place - FIRST_PLACE, n_bytes)
+            shared = self._in_region(start, n_bytes, memory if isinstance(memory, RingReader) else None)
         elif chunk is not None or memory is None:
             raise MalformedFrames("a payload in memory that is not shared, or with a chunk beside it")
         else:
@@ -308,11 +310,12 @@ class Reassembly:
         self._unfinished = _Unfinished(start.number, n_bytes, message, [chunk], chunk.nbytes)
         return None
 
-    def _in_region(self, place: int, n_bytes: int) -> RegionSlice:
-        region, offset = divmod(place, 1 << REGION_BITS)
+    def _in_region(self, start: MessageStart, n_bytes: int, ring: RingReader | None) -> RegionSlice:
+        assert start.place is not None
+        region, offset = divmod(start.place - FIRST_PLACE, 1 << REGION_BITS)
         if region not in self._regions:
             raise InvalidMemory(f"region {region} was not offered")
-        return self._regions[region].slice_at(offset, n_bytes)
+        return self._regions[region].slice_at(offset, n_bytes, ring=ring, reading=start.reading)
 
     def _continue(self, continuation: Continuation, chunk: memoryview | None) -> Delivered | None:
         unfinished = self._unfinished

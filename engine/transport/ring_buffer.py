@@ -30,7 +30,8 @@ MAX_RING_BYTES: Final = 1 << 30
 _LINE_BYTES: Final = 64  # payloads begin at a cache line
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HUGE_PAGE_BYTES: Final = 2 << 20
-_ACCEPTED, _RELEASED = 0, 1  # counters in the first page, both written by the receiver
+_ACCEPTED, _RELEASED, _READ = 0, 1, 2  # counters in the first page, written by the receiver
+_MAX_READINGS: Final = 4096  # more than a receiver ever has unread; bounds what it remembers
 
 _Counters = npt.NDArray[np.uint64]
 _Bytes = npt.NDArray[np.uint8]
@@ -38,6 +39,27 @@ _Bytes = npt.NDArray[np.uint8]
 
 class InvalidMemory(ValueError):
     """A descriptor or a position is not what the other side claims."""
+
+
+@dataclass(slots=True)
+class PeerState:
+    """Whether a peer's key is authorised no more: then nobody cares what it reads."""
+
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReading:
+    """A payload that a peer reads where it lies, see `shared_region`."""
+
+    _counters: _Counters
+    number: int
+    peer: PeerState
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer has released this payload and all earlier ones, or is gone."""
+        return self.peer.is_gone or int(self._counters[_READ]) > self.number
 
 
 class RingWriter:
@@ -57,6 +79,7 @@ class RingWriter:
         self.n_bytes = n_bytes
         self.is_broken = False
         self._end = self._released = 0
+        self._readings = 0
         self._begun = 0  # all before it is free, also where the receiver has counted less
         self.descriptor = os.memfd_create("partita", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -89,6 +112,16 @@ class RingWriter:
             at += view.nbytes
         self._end = _after(start, n_bytes)
         return start
+
+    @property
+    def next_reading(self) -> int:
+        """The number of the next payload that the receiver reads outside the ring."""
+        return self._readings
+
+    def begin_reading(self, peer: PeerState) -> RegionReading:
+        """Counts a payload, whose message has been sent, that the receiver reads where it lies."""
+        self._readings += 1
+        return RegionReading(self._counters, self._readings - 1, peer)
 
     def _find_space(self, n_bytes: int) -> int | None:
         released = int(self._counters[_RELEASED])
@@ -123,6 +156,8 @@ class RingReader:
         self._lock = threading.Lock()
         self._live: deque[RingSlice] = deque()
         self._next = 0
+        self._first_read = 0  # the payloads outside the ring below it are released, and these
+        self._read: set[int] = set()
         self._counters[_ACCEPTED] = 1
 
     def slice_at(self, start: int, n_bytes: int) -> RingSlice:
@@ -150,6 +185,24 @@ class RingReader:
             while self._live and self._live[0].is_released:
                 self._live.popleft()
             self._counters[_RELEASED] = self._live[0].start if self._live else self._next
+
+    def check_reading(self, number: int) -> None:
+        """Checks the number of a payload outside the ring.
+
+        Raises:
+            InvalidMemory: it was released, or is far ahead of one that was not.
+        """
+        if not self._first_read <= number < self._first_read + _MAX_READINGS:
+            raise InvalidMemory(f"payload {number} outside the ring, where {self._first_read} is unread")
+
+    def end_reading(self, number: int) -> None:
+        """Reports to the sender that a payload outside the ring is released."""
+        with self._lock:  # orders the reads before it ahead of the counter
+            self._read.add(number)
+            while self._first_read in self._read:
+                self._read.remove(self._first_read)
+                self._first_read += 1
+            self._counters[_READ] = self._first_read
 
     def close(self) -> None:
         """Makes the sender use the socket again. Payloads in the ring can still be read."""

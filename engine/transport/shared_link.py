@@ -17,7 +17,13 @@ from typing import Final
 
 from partita.engine.protocol.messages import Message
 from partita.engine.transport.rendezvous import TOKEN_BYTES, LocalConnection, connect
-from partita.engine.transport.ring_buffer import MAX_RING_BYTES, RingReader, RingWriter
+from partita.engine.transport.ring_buffer import (
+    MAX_RING_BYTES,
+    PeerState,
+    RegionReading,
+    RingReader,
+    RingWriter,
+)
 from partita.engine.transport.shared_region import FIRST_PLACE, MAX_REGIONS, REGION_BITS, Region
 from partita.engine.transport.wire import INLINE_BYTES, LinkOffer, RegionOffer, encode_inline, encode_shared
 
@@ -95,12 +101,19 @@ class SharedLinkSender:
         return RegionOffer(token, memory.n_bytes, region)
 
     def place_in_region(
-        self, number: int, message: Message, n_bytes: int, region: int, offset: int
+        self, number: int, message: Message, n_bytes: int, region: int, offset: int, *, is_versioned: bool
     ) -> bytes | None:
         """Returns the header of a message whose payload lies in a region; None if the peer cannot read it."""
-        if region not in self.taken or not self._is_accepted:
+        if region not in self.taken or self._ring is None or not self._is_accepted:
             return None
-        return encode_shared(number, message, n_bytes, FIRST_PLACE + (region << REGION_BITS) + offset)
+        place = FIRST_PLACE + (region << REGION_BITS) + offset
+        reading = self._ring.next_reading if is_versioned else None
+        return encode_shared(number, message, n_bytes, place, reading)
+
+    def begin_reading(self, peer: PeerState) -> RegionReading:
+        """Counts a payload in a region whose header was sent: the peer reads it until it reports so."""
+        assert self._ring is not None
+        return self._ring.begin_reading(peer)
 
     @property
     def _is_accepted(self) -> bool:

@@ -2,7 +2,8 @@
 
 A region is allocated once, by `Mailbox.memory`, and passed to each such peer when a payload in it is first
 sent there. From then on a message has the payload's place alone, and nothing is copied. The owner may write
-to the payload again when the peer has answered (`Steady`).
+to the payload again when the peer has answered (`Steady`), or has released it (`Versioned`): those are
+numbered, and a counter in the link's ring says which are released.
 
 The memory is anonymous, can neither shrink nor grow, and only its owner can map it to write. A place is
 checked before anything is read.
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.transport.ring_buffer import PAGE_BYTES, InvalidMemory, check_memory
+from partita.engine.transport.ring_buffer import PAGE_BYTES, InvalidMemory, RingReader, check_memory
 
 REGION_BITS: Final = 44
 FIRST_PLACE: Final = 1 << 61
@@ -86,25 +87,36 @@ class RegionReader:
         mapped = mmap.mmap(descriptor, PAGE_BYTES + n_bytes, access=mmap.ACCESS_READ)
         self._view = memoryview(mapped)[:n_bytes]
 
-    def slice_at(self, offset: int, n_bytes: int) -> RegionSlice:
-        """Returns the payload at an offset.
+    def slice_at(
+        self, offset: int, n_bytes: int, *, ring: RingReader | None = None, reading: int | None = None
+    ) -> RegionSlice:
+        """Returns the payload at an offset; its release is reported by the ring, if it has a number there.
 
         Raises:
             InvalidMemory: the region ends before it does.
         """
         if not 0 < n_bytes <= self._view.nbytes - offset:
             raise InvalidMemory(f"no payload of {n_bytes} bytes can be at {offset} of a region")
-        return RegionSlice(self._view[offset : offset + n_bytes])
+        if reading is not None:
+            if ring is None:
+                raise InvalidMemory("a payload whose release nobody would learn of")
+            ring.check_reading(reading)
+        return RegionSlice(self._view[offset : offset + n_bytes], ring, reading)
 
 
 @dataclass(slots=True, eq=False)
 class RegionSlice:
-    """A payload in a region, which stays as it is until its sender has an answer."""
+    """A payload in a region, which stays as it is until its sender has an answer, or it is released."""
 
     is_shared: ClassVar[bool] = True
     is_clear: ClassVar[bool] = False
 
     view: memoryview
+    _ring: RingReader | None = None
+    _reading: int | None = None
 
     def release(self) -> None:
-        """Does nothing: the answer is what frees the memory."""
+        """Lets the owner write there; where the answer does, nothing happens."""
+        number, self._reading = self._reading, None
+        if self._ring is not None and number is not None:
+            self._ring.end_reading(number)

@@ -61,7 +61,7 @@ class MessageStart(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_u
     """First envelope of a message: its number, the size of its payload (None: no payload), its bytes.
 
     `place` is the payload's position in shared memory, and `payload` a small one itself (both None: it is
-    sent in chunks).
+    sent in chunks). `reading` numbers the payloads in regions whose release the sender waits for.
     """
 
     number: _Count
@@ -69,6 +69,7 @@ class MessageStart(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_u
     message: bytes
     place: _Count | None = None
     payload: bytes | None = None
+    reading: _Count | None = None
 
 
 class Continuation(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
@@ -170,9 +171,11 @@ def frames(
         yield _encoder.encode(Continuation(number, index)), piece
 
 
-def encode_shared(number: int, message: Message, n_bytes: int | None, place: int | None) -> bytes:
+def encode_shared(
+    number: int, message: Message, n_bytes: int | None, place: int | None, reading: int | None = None
+) -> bytes:
     """Encodes a message whose payload lies in shared memory, or is empty; errors as `frames`."""
-    return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), place))
+    return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), place, None, reading))
 
 
 def encode_inline(number: int, message: Message, n_bytes: int, payload: Sequence[memoryview]) -> bytes:

@@ -27,9 +27,10 @@ from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer
 from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
-from partita.engine.transport.payload import PayloadLike, Steady, views
+from partita.engine.transport.payload import PayloadLike, Steady, Versioned, views
 from partita.engine.transport.reassembly import LinkRefused
 from partita.engine.transport.rendezvous import Rendezvous
+from partita.engine.transport.ring_buffer import PeerState
 from partita.engine.transport.seal import CAN_SEAL
 from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
 from partita.engine.transport.shared_region import MAX_REGIONS, Region, RegionReader
@@ -108,6 +109,7 @@ class ZmqMailbox(Mailbox):
         """Creates what links to peers of this machine and of others need; `key` is the public one."""
         self._channels: dict[int, str] = {}  # of the links of senders, with their keys
         self._regions: list[Region] = []
+        self._states: dict[str, PeerState] = {}  # of peers that read payloads where they lie, by key
         self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
         self._frame: zmq.Frame | None = None  # the last one from the inbox
         self._rendezvous: Rendezvous | None = None
@@ -145,7 +147,12 @@ class ZmqMailbox(Mailbox):
         socket = self._sockets.outgoing(peer)
         self._streams += 1
         opened = OutboundConnection(
-            peer, socket, max_backlog=self._max_backlog, stream=self._streams - 1, link=link
+            peer,
+            socket,
+            max_backlog=self._max_backlog,
+            stream=self._streams - 1,
+            link=link,
+            state=self._states.setdefault(peer.public_key, PeerState()),
         )
         if not shares_memory:
             opened.stream_link = StreamSender(
@@ -166,6 +173,8 @@ class ZmqMailbox(Mailbox):
     def allow(self, peers: Iterable[Peer]) -> None:
         self._check_open()
         self._inbound.replace(peers)
+        for key in [key for key in self._states if key not in self._inbound]:
+            self._states.pop(key).is_gone = True
         self._authenticator.admit_held()
 
     @override
@@ -184,7 +193,8 @@ class ZmqMailbox(Mailbox):
                 message,
                 buffers,
                 n_bytes,
-                is_steady=isinstance(payload, Steady),
+                is_steady=isinstance(payload, Steady | Versioned),
+                readings=payload.readings if isinstance(payload, Versioned) else None,
                 region=None if outbound.link is None else self._place_of(payload, n_bytes),
             )
             self.counters.count_sent(to, message, n_bytes, is_shared=is_shared)
@@ -206,8 +216,8 @@ class ZmqMailbox(Mailbox):
         return self._regions[-1].memory
 
     def _place_of(self, payload: PayloadLike, n_bytes: int) -> tuple[int, Region, int] | None:
-        """Returns the region of a steady payload and its offset there."""
-        if isinstance(payload, Steady) and n_bytes > INLINE_BYTES:
+        """Returns the region of a payload that is not copied, and its offset there."""
+        if isinstance(payload, Steady | Versioned) and n_bytes > INLINE_BYTES:
             for number, region in enumerate(self._regions):
                 offset = region.offset_of(payload.numbers)
                 if offset is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine import LARS, SGD, Adagrad, Adam, InverseTime, Optimizer
@@ -76,6 +77,79 @@ def test_what_is_kept_is_not_changed_by_later_updates_and_no_longer_than_needed(
     held.store.release(released)
     held.apply(SPAN, np.ones(3), 2)
     assert held.store.vector("x") is copied
+
+
+@dataclass
+class Read:
+    """Somebody who reads."""
+
+    is_over: bool = False
+
+
+def test_what_is_read_is_not_changed_by_updates_of_its_range() -> None:
+    size, given = 1 << 15, list[np.ndarray]()
+
+    def memory(n_bytes: int) -> np.ndarray:
+        given.append(np.zeros(n_bytes, np.uint8))
+        return given[-1]
+
+    store = VectorStore(np.zeros(size), memory=memory)
+    updater = Updater(SGD(1.0), store)
+    left, right = Span("x", 0, size // 2), Span("x", size // 2, size)
+    gradient = [np.ones(size // 2)]
+    assert np.shares_memory(store.vector("x"), given[0])
+
+    updater.apply(left, gradient, 0)  # nobody reads
+    reader, seen = Read(), store.read(left)
+    store.readings(left).append(reader)
+    updater.apply(right, gradient, 1)  # nobody reads these numbers
+    assert len(given) == 1
+    assert np.shares_memory(store.vector("x"), given[0])
+
+    updater.apply(left, gradient, 2)
+    assert np.shares_memory(store.vector("x"), given[1]), "others can read it, too"
+    assert set(seen) == {-1.0}
+    assert (store.read(left)[0], store.read(right)[0]) == (-2.0, -1.0)
+    updater.apply(left, gradient, 3)
+    assert len(given) == 2, "the new version is read by nobody"
+
+    second = Read()
+    store.readings(left).append(second)
+    reader.is_over = True
+    updater.apply(left, gradient, 4)
+    assert np.shares_memory(store.vector("x"), given[0]), "memory is used again"
+    assert store.read(left)[0] == -4.0
+    assert set(given[1].view(np.float64)[: size // 2]) == {-3.0}, "the second reader's"
+
+
+@given(st.lists(st.tuples(st.sampled_from("fpcsr"), st.integers(0, 5)), max_size=25))
+@settings(max_examples=40)
+def test_readers_and_snapshots_see_their_version_in_any_order(acts: list[tuple[str, int]]) -> None:
+    size = 1 << 14
+    store = VectorStore(np.zeros(size), memory=lambda n_bytes: np.zeros(n_bytes, np.uint8))
+    updater, version = Updater(SGD(1.0), store), 0
+    readers: list[tuple[Read, np.ndarray, int]] = []
+    kept: list[tuple[ShardSnapshot, int]] = []
+    for act, n in acts:
+        span = Span("x", n % 2 * size // 2, size)
+        if act == "f":
+            reader = Read()
+            readers.append((reader, store.read(span), version))
+            store.readings(span).append(reader)
+        elif act == "p":
+            updater.apply(Span("x", 0, size), [np.ones(size)], version)
+            version += 1
+        elif act == "c" and readers:
+            readers.pop(n % len(readers))[0].is_over = True
+        elif act == "s":
+            kept.append((store.snapshot(), version))
+        elif kept:
+            store.release(kept.pop(n % len(kept))[0])
+        for _, seen, of in readers:
+            assert seen[0] == seen[-1] == -of
+        for snapshot, of in kept:
+            assert snapshot.values[0] == snapshot.values[-1] == -of
+        assert store.read(Span("x", 0, size))[-1] == -version
 
 
 @given(st.lists(st.integers(1, 7), max_size=4))

@@ -49,9 +49,8 @@ class ShardAlone:
                 match effect:
                     case Send(to=to, message=message, payload=span):
                         if self.machine.may_send(message, self.now):
-                            self._send(
-                                to, message, None if span is None else np.copy(self.body.payload(effect))
-                            )
+                            numbers = None if span is None else self.body.payload(effect).numbers.copy()
+                            self._send(to, message, numbers)
                     case Refuse(sender=sender, reason=reason):
                         self._refuse(sender, reason)
                     case _:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol import encode
 from partita.engine.protocol.messages import Credit, Fetch
-from partita.engine.transport import Mailbox, Steady
+from partita.engine.transport import Mailbox, Reading, Steady, Versioned
 from partita.engine.transport.payload import Payload
 from partita.engine.transport.reassembly import Reassembly
-from partita.engine.transport.ring_buffer import PAGE_BYTES, InvalidMemory
+from partita.engine.transport.ring_buffer import PAGE_BYTES, InvalidMemory, PeerState, RingReader, RingWriter
 from partita.engine.transport.shared_region import FIRST_PLACE, MAX_REGIONS, REGION_BITS, Region, RegionReader
 from partita.engine.transport.wire import INLINE_BYTES, Ack, RegionOffer, encode_control, encode_shared
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
@@ -49,6 +49,95 @@ def test_a_steady_payload_is_read_where_it_lies(nothing_left: None) -> None:
     assert numbers[0] == 99, "it was not copied"
     assert left._outbound["right"].link._ring._end == end, "nor into the ring"
     near.close()
+
+
+def test_a_versioned_payload_is_read_until_it_is_released(nothing_left: None) -> None:
+    near = Hosts("shared memory")
+    left, right = near.pair()
+    memory = taken(left, right)
+    memory[:] = 5
+    readings: list[Reading] = []
+    for step in range(3):
+        left.send("right", Credit(step), Versioned(memory[: MIB + step], readings))
+        assert len(readings) == step + 1, "it was not copied"
+    payloads = [one.payload for one in collect(right, 3, others=[left])]
+    assert [one.is_over for one in readings] == [False] * 3
+    payloads[1].release()
+    assert [one.is_over for one in readings] == [False] * 3, "the first is still read"
+    for n in (0, 0, 2):
+        payloads[n].release()
+        assert [one.is_over for one in readings] == [True, True, n == 2], n
+    copied = np.ones(MIB, np.uint8)
+    left.send("right", Credit(1), Versioned(copied, readings))
+    assert len(readings) == 3, "a copy is read by nobody else"
+    near.close()
+
+
+def test_what_a_peer_reads_that_is_authorised_no_more_may_change(nothing_left: None) -> None:
+    near = Hosts("shared memory")
+    left, right = near.pair()
+    memory, readings = taken(left, right), list[Reading]()
+    left.send("right", Credit(1), Versioned(memory, readings))
+    (got,) = collect(right, 1, others=[left])
+    left.reconnect("right")
+    assert not readings[0].is_over, "the same process reads it"
+    left.allow([])
+    assert readings[0].is_over
+    got.payload.release()
+    near.close()
+
+
+def test_a_versioned_payload_that_finds_the_link_full_is_copied(nothing_left: None) -> None:
+    near = Hosts("shared memory")
+    left, right = near.pair()
+    memory, readings = taken(left, right), list[Reading]()
+    memory[:] = 3
+    sent = 0
+    while len(readings) == sent:  # nobody receives
+        sent += 1
+        left.send("right", Credit(sent), Versioned(memory[:MIB], readings))
+    memory[:] = 4  # the last one was copied; the others are read as they are
+    got = collect(right, sent, others=[left])
+    assert [one.message for one in got] == [Credit(step) for step in range(1, sent + 1)]
+    assert got[-1].payload.to_bytes() == b"\3" * MIB
+    assert not any(one.is_over for one in readings)
+    for one in got:
+        one.payload.release()
+    assert all(one.is_over for one in readings)
+    assert right.counters.malformed == 0
+    near.close()
+
+
+@given(st.lists(st.integers(0, 6), max_size=12))
+def test_the_sender_learns_of_payloads_that_are_released_in_order(order: list[int]) -> None:
+    writer = RingWriter(PAGE_BYTES)
+    reader = RingReader(writer.descriptor, PAGE_BYTES)
+    state = PeerState()
+    readings = [writer.begin_reading(state) for _ in range(5)]
+    released = set[int]()
+    for number in order:
+        if number >= len(readings):  # of no message: nothing of this sender is over too early
+            with pytest.raises(InvalidMemory):
+                reader.check_reading(number + (1 << 20))
+            continue
+        reader.end_reading(number)
+        released.add(number)
+        first = next(n for n in range(6) if n not in released)
+        assert [one.is_over for one in readings] == [n < first for n in range(5)]
+    writer.close_descriptor()
+
+
+def test_a_number_of_a_reading_is_accepted_on_the_link_alone() -> None:
+    region = Region(2 * PAGE_BYTES)
+    reassembly = Reassembly(
+        max_payload=PAGE_BYTES, accept_region=lambda offer: RegionReader(region.descriptor, offer.n_bytes)
+    )
+    reassembly.add([memoryview(encode_control(RegionOffer(bytes(16), region.n_bytes, 0)))])
+    assert not reassembly.add([memoryview(encode_shared(0, Credit(1), 8, FIRST_PLACE, 0))])
+    assert reassembly.malformed == 1
+    with pytest.raises(InvalidMemory, match="release"):
+        RegionReader(region.descriptor, region.n_bytes).slice_at(0, 8, reading=0)
+    region.close()
 
 
 @pytest.mark.parametrize("size", [1, INLINE_BYTES, INLINE_BYTES + 1, 2 * MIB])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol import encode
 from partita.engine.protocol.messages import Credit, Fetch, Malformed, Peer, SetUp
-from partita.engine.transport import Encryption, KeyPair, Payload, ZmqMailbox
+from partita.engine.transport import Encryption, KeyPair, Payload, Reading, Versioned, ZmqMailbox
 from partita.engine.transport.encryption import ENCRYPTED
 from partita.engine.transport.outbound import OutboundConnection
 from partita.engine.transport.reassembly import Reassembly
@@ -59,6 +59,39 @@ def pair(encryption: Encryption = ENCRYPTED) -> tuple[ZmqMailbox, ZmqMailbox]:
     left.connect(peers[1])
     right.connect(peers[0])
     return left, right
+
+
+@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "clear"])
+def test_a_versioned_payload_is_not_copied_and_read_until_it_is_acknowledged(
+    encrypt: bool, nothing_left: None
+) -> None:
+    left, right = pair(Encryption(payloads=encrypt))
+    with left, right:
+        open_link(left, right)
+        numbers, readings = np.full(16 * MIB, 3, np.uint8), list[Reading]()
+        left.send("right", Credit(1), Versioned(numbers, readings))  # more than the connection takes
+        assert [one.is_over for one in readings] == [False]
+        (got,) = collect(right, 1, others=[left])
+        assert got.payload.to_bytes() == numbers.tobytes()
+        serve_until(lambda: readings[0].is_over, [left, right], "the acknowledgement")
+        left.send("right", Credit(2), Versioned(numbers, readings))
+        left.disconnect("right")
+        assert readings[1].is_over, "nothing is sent again"
+
+
+def test_a_payload_that_is_sent_again_is_read_until_then(nothing_left: None) -> None:
+    left, right = pair()
+    with left, right:
+        link = open_link(left, right)
+        numbers, readings = np.full(MIB, 3, np.uint8), list[Reading]()
+        for step in range(3):
+            left.send("right", Credit(step), Versioned(numbers, readings))
+        link._channel.shutdown(socket.SHUT_RDWR)
+        assert not any(one.is_over for one in readings)
+        got = collect(right, 3, others=[left])
+        assert [one.message for one in got] == [Credit(step) for step in range(3)]
+        assert {one.payload.to_bytes() for one in got} == {b"\3" * MIB}
+        serve_until(lambda: all(one.is_over for one in readings), [left, right], "the acknowledgement")
 
 
 @pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "clear"])
