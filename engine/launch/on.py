@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.launcher import PoolLauncher
-from partita.engine.launch.pool.pool import Pool, needs_of
+from partita.engine.launch.pool.needs import needs_of
+from partita.engine.launch.pool.pool import Pool
 from partita.engine.launch.request import Launching, LaunchRequest, Log, Opening
 from partita.engine.launch.symmetric.environment import Environment, begin_job, end_job, opened_job
 

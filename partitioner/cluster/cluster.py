@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
@@ -117,10 +118,11 @@ class Cluster:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """For each machine, the first that equals it in all but name, host and memory."""
+        """For each machine, the first that equals it in all but name, host, worker and memory."""
         first: dict[tuple[Machine, int], int] = {}
+        anywhere: dict[str, Any] = {"name": "any", "host": "", "worker": "", "memory_bytes": None}
         return tuple(
-            first.setdefault((replace(machine, name="any", host="", memory_bytes=None), id(machine.times)), m)
+            first.setdefault((replace(machine, **anywhere), id(machine.times)), m)
             for m, machine in enumerate(self.machines)
         )
 

@@ -51,7 +51,7 @@ _MACHINE: Final[_Keys] = {
     "name": ("name", None),
     "count": ("count", None),
     "memory": ("memory_bytes", BYTES),
-    **{name: (name, None) for name in ("cores", "threads", "device", "host", "kind", "speed")},
+    **{name: (name, None) for name in ("cores", "threads", "device", "host", "kind", "worker", "speed")},
     "flops": ("flops_per_s", FLOPS_PER_S),
     "memory_bandwidth": ("bytes_per_s", BYTES_PER_S),
     "instruction": ("instruction_s", SECONDS),

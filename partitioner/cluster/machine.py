@@ -30,6 +30,8 @@ class Machine:
         device: device of its kernels: "cpu", or a GPU as "cuda:0".
         host: name of its host: machines of one host share its memory and its links. "": a host of its own.
         kind: name of machines that are alike; links may be given between kinds.
+        worker: name of the worker of a pool that the machine stands for; a run on this pool puts its part
+            there. "": any worker that has what the part needs.
         speed: factor on the measured speed of its kernels.
         instruction_s: overhead of an instruction: scheduling it on a kernel thread, and its completion. The
             default is a guess for Python.
@@ -54,6 +56,7 @@ class Machine:
     device: str = "cpu"
     host: str = ""
     kind: str = ""
+    worker: str = ""
     speed: float = 1.0
     instruction_s: float = 40e-6
     step_s: float = 60e-6
@@ -79,7 +82,7 @@ class Machine:
             raise ValueError(
                 f"machine '{name}': the device is {device!r}; write 'cpu', or for example 'cuda:0'"
             )
-        for what in ("host", "kind"):
+        for what in ("host", "kind", "worker"):
             if not isinstance(getattr(self, what), str):
                 raise ValueError(
                     f"machine '{name}': the {what} is {getattr(self, what)!r}; write a name, or ''"

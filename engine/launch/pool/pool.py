@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from math import prod
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +13,11 @@ from platformdirs import user_config_path
 
 from partita.engine.launch.pool.server import PoolServer, PoolThread
 from partita.engine.protocol.messages import Peer
-from partita.engine.protocol.names import Topology
-from partita.engine.protocol.pool.messages import Need
-from partita.engine.protocol.pool.resources import Resources
 from partita.engine.transport.addresses import address_towards, interfaces, split, unreachable
 from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.keys import KeyPair, is_public_key
 from partita.engine.transport.sockets import check_endpoint
 from partita.layers.checks import check_fields, check_seconds, check_whole
-from partita.partitioner.plan import Plan
 
 WAIT_S: Final = 60.0
 """Default of the seconds that a run waits for workers and places."""
@@ -137,39 +132,3 @@ class Pool:
             yield Door(Peer("the pool", 0, server.endpoint, server.public_key), keys, address)
         finally:
             thread.close()
-
-
-def _memory_of(plan: Plan, machine: int) -> int:
-    """Returns the bytes that a plan predicts for a machine; 0 where it cannot train, and so cannot say."""
-    try:
-        return plan.memory_bytes(machine)
-    except ValueError:
-        return 0
-
-
-def needs_of(plan: Plan, topology: Topology) -> tuple[Need, ...]:
-    """Returns what the hosts of a run need.
-
-    Parts need the threads, device and memory of their machine in the plan; shards the memory of their
-    parameters, and a machine each if there are enough.
-    """
-    machines = plan.cluster.machines
-    has = [
-        Resources(
-            cpu=0 if machine.device != "cpu" else machine.threads,
-            gpu=0 if machine.device == "cpu" else 1,
-            memory=_memory_of(plan, number),
-        )
-        for number, machine in enumerate(machines)
-    ]
-    parts = [
-        Need(host=name, resources=has[number], group=f"replica {replica} on {machines[number].site}")
-        for replica in range(topology.replicas)
-        for number, name in enumerate(topology.parts(replica))
-    ]
-    held = 2 * 4 * sum(prod(p.shape) for p in plan.graph.parameters.values()) // max(topology.shards, 1)
-    shards = [
-        Need(host=name, resources=Resources(memory=held), group="shards", spread=True)
-        for name in topology.shard_names
-    ]
-    return (*parts, *shards)

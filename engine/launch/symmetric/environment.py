@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from partita.engine.launch.pool.launcher import PoolLauncher
-from partita.engine.launch.pool.pool import needs_of
+from partita.engine.launch.pool.needs import needs_of
 from partita.engine.launch.request import Launching, LaunchRequest, Log
 from partita.engine.launch.symmetric.job import Job, job_of
 from partita.engine.launch.symmetric.rank_worker import serve_rank

@@ -232,8 +232,17 @@ class ClientMachine:
         for seat in grant.seats:
             if seat.worker in self.workers and self._seats.get(seat.host) not in self.workers:
                 self._seats[seat.host] = seat.worker
+                effects += self._said_elsewhere(seat)
         self.is_placed = self.is_placed or all(need.host in self._seats for need in self._ask.needs)
         return [*effects, *self._order_all(now)]
+
+    def _said_elsewhere(self, seat: m.Seat) -> list[ClientEffect]:
+        """Returns a line where a host has its place at another worker than the plan was made for."""
+        name = self.workers[seat.worker].contact.name
+        needs = (need for need in self._ask.needs if need.host == seat.host and need.workers)
+        planned = next((need.workers[0] for need in needs), name)
+        text = f"{seat.host} is at worker '{name}': '{planned}', of its plan, is gone or has no room"
+        return [] if name == planned else [Log(text)]
 
     def _answered_by(self, grant: m.Grant, now: float) -> list[ClientEffect]:
         """Notes who answered; returns the line about a registry that was away or was started again."""

@@ -22,13 +22,16 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     """Need of one host of a run.
 
     `group`: hosts with the same one go to one machine if they fit ("": anywhere); `spread`: hosts with it go
-    to as many machines as there are.
+    to as many machines as there are. `workers`: names of workers, the preferred one first; with `strict`, the
+    host's first place is at that one or nowhere.
     """
 
     host: str
     resources: Resources
     group: str = ""
     spread: bool = False
+    workers: tuple[str, ...] = ()
+    strict: bool = False
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):

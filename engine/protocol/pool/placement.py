@@ -1,9 +1,11 @@
 """Placement: which host goes to which worker, by what they need and have. Pure, and always the same.
 
-Hosts that have a place keep it. Of the others, groups (the parts of a replica) come first, the largest
-first: to the machine with the least room that takes the whole group, or, if none does, host by host to where
-most of the group is. Hosts that are spread (shards) go to the machine with the fewest of them. Greedy: a
-placement that exists may be missed where needs differ much within one run.
+Hosts that have a place keep it. Of the others, those that name workers come first: each goes to the first of
+these with room. At the first placement of a run, a strict host goes to the first that it names or nowhere;
+when that worker is gone later, it goes wherever there is room. Then come groups (the parts of a replica), the
+largest first: to the machine with the least room that takes the whole group, or, if none does, host by host
+to where most of the group is. Hosts that are spread (shards) go to the machine with the fewest of them.
+Greedy: a placement that exists may be missed where needs differ much within one run.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ class Placed:
     Args:
         seats: session of the worker, by host.
         missing: needs without a place.
+        strict: whether strict hosts were placed at the workers that they name only.
     """
 
     seats: Mapping[str, str]
     missing: tuple[Need, ...]
+    strict: bool = False
 
 
 def place(needs: Sequence[Need], held: Mapping[str, str], offers: Sequence[Offer]) -> Placed:
@@ -64,14 +68,20 @@ def place(needs: Sequence[Need], held: Mapping[str, str], offers: Sequence[Offer
         if host in by_host and session in board.free:
             board.count(by_host[host], session)
     seats = {host: session for host, session in held.items() if session in board.free and host in by_host}
-    missing: list[Need] = []
+    left = [need for need in needs if need.host not in seats]
+    for need in sorted(_largest_first(left), key=lambda one: not one.strict):
+        names = need.workers[:1] if need.strict and not held else need.workers
+        if (named := board.named_worker_for(need, names)) is not None:
+            board.take(need, named)
+            seats[need.host] = named
+    missing = [need for need in left if need.host not in seats and need.strict and not held]
     groups: dict[str, list[Need]] = {}
-    for need in needs:
-        if need.host not in seats:
+    for need in left:
+        if need.host not in seats and need not in missing:
             groups.setdefault(need.group, []).append(need)
     for group in sorted(groups.values(), key=lambda one: (one[0].spread, -len(one), one[0].host)):
         _place_group(group, board, seats, missing)
-    return Placed(seats, tuple(missing))
+    return Placed(seats, tuple(missing), strict=not held)
 
 
 def _place_group(group: list[Need], board: _Board, seats: dict[str, str], missing: list[Need]) -> None:
@@ -128,6 +138,12 @@ class _Board:
             free[found] = free[found].minus(need.resources)
         return True
 
+    def named_worker_for(self, need: Need, names: Sequence[str]) -> str | None:
+        """Returns the first of the workers with these names which has room for a host."""
+        by_name = {offer.name: session for session, offer in self.offers.items()}
+        named = (by_name[name] for name in names if name in by_name)
+        return next((session for session in named if self.free[session].covers(need.resources)), None)
+
     def worker_for(self, need: Need, machine: str | None) -> str | None:
         """Returns the worker for a host, on a given machine if there is one."""
         fitting = [
@@ -159,14 +175,24 @@ def explained(placed: Placed, offers: Sequence[Offer]) -> str:
     need = max(placed.missing, key=lambda one: (_scarce(one.resources), one.host))
     others = len(placed.missing) - 1
     also = f" (and {others} more)" if others else ""
+    needs, asked = f"{need.host}{also} needs {need.resources}", list(offers)
     if not offers:
-        return f"{need.host}{also} needs {need.resources}, and no worker has joined"
+        return f"{needs}, and no worker has joined"
+    if placed.strict and need.strict and need.workers:
+        needs += f" at worker '{need.workers[0]}', for which the plan was made"
+        asked = [offer for offer in offers if offer.name == need.workers[0]]
+        if not asked:
+            joined = ", ".join(sorted(offer.name for offer in offers)[:_MOST_NAMED])
+            return (
+                f"{needs}, and which has not joined; there are {joined}; start it with --name, or plan "
+                "without its name"
+            )
     lines = [
         f"{offer.name} has {offer.free} free of {offer.total}"
-        for offer in sorted(offers, key=lambda one: one.name)
+        for offer in sorted(asked, key=lambda one: one.name)
     ]
     more = f"; and {len(lines) - _MOST_NAMED} more workers" if len(lines) > _MOST_NAMED else ""
-    return f"{need.host}{also} needs {need.resources}; {'; '.join(lines[:_MOST_NAMED])}{more}"
+    return f"{needs}; {'; '.join(lines[:_MOST_NAMED])}{more}"
 
 
 def _scarce(resources: Resources) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -171,6 +171,8 @@ class World:
                     if run not in self.failed:
                         self.failed[run] = reason
                         self.look_at_refusal(run, reason)
+                case r.Log(text=text):
+                    self.log.append(f"{run}: {text}")
 
     def look_at_refusal(self, run: str, reason: str) -> None:
         """A run may be refused only if the workers that have been there for a while cannot take it."""
@@ -207,9 +209,19 @@ class World:
         self.registries += 1
         self.registry = RegistryMachine(VERSIONS, identity=str(self.registries))
 
-    def begin(self, run: str, hosts: int, *, cpu: int = NEED_CPU, workers: int = 1) -> None:
+    def begin(
+        self, run: str, hosts: int, *, cpu: int = NEED_CPU, workers: int = 1, named: Sequence[str] = ()
+    ) -> None:
+        """Begins a run; its hosts name these workers, in turn."""
         needs = tuple(
-            m.Need(host=f"part 0.{n}", resources=Resources(cpu=cpu), group="replica 0") for n in range(hosts)
+            m.Need(
+                host=f"part 0.{n}",
+                resources=Resources(cpu=cpu),
+                group="replica 0",
+                workers=tuple(named[n : n + 1]),
+                strict=n < len(named),
+            )
+            for n in range(hosts)
         )
         ask = m.Ask(run=run, key=f"key of {run}", title=run, versions=VERSIONS, needs=needs, workers=workers)
         self.clients[run] = ClientMachine(ask, reach=(), wait_s=3600.0)
@@ -433,6 +445,31 @@ def test_a_run_that_can_never_be_placed_is_refused_within_five_seconds() -> None
     assert world.failed["large"] == (
         "the pool cannot place this run: part 0.1 (and 1 more) needs cpu 3; machine has cpu 2 free of cpu 2"
     )
+
+
+def test_a_run_begins_at_the_workers_of_its_plan_and_goes_on_without_them() -> None:
+    world = World(0)
+    for session in ("x", "y", "z"):
+        world.add_worker(session, 2)
+        world.run_for(1.0)
+    world.begin("run", 2, named=["machine-3", "machine-2"])
+    world.run_for(3.0)
+    world.assert_all_run("run")
+    assert {name: session for session, _, name, _ in world.processes} == {"part 0.0": "z", "part 0.1": "y"}
+    world.kill_worker("y")
+    world.run_for(30.0)
+    world.assert_all_run("run")
+    expected = "part 0.1 is at worker 'machine-3': 'machine-2', of its plan, is gone or has no room"
+    assert [line for line in world.log if "of its plan" in line] == [f"run: {expected}"]
+
+
+def test_a_plan_for_a_worker_that_is_not_there_is_refused_within_five_seconds() -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.run_for(1.0)
+    world.begin("run", 1, named=["shelf"])
+    world.run_for(5.0)
+    assert "at worker 'shelf', for which the plan was made, and which has not joined" in world.failed["run"]
 
 
 def test_a_run_waits_for_as_many_workers_as_it_says() -> None:

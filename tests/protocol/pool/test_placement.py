@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,17 +71,60 @@ def test_places_are_kept_and_lost_ones_are_given_anew() -> None:
     assert placed.seats == {"part 0.0": "a", "part 0.1": "b"}
 
 
+def planned(replica: int, machine: int, *workers: str, cpu: int = 1) -> Need:
+    """A part whose machine in the plan stands for a worker."""
+    need = part(replica, machine, cpu)
+    return msgspec.structs.replace(need, workers=workers, strict=replica == 0)
+
+
+def test_parts_go_to_the_workers_that_the_plan_names() -> None:
+    needs = [part(1, 0), shard(0), planned(0, 0, "c"), planned(0, 1, "a")]
+    placed = place(needs, {}, [offer("a", 1), offer("b", 1), offer("c", 1)])
+    assert not placed.missing
+    assert (placed.seats["part 0.0"], placed.seats["part 0.1"], placed.seats["part 1.0"]) == ("c", "a", "b")
+
+
+def test_another_replica_goes_to_the_next_worker_that_has_room() -> None:
+    needs = [planned(0, 0, "a", "b"), planned(1, 0, "a", "c", "b"), planned(2, 0, "a", "c", "b")]
+    placed = place(needs, {}, [offer("a", 1), offer("b", 1), offer("c", 1), offer("d", 9)])
+    assert placed.seats == {"part 0.0": "a", "part 1.0": "c", "part 2.0": "b"}
+
+
+def test_a_named_worker_that_is_not_there_is_refused_at_first_and_replaced_later() -> None:
+    offers = [offer("a", 1), offer("c", 4)]
+    needs = [planned(0, 0, "a"), planned(0, 1, "b", "c")]
+    placed = place(needs, {}, offers)
+    assert [need.host for need in placed.missing] == ["part 0.1"]
+    assert explained(placed, offers) == (
+        "part 0.1 needs cpu 1, memory 1 GiB at worker 'b', for which the plan was made, and which has not "
+        "joined; there are a, c; start it with --name, or plan without its name"
+    )
+    later = place(needs, {"part 0.0": "a"}, offers)
+    assert not later.missing and later.seats["part 0.1"] == "c"
+
+
+def test_a_named_worker_without_room_is_reported_alone() -> None:
+    offers = [offer("a", 2, free=1), offer("c", 4)]
+    text = explained(place([planned(0, 0, "a", cpu=2)], {}, offers), offers)
+    assert text == (
+        "part 0.0 needs cpu 2, memory 1 GiB at worker 'a', for which the plan was made; "
+        "a has cpu 1, memory 8 GiB free of cpu 2, memory 8 GiB"
+    )
+
+
 @given(
     cpus=st.lists(st.integers(0, 4), max_size=6),
     machines=st.lists(st.sampled_from("xyz"), min_size=6, max_size=6),
     parts=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=8),
     shards=st.integers(0, 4),
+    named=st.sampled_from([(), ("w0",), ("w3", "w0", "w9")]),
 )
 def test_nothing_is_taken_twice(
-    cpus: list[int], machines: list[str], parts: list[tuple[int, int]], shards: int
+    cpus: list[int], machines: list[str], parts: list[tuple[int, int]], shards: int, named: tuple[str, ...]
 ) -> None:
     offers = [offer(f"w{n}", cpu, machine=machines[n]) for n, cpu in enumerate(cpus)]
     needs = [part(r, n, cpu) for n, (r, cpu) in enumerate(parts)] + [shard(n) for n in range(shards)]
+    needs = [msgspec.structs.replace(need, workers=named) for need in needs]
     placed = place(needs, {}, offers)
     assert placed == place(needs, {}, list(reversed(offers))), "the order of the workers decides nothing"
     by_host = {need.host: need for need in needs}
