@@ -12,6 +12,7 @@ from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.launch.pool.pool import Pool
+from partita.engine.launch.ray.settings import Ray
 from partita.engine.methods import (
     LBFGS,
     Direction,
@@ -81,6 +82,7 @@ __all__ = [
     "Outcome",
     "Pool",
     "RMSProp",
+    "Ray",
     "Record",
     "Ring",
     "Run",

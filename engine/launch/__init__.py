@@ -6,8 +6,8 @@ processes, each with a key pair of its own, on this machine or in another `place
 `inline` run in the coordinator's process. `start` is the first file of any process, `bootstrap` its first
 message, `worker` its life as a host, and `cores` the cores it keeps to; `descriptors` checks that there are
 enough open files. The subpackage `pool` starts hosts at workers on other machines, `symmetric` at the ranks
-of a job, and `spawned_worker` starts such a worker by a command. `on` is the table of all
-ways to start hosts beyond this process, and `request` what a run asks of each.
+of a job, and `ray` in the bundles of a Ray cluster; `spawned_worker` starts such a worker by a command. `on`
+is the table of all ways to start hosts beyond this process, and `request` what a run asks of each.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

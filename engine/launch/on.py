@@ -17,10 +17,12 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.launcher import PoolLauncher
 from partita.engine.launch.pool.needs import needs_of
 from partita.engine.launch.pool.pool import Pool
+from partita.engine.launch.ray.opening import opened_ray
+from partita.engine.launch.ray.settings import Ray
 from partita.engine.launch.request import Launching, LaunchRequest, Log, Opening
 from partita.engine.launch.symmetric.environment import Environment, begin_job, end_job, opened_job
 
-On: TypeAlias = Pool | Environment
+On: TypeAlias = Pool | Environment | Ray
 """The classes of all ways."""
 
 
@@ -29,9 +31,9 @@ class OnOptions:
     """Options that go with a way to start hosts that is written as a text.
 
     Args:
-        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT, or at the ranks of the job
-            that srun, mpirun, torchrun or Kubernetes has started, env; processes of this machine if not
-            given.
+        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT, at the ranks of the job that
+            srun, mpirun, torchrun or Kubernetes has started, env, or on a Ray cluster, ray or for example
+            ray:STRICT_SPREAD; processes of this machine if not given.
         keys: folder of keys; the user's own if not given.
         pool_workers: with --on tcp://HOST:PORT, workers for which the run waits.
         port: with --on env, the port of rank 0; a chosen one if not given.
@@ -95,9 +97,17 @@ def _environment_of(text: str, options: OnOptions) -> Environment | None:
     return Environment(keys=options.keys, port=options.port, interface=options.interface)
 
 
+def _ray_of(text: str, options: OnOptions) -> Ray | None:
+    name, _, strategy = text.partition(":")
+    if name != "ray":
+        return None
+    return Ray(strategy=strategy) if strategy else Ray()  # type: ignore[arg-type] # checked there
+
+
 ON: Final = (
     OnWay("tcp://HOST:PORT", Pool, _pool_of, _opened_pool),
     OnWay("env", Environment, _environment_of, opened_job, begin_job, end_job),
+    OnWay("ray", Ray, _ray_of, opened_ray),
 )
 """All ways; the first whose text or class fits is taken."""
 

@@ -16,7 +16,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, Protocol, TypeAlias, get_args
 
 from partita.engine.transport.keys import (
     InsecureKeyFile,
@@ -50,6 +50,27 @@ class Authorised:
     role: Role
     public_key: str
     name: str
+
+
+class Trust(Protocol):
+    """Keys of a pool's registry: a `Keyring`, or what has the same methods."""
+
+    def pair(self, name: str) -> KeyPair:
+        """Returns the pair of this name."""
+
+    def authorised(self) -> tuple[Authorised, ...]:
+        """Returns the public keys that are trusted."""
+
+    def stamp(self) -> tuple[int, int]:
+        """Returns a value that changes when `authorised` does."""
+
+    def remedy(self, *, other_key: bool) -> str:
+        """Words what somebody has to do who did not get in.
+
+        Args:
+            other_key: because the pool was expected to have another key; otherwise for a key of their own
+                that is not trusted.
+        """
 
 
 @dataclass(frozen=True)
@@ -156,6 +177,15 @@ class Keyring:
         except OSError:
             return 0, 0
         return found.st_mtime_ns, found.st_ino
+
+    def remedy(self, *, other_key: bool) -> str:
+        """Words what somebody has to do who did not get in, see `Trust`."""
+        if other_key:
+            return f"give it {self.public_file('pool')} of this machine"
+        return (
+            "to let it in, copy its .pub file here and run `partita keys authorise FILE --as worker --keys "
+            f"{self.folder}`"
+        )
 
     def trusted(self, role: Role) -> Authorised:
         """Returns the first trusted key of a role.

@@ -16,7 +16,7 @@ from partita.engine.launch.descriptors import reserve
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.client import PoolClient
 from partita.engine.launch.pool.facts import machine_label, versions
-from partita.engine.launch.pool.pool import Door, Pool
+from partita.engine.launch.pool.pool import Door, WorkerSource
 from partita.engine.launch.pool.user_code import carried_by_value
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.messages import Peer
@@ -38,7 +38,7 @@ class PoolLauncher(Launcher):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: WorkerSource,
         needs: Sequence[Need],
         *,
         title: str,
@@ -49,7 +49,7 @@ class PoolLauncher(Launcher):
         """Waits until every host has a place.
 
         Args:
-            pool: the pool.
+            pool: where the run finds its workers.
             needs: of all hosts of the run.
             title: of the run, for messages.
             log: shows a line. From any thread.
@@ -89,7 +89,7 @@ class PoolLauncher(Launcher):
 
     def _connect(
         self,
-        pool: Pool,
+        pool: WorkerSource,
         door: Door,
         needs: Sequence[Need],
         title: str,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from platformdirs import user_config_path
@@ -68,6 +68,21 @@ class Door:
     peer: Peer
     keys: KeyPair
     address: str
+
+
+class WorkerSource(Protocol):
+    """Where a run finds its workers: a `Pool`, or what has the same attributes and `door`."""
+
+    @property
+    def workers(self) -> int:
+        """Number of workers for which the run waits."""
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds to wait for them, and for places that other runs have."""
+
+    def door(self, log: Callable[[str], object]) -> AbstractContextManager[Door]:
+        """Yields how to reach the registry, while the run lasts."""
 
 
 @dataclass(frozen=True)

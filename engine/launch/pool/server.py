@@ -27,11 +27,10 @@ from partita.engine.protocol.pool.registry_events import (
 )
 from partita.engine.transport.addresses import split, unreachable
 from partita.engine.transport.door import Asked, Door, Stranger
-from partita.engine.transport.keyring import Authorised, Keyring
+from partita.engine.transport.keyring import Authorised, Trust
 from partita.engine.transport.keys import KeyPair, MalformedKeyFile
 
 TICK_S: Final = 0.25
-_READ_S: Final = 0.5  # between two looks at the list of keys: a revoked one is out within a second
 _PROBES: Final = 16  # at once
 
 
@@ -45,7 +44,7 @@ class PoolServer:
 
     def __init__(
         self,
-        keyring: Keyring,
+        keyring: Trust,
         endpoint: str,
         *,
         own_clients: Sequence[str] = (),
@@ -72,9 +71,7 @@ class PoolServer:
         self._probed: SimpleQueue[Probed] = SimpleQueue()
         with ExitStack() as stack:
             pair: KeyPair = keyring.pair("pool")
-            self._door = stack.enter_context(
-                Door(pair, endpoint, is_authorised=lambda key: key in self._members)
-            )
+            self._door = stack.enter_context(Door(pair, endpoint, is_authorised=self._is_authorised))
             self._probes = ThreadPoolExecutor(_PROBES, "probe")
             stack.callback(self._probes.shutdown, wait=True, cancel_futures=True)
             self._closing = stack.pop_all()
@@ -82,7 +79,7 @@ class PoolServer:
 
     def serve(self) -> None:
         """Serves until `stop` is called."""
-        ticked_at = read_at = float("-inf")
+        ticked_at = float("-inf")
         while not self._stopped:
             for asked in self._door.receive(TICK_S):
                 self._asked(asked)
@@ -90,10 +87,8 @@ class PoolServer:
                 self._give(self._probed.get())
             for stranger in self._door.strangers():
                 self._log(_named(stranger, self.endpoint, self._keyring))
+            self._read_keys()
             now = time.monotonic()
-            if now - read_at >= _READ_S:
-                read_at = now
-                self._read_keys()
             if now - ticked_at >= TICK_S:
                 ticked_at = now
                 self._give(PoolTick())
@@ -112,6 +107,11 @@ class PoolServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _is_authorised(self, key: str) -> bool:
+        if key not in self._members:  # perhaps since a moment ago
+            self._read_keys()
+        return key in self._members
 
     def _asked(self, asked: Asked) -> None:
         member = self._members.get(asked.key)
@@ -174,17 +174,16 @@ class PoolThread:
         self.server.close()
 
 
-def _named(stranger: Stranger, endpoint: str, keyring: Keyring) -> str:
+def _named(stranger: Stranger, endpoint: str, keyring: Trust) -> str:
     """Words who did not get in, and what to do."""
     source = stranger.address or "an address that was gone at once"
     if not stranger.key:
         return (
-            f"refused a connection from {source}: it expects another key of the pool at {endpoint}; give it "
-            f"{keyring.public_file('pool')} of this machine"
+            f"refused a connection from {source}: it expects another key of the pool at {endpoint}; "
+            f"{keyring.remedy(other_key=True)}"
         )
     port = split(endpoint)[1]
     return (
-        f"refused a connection from {source} at port {port}: its key {stranger.key} is not authorised; to "
-        "let it in, copy its .pub file here and run `partita keys authorise FILE --as worker --keys "
-        f"{keyring.folder}`"
+        f"refused a connection from {source} at port {port}: its key {stranger.key} is not authorised; "
+        f"{keyring.remedy(other_key=False)}"
     )

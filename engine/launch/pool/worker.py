@@ -114,6 +114,11 @@ class PoolWorker:
             resources=self._settings.resources,
         )
 
+    @property
+    def is_in(self) -> bool:
+        """Whether it takes part in the pool."""
+        return self._machine.is_in
+
     def run(self) -> EndWorker:
         """Works until the pool drains it, it is stopped, or the pool does not answer."""
         ticked_at = float("-inf")

@@ -66,6 +66,7 @@ class WorkerMachine:
     Attributes:
         name: its name in the pool.
         runs: the runs that may start hosts here, by id.
+        is_in: whether it takes part in the pool, as far as it knows.
     """
 
     def __init__(self, join: m.Join, *, death_timeout_s: float) -> None:
@@ -81,7 +82,7 @@ class WorkerMachine:
         self._death_timeout_s: Final = death_timeout_s
         self._joined_at = self._answered_at = float("-inf")
         self._began_at: float | None = None
-        self._is_in = False
+        self.is_in = False
         self._draining = False
         self._rejection = ""
         self._trouble = ""
@@ -121,7 +122,7 @@ class WorkerMachine:
 
     def unreached(self, reason: str, now: float) -> Sequence[WorkerEffect]:
         """Says that there is no connection to the registry, and why. Shown when the reason changes."""
-        self._is_in = False
+        self.is_in = False
         if reason == self._trouble:
             return []
         self._trouble = reason
@@ -139,7 +140,7 @@ class WorkerMachine:
         if self._draining and not self.runs:
             return [*effects, *self._end(f"worker '{self.name}' was drained and ends")]
         silent_s = now - self._answered_at
-        if silent_s >= SILENT_S and self._is_in and not self._misses_pool:
+        if silent_s >= SILENT_S and self.is_in and not self._misses_pool:
             self._misses_pool = True
             effects.append(Log(f"the pool does not answer since {silent_s:.0f} s; runs go on"))
         if silent_s >= self._death_timeout_s and not self.runs:
@@ -175,7 +176,7 @@ class WorkerMachine:
                 effects: list[WorkerEffect] = []
                 if reason != self._rejection:
                     effects.append(Log(f"the pool refuses this worker: {reason}"))
-                self._rejection, self._is_in = reason, False
+                self._rejection, self.is_in = reason, False
                 if final and not self.runs:
                     return [*effects, *self._end(f"the pool refuses this worker: {reason}", failed=True)]
                 return effects
@@ -192,12 +193,12 @@ class WorkerMachine:
         if is_new and self._registry:
             self._former = [*self._former, self._registry][-_MOST_FORMER:]
             effects.append(Log(f"the registry of the pool was started again; it knows '{orders.name}'"))
-        elif not self._is_in:
+        elif not self.is_in:
             effects.append(Log(f"joined the pool as '{orders.name}'; waits for runs"))
         elif self._misses_pool:
             effects.append(Log(f"the pool answers again, after {now - self._answered_at:.1f} s"))
         self._registry, self._orders = orders.registry, orders.number
-        self.name, self._is_in, self._answered_at = orders.name, True, now
+        self.name, self.is_in, self._answered_at = orders.name, True, now
         self._trouble, self._rejection, self._misses_pool = "", "", False
         self._draining = orders.draining
         listed = {client.run for client in orders.clients}
