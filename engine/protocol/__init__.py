@@ -20,7 +20,8 @@
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
   changes), `seats` (who takes part) and `wait_graph`. It has one `work_mode`: `leased_mode`,
   `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` for
-  as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units. In a session it is
+  as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units of
+  each mode (a `joined_book` those of views). In a session it is
   `request_mode`, in which no host is started again.
 
 This folder imports none of its neighbours.

@@ -21,11 +21,12 @@ from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progr
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
+from partita.engine.protocol.joined_book import JoinedBook
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.program_reports import LATEST_REPORT_S
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.view_change import ViewChange
-from partita.engine.protocol.views import JoinedBatches, Positions
+from partita.engine.protocol.views import JoinedBatches
 from partita.engine.protocol.work_mode import WorkMode
 
 AHEAD_S: Final = 0.5
@@ -60,11 +61,11 @@ class JoinedMode(WorkMode):
             position: examples, from the first epoch on, that a checkpoint holds, which is resumed.
             sharded: no replica has the whole state, so that a death leads back to the last checkpoint.
         """
-        self._position = position  # of the step that the view began with
+        self._start: Final = position
         self._sharded: Final = sharded
         self._view: rm.View | None = None
         self._views: tuple[rm.View, ...] = ()  # the same, with the places of each machine
-        self._last_step = 0  # after which the work of the view is done
+        self._last_step = 0  # after which what the view has leased is done
         self._unjoined: dict[str, HostRecord] = {}
         self._finished: set[str] = set()
         self._change: ViewChange | None = None
@@ -81,26 +82,26 @@ class JoinedMode(WorkMode):
         super().attach(run)
         outline, self._replicas = run.outline, run.registry.replicas
         self._machines = len(self._replicas[0].parts)
-        self._batches = JoinedBatches(outline.examples, outline.batch)
-        self._positions = Positions(self._batches, self._position)
+        self._work = JoinedBook(JoinedBatches(outline.examples, outline.batch), self._start)
 
     @property
     @override
     def steps_done(self) -> tuple[int, ...]:
         """Steps of each replica, as if all had taken part from the first step on."""
         if self._view is None:
-            return self._steps_to(self._position)
-        return self._steps_to(self._positions.of(max(self._pace.step, self._view.step)))
+            return self._steps_to(self._start)
+        return self._steps_to(self._work.position(max(self._pace.step, self._view.step)))
 
     def _steps_to(self, position: int) -> tuple[int, ...]:
         """Returns the steps of each replica up to a position, as if all had always taken part."""
         replicas = len(self._replicas)
-        return (self._batches.steps(0, position, replicas),) * replicas
+        return (self._work.batches.steps(0, position, replicas),) * replicas
 
     @override
     def extend(self) -> bool:
-        done = self._view.until if self._view is not None and self.is_complete else self._position
-        return self.run.until > done
+        self._work.extend(self.run.until)
+        done = self._view.until if self._view is not None and self.is_complete else self._work.done.size
+        return self._work.units > done
 
     @override
     def begin_work(self, now: float) -> list[CoordinatorEffect]:
@@ -165,21 +166,22 @@ class JoinedMode(WorkMode):
         agreed, run = change.agree(), self.run
         if agreed is None:
             return self._restart_all("no replica has a whole state any more", now)
-        self._position = position = self._positions.settle(agreed.step, len(change.members))
+        stops = run.phase is Phase.STOPPING
+        leased = self._work.renew(agreed.step, len(change.members), stops=stops)
         self._view = rm.View(
             number=change.number,
             members=change.members,
             directory=run.directories.revision,
             step=agreed.step,
-            position=position,
-            until=position if run.phase is Phase.STOPPING else max(run.until, position),
+            position=leased.start,
+            until=leased.stop,
             copies=agreed.copies,
         )
         self._views = tuple(
             replace(self._view, places=self._places(change.members, machine))
             for machine in range(self._machines)
         )
-        self._last_step = agreed.step + self._batches.steps(position, self._view.until, len(change.members))
+        self._last_step = leased.end
         self._finished.clear()
         self._pace = Pace(agreed.step, now)
         parts = [part for r in change.members for part in self._replicas[r].parts]
@@ -269,7 +271,7 @@ class JoinedMode(WorkMode):
         members = view.members if self._sharded else view.members[:1]
         self._writers = tuple(part for r in members for part in self._replicas[r].parts)
         # After Ctrl-C a view ends where it begins, which may be before the work that was done already.
-        position = self._positions.of(step)
+        position = self._work.position(step)
         whole, done = is_complete and position >= self.run.until, ((0, position),) if position else ()
         steps = self._steps_to(position)
         return [*self.run.new_round(self._writers, steps, now, whole=whole, step=step, done=done).ask(now)]
@@ -374,3 +376,4 @@ class JoinedMode(WorkMode):
         """Checks the invariants. Raises AssertionError."""
         assert self._view is None or self._view.number <= self._numbers
         assert self._change is None or self._change.number == self._numbers
+        self._work.validate()

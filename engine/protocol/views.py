@@ -52,33 +52,6 @@ class JoinedBatches:
         return start + epochs * n + within * joined
 
 
-class Positions:
-    """The positions of a run's steps, whatever the number of replicas was in each of its views."""
-
-    def __init__(self, batches: JoinedBatches, start: int) -> None:
-        """A run whose first view begins at the position `start`."""
-        self._batches: Final = batches
-        self._start: Final = start
-        self._known: dict[int, tuple[int, int]] = {}  # by the first step of a view: position and replicas
-
-    def settle(self, step: int, replicas: int) -> int:
-        """Returns the position of the step that a new view goes on from, with so many replicas from there on.
-
-        Views that began later are forgotten: the new one does their steps again. Before the first step that
-        is known lies only the state from which the run began.
-        """
-        known = [one for one in self._known if one <= step]
-        position = self.of(step) if known else self._start
-        self._known = {one: self._known[one] for one in known} | {step: (position, replicas)}
-        return position
-
-    def of(self, step: int) -> int:
-        """Returns the position of a step, by the views so far."""
-        first = max(one for one in self._known if one <= step)
-        position, replicas = self._known[first]
-        return self._batches.position(position, step - first, replicas)
-
-
 @dataclass(frozen=True, slots=True)
 class Outline:
     """The run, as far as a driver's `coordinator(run)` knows it.

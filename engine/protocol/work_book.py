@@ -71,6 +71,12 @@ class Ranges:
             del self._starts[0], self._stops[0]
         return start, end
 
+    def cut(self, size: int) -> UnitRange:
+        """Removes the numbers from `size` on, from a set that is `[0, n)`; returns their range."""
+        stop, self.size = self.size, size
+        self._starts, self._stops = ([0], [size]) if size else ([], [])
+        return size, stop
+
     def gaps(self, first: int, size: int) -> Iterator[UnitRange]:
         """Yields the ranges of the numbers from `first` on and below `size` that are not in the set."""
         for start, stop in self:
@@ -99,6 +105,14 @@ class Held:
     def end(self) -> int:
         """The number of the step after these."""
         return self.step + self.stop - self.start
+
+    def unit(self, step: int) -> int:
+        """The first unit of a step, which is one of these or the one after them."""
+        return self.start + step - self.step
+
+    def rest(self, step: int) -> Held:
+        """Those from a step on."""
+        return Held(step, self.unit(step), self.stop)
 
 
 @dataclass(slots=True, eq=False)
@@ -235,11 +249,11 @@ class WorkBook(Generic[H]):
         holder = self.holders[replica]
         while holder.open and holder.first_open < below:
             held = holder.open.pop(holder.first_open)
-            cut = min(held.start + below - held.step, held.stop)
+            cut = held.unit(below) if below < held.end else held.stop
             self.done.add(held.start, cut)
             holder.done += cut - held.start
             if cut < held.stop:
-                holder.open = {below: Held(below, cut, held.stop), **holder.open}
+                holder.open = {below: held.rest(below), **holder.open}
 
     def give_back(self, replica: int) -> int:
         """Frees what a replica has not done, since it has left. Returns the number of units."""

@@ -24,6 +24,7 @@ from partita.engine.protocol.exchange import (
     Tree,
 )
 from partita.engine.protocol.host import HostMachine, HostPhase
+from partita.engine.protocol.joined_book import JoinedBook
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.joined_work import JoinedWork, Stage
 from partita.engine.protocol.messages import Directory, DirectoryAck, Heartbeat, Hello, Ready
@@ -32,7 +33,6 @@ from partita.engine.protocol.program_exchanges import Exchanges
 from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.replica_messages import Pause, View
 from partita.engine.protocol.view_change import Agreement, ViewChange
-from partita.engine.protocol.views import Positions
 from partita.engine.testing import Fault
 from tests.simulation.outcomes import PlantedFaults as Planted
 
@@ -73,14 +73,14 @@ def two_views_of_a_number(method: Any, coordinator: Any, change: Any, now: float
     return method(coordinator, replace(change, number=1, _answers=change._answers), now)
 
 
-def from_the_start(method: Any, positions: Any, step: int, replicas: int) -> int:
-    method(positions, step, replicas)
-    return 0
+def from_the_start(method: Any, book: Any, step: int, replicas: int, *, stops: bool) -> Any:
+    return replace(method(book, step, replicas, stops=stops), start=0)
 
 
-def one_step_ahead(method: Any, positions: Any, step: int, replicas: int) -> int:
-    position = int(method(positions, step, replicas))
-    return positions._batches.after(position, replicas) if step else position
+def one_step_ahead(method: Any, book: Any, step: int, replicas: int, *, stops: bool) -> Any:
+    leased = method(book, step, replicas, stops=stops)
+    ahead = book.batches.after(leased.start, replicas)
+    return replace(leased, start=min(ahead, leased.stop)) if step else leased
 
 
 def added_again(
@@ -244,8 +244,8 @@ FAULTS = [
         ),
     ),
     Planted("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
-    Planted("examples are done twice", "W1", (Fault(Positions, "settle", from_the_start),)),
-    Planted("examples are never done", "W1", (Fault(Positions, "settle", one_step_ahead),)),
+    Planted("examples are done twice", "W1", (Fault(JoinedBook, "renew", from_the_start),)),
+    Planted("examples are never done", "W1", (Fault(JoinedBook, "renew", one_step_ahead),)),
     Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
     Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
     Planted(
