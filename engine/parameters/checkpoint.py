@@ -101,16 +101,20 @@ class Checkpoints:
         Raises:
             OSError: it could not be written.
         """
+        path = self.path_of(checkpoint, record.file)
+        sha256 = write_atomically(path, shard_pieces(record, slots, snapshot), written=written)
+        return record.file, sha256
+
+    def path_of(self, checkpoint: int, file: str) -> Path:
+        """Returns where this run writes a file of a checkpoint, in a folder that is made if need be.
+
+        Raises:
+            OSError: the folder could not be made.
+        """
+        assert SHARD_FILE.fullmatch(file), file
         folder = self._own(checkpoint)
         self._make(folder)
-        vectors = {"values": snapshot.values}
-        vectors.update((f"state.{name}", vector) for name, vector in snapshot.state.items())
-        tensors: dict[str, Vector] = {}
-        for kind, vector in vectors.items():
-            tensors |= {tensor_key(kind, slot): piece for slot, piece in split(slots, vector)}
-        pieces = pieces_of(tensors, encode_record(record))
-        sha256 = write_atomically(folder / record.file, pieces, written=written)
-        return record.file, sha256
+        return folder / file
 
     def commit(self, manifest: Manifest) -> None:
         """Completes a checkpoint: writes its manifest atomically, after every file that it lists.
@@ -257,6 +261,18 @@ class Checkpoints:
                 ) from error
             raise
         sync_folder(self.folder)
+
+
+def shard_pieces(
+    record: ShardRecord, slots: Sequence[Slot], snapshot: ShardSnapshot
+) -> Iterator[bytes | memoryview]:
+    """Yields the bytes of the file of a shard, see `Checkpoints.write_shard`."""
+    vectors = {"values": snapshot.values}
+    vectors.update((f"state.{name}", vector) for name, vector in snapshot.state.items())
+    tensors: dict[str, Vector] = {}
+    for kind, vector in vectors.items():
+        tensors |= {tensor_key(kind, slot): piece for slot, piece in split(slots, vector)}
+    return pieces_of(tensors, encode_record(record))
 
 
 def _is_marked(folder: Path) -> bool:

@@ -40,6 +40,69 @@ _SYNC_BYTES: Final = 1 << 24
 """Interval of syncs in a long file: they show its progress, and shorten the last one."""
 
 
+class AtomicFile:
+    """A file that is being written under another name, and that `finish` gives its own.
+
+    Attributes:
+        n_bytes: written so far.
+    """
+
+    def __init__(
+        self, path: Path, *, mode: int = 0o600, written: Callable[[int], None] = lambda n_bytes: None
+    ) -> None:
+        """Creates the temporary file; for the arguments see `write_atomically`. Raises OSError."""
+        self._path, self._written = path, written
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor: int | None = os.open(self._temporary, flags, mode)
+        self._sha256 = hashlib.sha256()
+        self._since_sync = 0
+        self.n_bytes = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Adds bytes. Raises OSError."""
+        assert self._descriptor is not None, self._path
+        for view in _views(data):
+            self._sha256.update(view)
+            while view:
+                n_bytes = os.write(self._descriptor, view)
+                view, self._since_sync = view[n_bytes:], self._since_sync + n_bytes
+                self.n_bytes += n_bytes
+            if self._since_sync >= _SYNC_BYTES:
+                os.fdatasync(self._descriptor)
+                self._written(self._since_sync)
+                self._since_sync = 0
+
+    def finish(self, *, sha256: str | None = None) -> str:
+        """Forces the file to the disk under its own name, and returns its SHA-256.
+
+        Raises:
+            ValueError: it is not `sha256`.
+            OSError: a step failed.
+        """
+        assert self._descriptor is not None, self._path
+        found = self._sha256.hexdigest()
+        if sha256 is not None and found != sha256:
+            raise ValueError(f"{self._path.name} has the SHA-256 {found}, and its writer says {sha256}")
+        os.fsync(self._descriptor)
+        self._close()
+        os.replace(self._temporary, self._path)
+        sync_folder(self._path.parent)
+        return found
+
+    def drop(self) -> None:
+        """Removes the temporary file, if there is still one."""
+        with contextlib.suppress(OSError):  # an earlier error is the one to report
+            self._close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary)
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def write_atomically(
     path: Path,
     data: bytes | Iterable[bytes | memoryview],
@@ -55,39 +118,21 @@ def write_atomically(
     Raises:
         OSError: a step failed. Before the rename the old file remains; the temporary one is removed.
     """
-    sha256 = hashlib.sha256()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    file = AtomicFile(path, mode=mode, written=written)
     try:
-        try:
-            since_sync = 0
-            for view in _views(data):
-                sha256.update(view)
-                while view:
-                    n_bytes = os.write(descriptor, view)
-                    view, since_sync = view[n_bytes:], since_sync + n_bytes
-                if since_sync >= _SYNC_BYTES:
-                    os.fdatasync(descriptor)
-                    written(since_sync)
-                    since_sync = 0
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
+        for piece in (data,) if isinstance(data, bytes) else data:
+            file.write(piece)
+        return file.finish()
     except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            os.unlink(temporary)
+        file.drop()
         raise
-    sync_folder(path.parent)
-    return sha256.hexdigest()
 
 
-def _views(data: bytes | Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+def _views(data: bytes | memoryview) -> Iterator[memoryview]:
     """Yields the bytes in pieces, between which they may be synced."""
-    for piece in (data,) if isinstance(data, bytes) else data:
-        view = memoryview(piece)
-        for start in range(0, len(view), _SYNC_BYTES):
-            yield view[start : start + _SYNC_BYTES]
+    view = memoryview(data)
+    for start in range(0, len(view), _SYNC_BYTES):
+        yield view[start : start + _SYNC_BYTES]
 
 
 def make_folder(folder: Path) -> None:

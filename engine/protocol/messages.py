@@ -3,7 +3,8 @@
 A message is small. The numbers of a tensor are sent beside it as raw bytes, so that this module never sees an
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
 
-The kinds of Sandblaster alone are in `batch_messages`, those of views and exchanges in `replica_messages`.
+The kinds of Sandblaster alone are in `batch_messages`, those of views and exchanges in `replica_messages`,
+those of files in `file_messages`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,22 @@ from partita.engine.protocol.batch_messages import (
     FetchPoint,
     MissingUnits,
     Point,
+)
+from partita.engine.protocol.file_messages import (
+    FileChunk,
+    FileFound,
+    FileMissing,
+    FileRefused,
+    FilesHello,
+    FileStored,
+    FilesWelcome,
+    FileWritten,
+    FindFile,
+    FinishFile,
+    PushRecord,
+    ReadFile,
+    SavePushes,
+    WriteFile,
 )
 from partita.engine.protocol.message_base import Count, MessageStruct
 from partita.engine.protocol.replica_messages import (
@@ -71,17 +88,6 @@ class Credit(MessageStruct, frozen=True, tag=True):
     """The sender has finished this step: a part that only sends to it may begin the one after the next."""
 
     step: Count
-
-
-class PushRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The first `pushes` pushes of one process of a part to one shard are acknowledged.
-
-    They and those of earlier processes of the part hold the gradients of the steps below `stop`.
-    """
-
-    incarnation: Count
-    pushes: Count
-    stop: Count = 0
 
 
 class Fetch(MessageStruct, frozen=True, tag=True):
@@ -422,6 +428,10 @@ _CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostP
 _CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
 _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck
+_FileReadMessage: TypeAlias = (
+    FilesHello | FilesWelcome | FindFile | FileFound | FileMissing | ReadFile | FileChunk
+)
+_FileWriteMessage: TypeAlias = WriteFile | FinishFile | FileWritten | FileStored | FileRefused | SavePushes
 Message: TypeAlias = (
     _ExchangeMessage
     | _ChunkMessage
@@ -432,6 +442,8 @@ Message: TypeAlias = (
     | _CommandMessage
     | _ViewMessage
     | _PointMessage
+    | _FileReadMessage
+    | _FileWriteMessage
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,6 +9,9 @@ from typing import Final
 
 COORDINATOR: Final = "coordinator"
 
+FILES: Final = "files"
+"""The host in the coordinator's process that serves files to hosts on other machines."""
+
 _PART: Final = re.compile(r"part (\d+)\.(\d+)", flags=re.ASCII)
 _SHARD: Final = re.compile(r"shard (\d+)", flags=re.ASCII)
 

@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from partita.engine.protocol import batch_messages as bm
+from partita.engine.protocol import file_messages as fm
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
-from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
+from partita.engine.protocol.names import COORDINATOR, FILES, part_indices, shard_index
 
-HostKind: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
+HostKind: TypeAlias = Literal["coordinator", "files", "part", "shard", "stranger"]
 _Kinds: TypeAlias = frozenset[type[m.Message]]
 
 _ANY_HOST: Final[_Kinds] = frozenset(
@@ -30,6 +31,16 @@ _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.St
 _ORDERS: Final[_Kinds] = frozenset({rm.Pause, rm.View, m.Save})
 _IN_VIEWS: Final[_Kinds] = frozenset({rm.Paused, rm.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
 
+_FILE_REQUESTS: Final[_Kinds] = frozenset(
+    {fm.FilesHello, fm.FindFile, fm.ReadFile, fm.WriteFile, fm.FinishFile}
+)
+_FILE_ANSWERS: Final[_Kinds] = frozenset(
+    {
+        *(fm.FilesWelcome, fm.FileFound, fm.FileMissing, fm.FileChunk),
+        *(fm.FileWritten, fm.FileStored, fm.FileRefused),
+    }
+)
+
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, m.Load, m.Play, m.Ping},
     ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save},
@@ -40,6 +51,10 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     | {bm.CommandResult, bm.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
     ("part", "shard"): frozenset({m.Fetch, m.Push, bm.FetchPoint, bm.Contribution}),
+    ("part", "files"): _FILE_REQUESTS | {fm.SavePushes},
+    ("shard", "files"): _FILE_REQUESTS,
+    ("files", "part"): _FILE_ANSWERS,
+    ("files", "shard"): _FILE_ANSWERS,
     ("shard", "part"): frozenset({m.Parameters, m.PushAck, bm.Point, bm.ContributionAck}),
 }
 """Messages by (sender, receiver); other pairs have none."""
@@ -52,6 +67,8 @@ def host_kind(name: str) -> HostKind:
     """Returns the kind of host that a name stands for."""
     if name == COORDINATOR:
         return "coordinator"
+    if name == FILES:
+        return "files"
     if part_indices(name) is not None:
         return "part"
     return "shard" if shard_index(name) is not None else "stranger"
