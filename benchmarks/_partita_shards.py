@@ -124,7 +124,7 @@ class Shards:
             checkpoint=None,
             initial=folder / "initial",
             precision="float32",
-            policy=ApplyPolicy(optimizer=Adagrad(0.01), acknowledged=folder / "acknowledged"),
+            policy=ApplyPolicy(optimizer=Adagrad(0.01)),
         )
 
     def _greeted(self, peers: list[Peer]) -> list[Peer]:

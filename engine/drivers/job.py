@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from partita.engine.drivers.identity import identity
+from partita.engine.files.sources import ArrayFile
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master
 from partita.engine.parameters.files import load_parameters, make_folder, save_parameters, shape_difference
@@ -20,11 +22,13 @@ from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.feed import ArrayFile
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.graph import Grid
 from partita.layers.layer import Placeholder
 from partita.partitioner.plan import Plan
+
+_MOST_VECTORS: Final = 256  # a method's history is the longest
+_MOST_COUNTS: Final = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,12 @@ class Job:
     def network(self) -> dict[str, str]:
         """Text for each layer, which distinguishes this network from others of equal shapes."""
         return identity(self.plan.graph)
+
+    @property
+    def most_file_bytes(self) -> int:
+        """Most bytes of one host's file in a checkpoint: some vectors of all parameters, and the counts."""
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        return _MOST_VECTORS * size * np.dtype(self.precision).itemsize + _MOST_COUNTS
 
     @property
     def initial(self) -> Path:

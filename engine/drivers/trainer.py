@@ -11,10 +11,13 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
+from partita.engine.files.catalogue import Catalogue
+from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.actions import Program
@@ -154,7 +157,7 @@ class Trainer(ABC):
         """The program of a part."""
         return self.driver.replica
 
-    def part(self, replica: int, machine: int, checkpoint: int | None) -> HostTask:
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> PartTask:
         """Makes the task of a part that starts from a checkpoint; None: from `initial`."""
         job, driver = self.job, self.driver
         return PartTask(
@@ -171,9 +174,8 @@ class Trainer(ABC):
             hands=self.hands(checkpoint),
         )
 
-    @property
-    def policy(self) -> ShardPolicy:
-        """The shards' use of gradients."""
+    def policy(self, shard: int) -> ShardPolicy:
+        """Returns the use that a shard makes of gradients."""
         raise AssertionError(f"{self.name} has no shards")
 
     def shard(self, shard: int, checkpoint: int | None) -> HostTask:
@@ -187,8 +189,26 @@ class Trainer(ABC):
             checkpoint=checkpoint,
             initial=self.initial,
             precision=job.precision,
-            policy=self.policy,
+            policy=self.policy(shard),
             heartbeats=self.settings.timeouts.heartbeats,
+        )
+
+    @property
+    def pushes(self) -> Path | None:
+        """Folder of the records of acknowledged pushes; None where parts note none."""
+        return None
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The files that hosts on other machines may read and write."""
+        job = self.job
+        return Catalogue(
+            folder=job.folder,
+            files={f"data/{name}": file.path for name, file in job.files.items()}
+            | {f"initial/{path.name}": path for path in (job.initial, self.initial)},
+            checkpoints=Checkpoints(job.checkpoints, run=self.run_id),
+            pushes=self.pushes,
+            most_bytes=job.most_file_bytes,
         )
 
     @property

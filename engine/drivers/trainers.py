@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from typing_extensions import override
@@ -15,6 +16,7 @@ from typing_extensions import override
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainer import Resumed, Trainer
+from partita.engine.files.push_log import pushes_of_part, pushes_to_shard
 from partita.engine.methods import LBFGS, Method
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
@@ -27,6 +29,7 @@ from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.assigned_hands import AssignedHands
 from partita.engine.runtime.joined_hands import JoinedHands
 from partita.engine.runtime.leased_hands import LeasedHands
+from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.shard_policies import ApplyPolicy, SumPolicy
 from partita.layers.text import counted
 
@@ -177,10 +180,22 @@ class LeasedTrainer(Trainer):
             merges=driver.merges,
         )
 
+    @override
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> PartTask:
+        task = super().part(replica, machine, checkpoint)
+        assert isinstance(task.hands, LeasedHands), task.hands
+        earlier = pushes_of_part(self._acknowledged, part_name(replica, machine))
+        return replace(task, hands=replace(task.hands, earlier=earlier))
+
+    @override
+    def policy(self, shard: int) -> ApplyPolicy:
+        acknowledged = pushes_to_shard(self._acknowledged, shard_name(shard))
+        return ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=acknowledged)
+
     @property
     @override
-    def policy(self) -> ApplyPolicy:
-        return ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=self._acknowledged)
+    def pushes(self) -> Path:
+        return self._acknowledged
 
 
 class EvaluationTrainer(Trainer):
@@ -263,9 +278,8 @@ class EvaluationTrainer(Trainer):
         alone = chosen == "all" and has.machines == 1
         return (shard_name(0), part_name(0, 0)) if alone else (shard_name(0),)
 
-    @property
     @override
-    def policy(self) -> SumPolicy:
+    def policy(self, shard: int) -> SumPolicy:
         return SumPolicy(unit_size=self.unit_size)
 
     @override

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from partita.engine.files.access import FilesAddress
 from partita.engine.protocol.messages import Peer
 from partita.engine.transport.encryption import ENCRYPTED, Encryption
 
@@ -20,6 +21,8 @@ class Bootstrap(msgspec.Struct, frozen=True):
         together: whether all hosts of the run are on one machine.
         path: folders from which the coordinator imports.
         encryption: of the run, see `ZmqMailbox`.
+        files: the run's files, for a host that may be on another machine; None: it has them by their paths.
+        scratch: folder on the host's machine for copies of them; "": a temporary one.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Bootstrap(msgspec.Struct, frozen=True):
     together: bool
     path: tuple[str, ...]
     encryption: Encryption = ENCRYPTED
+    files: FilesAddress | None = None
+    scratch: str = ""
 
     def __repr__(self) -> str:
         return f"Bootstrap({self.name}, {self.incarnation})"

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Self
 
 import msgspec
 
+from partita.engine.files.server import FileHost
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR
@@ -31,6 +32,9 @@ class Launcher(ABC):
     mailbox: Mailbox
     """The mailbox of the coordinator."""
 
+    files: FileHost | None = None
+    """The host that serves files to hosts on other machines, where there may be any."""
+
     kind: ClassVar[tuple[str, str]]
     """Words for one of its hosts, and for several."""
 
@@ -45,8 +49,14 @@ class Launcher(ABC):
         """
         self.end(name)
         self._running[name] = started = self._start(name, incarnation)
-        self.mailbox.allow(self._running.values())
+        self._admit()
         return started
+
+    def _admit(self) -> None:
+        """Lets the running hosts send, and no others."""
+        self.mailbox.allow(self._running.values())
+        if self.files is not None:
+            self.files.admit(self._running.values())
 
     def reach(self, name: str, incarnation: int, endpoint: str) -> None:
         """Connects to a process that has reported its endpoint; ignores one that has been replaced meanwhile.
@@ -69,7 +79,7 @@ class Launcher(ABC):
         """Ends a host at once, if it runs."""
         if name in self._running:
             del self._running[name]
-            self.mailbox.allow(self._running.values())
+            self._admit()
             self.mailbox.disconnect(name)
             self._stop([name])
 
@@ -87,6 +97,8 @@ class Launcher(ABC):
         try:
             self._stop(self._started(), patience_s=patience_s)
         finally:
+            if self.files is not None:
+                self.files.close()
             self.mailbox.close()
 
     @abstractmethod

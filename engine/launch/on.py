@@ -84,7 +84,7 @@ def _opened_pool(pool: Pool, log: Log) -> Iterator[Launching]:
             needs_of(request.plan, request.topology),
             title=request.title,
             log=request.log,
-            folders=request.folders,
+            files=request.files,
             encryption=request.encryption,
         )
 

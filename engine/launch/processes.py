@@ -22,6 +22,9 @@ from typing import TypeAlias
 import msgspec
 from typing_extensions import override
 
+from partita.engine.files.access import FilesAddress
+from partita.engine.files.catalogue import Catalogue
+from partita.engine.files.server import serving
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.descriptors import reserve
@@ -57,6 +60,7 @@ class ProcessLauncher(Launcher):
         places: Mapping[str, Placement] | None = None,
         inline: Collection[str] = (),
         encryption: Encryption = ENCRYPTED,
+        files: Catalogue | None = None,
     ) -> None:
         """Opens the coordinator's mailbox.
 
@@ -68,6 +72,7 @@ class ProcessLauncher(Launcher):
                 another and with the coordinator.
             inline: names of hosts that run in this process, see `inline`; not where there are `places`.
             encryption: of all hosts, see `ZmqMailbox`.
+            files: that hosts in other places read and write; None: they have them by their paths.
 
         Raises:
             ValueError: the endpoint is none, or hosts could not reach it; or payloads would not be encrypted
@@ -94,6 +99,12 @@ class ProcessLauncher(Launcher):
         self._inline_names = frozenset(inline if not self._places else ())
         self.mailbox = self._inline if self._inline_names else self._network
         self._ending = contextlib.ExitStack()
+        self._address: FilesAddress | None = None
+        if files is not None:
+            address = endpoint.removeprefix("tcp://").rpartition(":")[0]
+            self.files, self._address = self._ending.enter_context(
+                serving(files, address=address, encryption=encryption)
+            )
         if any(part_indices(name) for name in self._inline_names):
             self._ending.enter_context(blas_on_one_thread())  # a host's process has no other threads of it
         self._coordinator = Peer(
@@ -123,6 +134,7 @@ class ProcessLauncher(Launcher):
             not self._places,
             tuple(sys.path),
             encryption=self._encryption,
+            files=self._address if name in self._places else None,
         )
         encoded = msgspec.json.encode(bootstrap)
         if place.command:

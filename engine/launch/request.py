@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
+from partita.engine.files.catalogue import Catalogue
 from partita.engine.launch.launcher import Launcher
 from partita.engine.protocol.names import Topology
 from partita.engine.transport.encryption import ENCRYPTED, Encryption
@@ -26,7 +26,7 @@ class LaunchRequest:
         topology: the hosts.
         title: of the run, for messages.
         log: shows a line.
-        folders: from which hosts read and to which they write.
+        files: that hosts on other machines read and write; None: they need none.
         encryption: of all hosts, see `ZmqMailbox`.
     """
 
@@ -34,7 +34,7 @@ class LaunchRequest:
     topology: Topology
     title: str
     log: Log
-    folders: tuple[Path, ...] = ()
+    files: Catalogue | None = None
     encryption: Encryption = ENCRYPTED
 
 

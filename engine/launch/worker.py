@@ -10,12 +10,14 @@ import os
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import numpy as np
 from numba.core.registry import cpu_target
 from threadpoolctl import threadpool_limits
 
+from partita.engine.files.access import HostFiles, RemoteFiles
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.cores import keep_to_own_cores
 from partita.engine.launch.descriptors import raise_limit
@@ -25,6 +27,7 @@ from partita.engine.numerics.code_files import code_folder
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.task import HostTask
 from partita.engine.transport.keys import KeyPair
+from partita.engine.transport.mailbox import Mailbox
 from partita.engine.transport.sockets import given_socket
 from partita.engine.transport.zeromq import ZmqMailbox
 
@@ -36,6 +39,19 @@ def settle(bootstrap: Bootstrap, task: HostTask) -> None:
     threadpool_limits(limits=1, user_api="blas")
     if bootstrap.together:
         keep_to_own_cores(*task.rank, task.threads)
+
+
+def files_of(bootstrap: Bootstrap, keys: KeyPair) -> HostFiles:
+    """Returns the files of the run, which may be on another machine."""
+    if bootstrap.files is None:
+        return HostFiles()
+    place = bootstrap.listen.rpartition(":")[0]
+
+    def mailbox() -> Mailbox:
+        return ZmqMailbox(keys, endpoint=f"{place}:*", encryption=bootstrap.encryption)
+
+    scratch = Path(bootstrap.scratch) if bootstrap.scratch else None
+    return RemoteFiles(bootstrap.files, bootstrap.name, mailbox=mailbox, scratch=scratch)
 
 
 def main() -> None:
@@ -83,6 +99,7 @@ def live(encoded: bytes | bytearray) -> None:
             bootstrap.incarnation,
             bootstrap.coordinator,
             prepare=partial(settle, bootstrap),
+            files=files_of(bootstrap, keys),
         )
         host.run()
     sys.stdout.flush()

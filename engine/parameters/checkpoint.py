@@ -42,7 +42,7 @@ from partita.engine.parameters.manifest import (
     encode_manifest,
     encode_record,
 )
-from partita.engine.parameters.reader import Checkpoint, tensor_key
+from partita.engine.parameters.reader import Checkpoint, Fetch, tensor_key
 from partita.engine.parameters.slots import Slot, split
 from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.tensors import pieces_of
@@ -191,11 +191,12 @@ class Checkpoints:
         network: Mapping[str, str] | None = None,
         slots: Sequence[Slot] | None = None,
         skipped: Iterable[str] = (),
+        fetch: Fetch = lambda file, whole: None,
     ) -> Checkpoint:
         """Opens the checkpoint of this number, and verifies the hashes of its files.
 
         Only files that contain some of `slots` will be read and are verified (None: all). For `shapes`,
-        `network` and `skipped` see `latest`.
+        `network` and `skipped` see `latest`, for `fetch` see `Checkpoint`.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another network.
@@ -215,7 +216,7 @@ class Checkpoints:
             )
             if why is not None:
                 raise CheckpointError(f"it is of another network: {why}")
-            return Checkpoint(folder, manifest, slots=slots, skipped=tuple(skipped))
+            return Checkpoint(folder, manifest, slots=slots, skipped=tuple(skipped), fetch=fetch)
         except CheckpointError as error:
             raise CheckpointError(f"checkpoint {folder} cannot be used: {error}") from error
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import safetensors
@@ -22,6 +22,9 @@ _KEY: Final = re.compile(
     r"(values|state\.\w+)/(\d{1,18}):(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?/(.*)",
     flags=re.ASCII | re.DOTALL,
 )
+
+Fetch: TypeAlias = Callable[[str, bool], None]
+"""Makes a file of a checkpoint readable, at least its header, or the whole file if the second is True."""
 
 _AT_ONCE: Final = 1 << 22  # most numbers that are read from a file at once
 
@@ -77,8 +80,9 @@ class Checkpoint:
         *,
         slots: Sequence[Slot] | None = None,
         skipped: tuple[str, ...] = (),
+        fetch: Fetch = lambda file, whole: None,
     ) -> None:
-        """Verifies the files.
+        """Verifies the files. `fetch` is called before a file, or more of it, is read.
 
         Only files that contain some of `slots` are hashed and may be read, so that of many shards that open a
         checkpoint only one or two read each file. None: all files.
@@ -93,9 +97,11 @@ class Checkpoint:
         self.records: Final[dict[str, ShardRecord]] = {}
         self._tensors: Final[dict[str, dict[str, tuple[str, Slot]]]] = {}  # file -> key -> (kind, slot)
         for entry in manifest.entries:
+            fetch(entry.file, slots is None)
             self._verify(entry.file, entry.sha256 if slots is None else None)
             record = self.records[entry.shard] = self._index(entry.file)
             if slots is not None and self._contains(entry.file, slots):
+                fetch(entry.file, True)
                 self._verify(entry.file, entry.sha256)
             if (record.shard, record.epoch, record.version) != (entry.shard, entry.epoch, entry.version):
                 raise CheckpointError(f"{entry.file} says that it is of {record.shard}, epoch {record.epoch}")

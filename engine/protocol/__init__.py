@@ -15,6 +15,7 @@
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
   every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,
   `sum_tree`).
+- The host `files`: a `file_server` for the `file_client` of each host on another machine, by `file_messages`.
 - The coordinator: one `coordinator` runs the program of any driver (`journaled_plan`) over `supervision`
   (with `checkpointing`), `elastic` (replicas leave and join) and `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as

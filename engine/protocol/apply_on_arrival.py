@@ -19,6 +19,7 @@ from typing_extensions import override
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Persist, Received, Refuse, Send
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.names import COORDINATOR, machine_of
 from partita.engine.protocol.shard_effects import ApplyGradient, Policy, ShardEffect, ShardRanges
 
@@ -57,18 +58,18 @@ class _Part:
     incarnation: int = -1
     sequence: int = -1
     stop: int = 0
-    earlier: m.PushRecord | None = None
+    earlier: PushRecord | None = None
     staleness: int = 0
     applied: int = 0
     lost: int = 0
 
-    def held_before(self) -> m.PushRecord | None:
+    def held_before(self) -> PushRecord | None:
         """Returns the record of earlier processes.
 
         A checkpoint keeps their last step, but not how many pushes they were; 0 changes no count of the part.
         """
         if self.earlier is None and self.sequence < 0 < min(self.incarnation, self.stop):
-            return m.PushRecord(self.incarnation - 1, 0, self.stop)
+            return PushRecord(self.incarnation - 1, 0, self.stop)
         return self.earlier
 
 
@@ -83,7 +84,7 @@ class ApplyOnArrival(Policy):
         own: ShardRanges,
         *,
         restored: RestoredState | None = None,
-        acknowledged: Mapping[str, Sequence[m.PushRecord]] | None = None,
+        acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
     ) -> None:
         """Creates the policy of a shard that starts, or starts again.
 
@@ -161,7 +162,7 @@ class ApplyOnArrival(Policy):
 
     def _apply(self, sender: str, push: m.Push, part: _Part, payload: object) -> list[ShardEffect]:
         """Applies a new push: the only place where the version moves."""
-        lost = self._account(part, m.PushRecord(push.incarnation, push.sequence))
+        lost = self._account(part, PushRecord(push.incarnation, push.sequence))
         # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
         # is counted from where its history and this one part.
         own = push.shard_incarnation == self._own.incarnation
@@ -180,7 +181,7 @@ class ApplyOnArrival(Policy):
         ack = self._acknowledge(sender, push, part.staleness)
         return [apply, ack, *([self._report_lost(sender)] if lost else [])]
 
-    def _account(self, part: _Part, record: m.PushRecord) -> bool:
+    def _account(self, part: _Part, record: PushRecord) -> bool:
         """Counts acknowledged pushes that were not applied here as lost. Returns whether there are any.
 
         An earlier incarnation of the shard acknowledged them, after the checkpoint that this one started
@@ -191,7 +192,7 @@ class ApplyOnArrival(Policy):
         if record.incarnation > part.incarnation:
             if part.incarnation >= 0 and (part.sequence >= 0 or part.earlier is None):
                 # One that has pushed nothing may not have learnt of the pushes before it.
-                part.earlier = m.PushRecord(part.incarnation, part.sequence + 1, part.stop)
+                part.earlier = PushRecord(part.incarnation, part.sequence + 1, part.stop)
             part.incarnation, part.sequence, part.staleness = record.incarnation, -1, 0
         part.stop = max(part.stop, record.stop)
         missed = record.pushes - part.sequence - 1
@@ -218,7 +219,7 @@ class ApplyOnArrival(Policy):
         part = self._parts.setdefault(sender, _Part())
         if event.incarnation < part.incarnation:
             return []  # a replaced process needs no answer
-        own = m.PushRecord(event.incarnation, fetch.acknowledged)
+        own = PushRecord(event.incarnation, fetch.acknowledged)
         lost = [self._account(part, one) for one in (*fetch.earlier, own)]
         machine = machine_of(sender)
         answer = m.Parameters(

@@ -97,7 +97,7 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """Effect: send the bytes `[start, stop)` of a file as a `FileChunk`; `NotRead` if that is not possible."""
+    """Effect: send the bytes `[start, stop)` of a file as a `FileChunk`; `NotRead` if that cannot be done."""
 
     to: str
     request: int

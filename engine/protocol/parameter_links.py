@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
-from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord
+from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Functions for users: a plan, data and a driver become a run, and a run predicts.
 
 Before anything starts, `arrays` converts the user's data to arrays, and `data` compares them with the
-network, whose job has its files in a `temporary` folder. `training` is the run loop of every driver: it finds
-the run to go on with, writes checkpoints and the `run_journal`, and makes the result. `train` runs one
-training after another and `supervisor` carries out the effects of the coordinator; `interrupt` handles
-Ctrl-C. `metrics` makes one stream of records of all reports, and `display` shows them, with the `phases`
-before; `caller` names the call or the command that started a run, and `run` is its result. `session` plays
-single steps of one replica, as its user asks (`inline_backend`: in the calling thread, `hosted_backend`: on
-hosts, by the same `supervisor`), and makes each `step` of its parts' answers. `evaluate` and `predict` stand
-on it. `minimise` plays a batch method in this process, on any function.
+network. `training` is the run loop of every driver: it finds the run to go on with, writes checkpoints and
+the `run_journal`, and makes the result. `train` runs one training after another and `supervisor` carries out
+the effects of the coordinator; `interrupt` handles Ctrl-C. `metrics` makes one stream of records of all
+reports, and `display` shows them, with the `phases` before; `caller` names the call or the command that
+started a run, and `run` is its result. `session` plays single steps of one replica, as its user asks
+(`inline_backend`: in the calling thread, `hosted_backend`: on hosts, by the same `supervisor`), and makes
+each `step` of its parts' answers. `evaluate` and `predict` stand on it. `minimise` plays a batch method in
+this process, on any function.
 """
 
 from partita.engine.protocol.failure import HostError, RunFailed

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from partita.engine.files.background import BackgroundQueue
 from partita.engine.launch.launcher import Launcher
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -39,7 +40,6 @@ from partita.engine.protocol.host_lifecycle import HostLifecycle
 from partita.engine.protocol.messages import Hello, Refused, SetUp
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import rejection_reason
-from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
 from partita.engine.transport.payload import Payload, PayloadLike

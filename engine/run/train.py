@@ -11,6 +11,7 @@ from typing import ClassVar, get_args
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainers import trainers
+from partita.engine.files.temporary import temporary_folder
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.on import On, begin, on_of, opened
 from partita.engine.launch.placement import Placement
@@ -28,7 +29,6 @@ from partita.engine.run.metrics import OnRecord
 from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
-from partita.engine.run.temporary import temporary_folder
 from partita.engine.run.training import Training
 from partita.engine.transport.encryption import Encryption
 from partita.layers.arguments import Arguments, takes
@@ -241,10 +241,11 @@ def _launcher(
             places=given.places,
             inline=training.trainer.inline,
             encryption=encryption,
+            files=training.trainer.catalogue if given.places else None,
         )
     title = f"'{given.plan.graph.name}' by {training.trainer.name}"
-    folders = (training.trainer.job.folder, training.trainer.job.checkpoints)
-    return launching(LaunchRequest(given.plan, topology, title, log, folders, encryption))
+    files = training.trainer.catalogue
+    return launching(LaunchRequest(given.plan, topology, title, log, files, encryption))
 
 
 def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:

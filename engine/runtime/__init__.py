@@ -6,16 +6,14 @@ The roles are a part, a part in a `session`, and a `shard` with its `gradient_po
 chooses one of the `shard_policies`. All parts have one `part_body`: it has a `runner` of their steps (a
 `step_runner`, or those of `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over
 `program_vectors`, which `state_files` writes). A `part_task` is that of every part, and how the work comes
-decides on its hands: `leased_hands`, `assigned_hands` (with a `shared_part`) or `joined_hands`. Long work of
-a host is done in the `background`.
+decides on its hands: `leased_hands`, `assigned_hands` (with a `shared_part`) or `joined_hands`.
 
 A part's program is played by `player` on kernel threads, and `trace` records the times. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls` and `fused_update` for
 parameters. `buffers` holds every array in a `window` on one of the `devices` (a GPU is a `torch_device`;
 `open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler` fill in the examples, `updates`
 uses the gradients. `metrics` sums losses, `nonfinite` finds the first array that is not finite, `watchdog`
-computations that do not end; `compile_events` counts what is compiled, and `push_log` keeps acknowledged
-pushes on disk. `simulation` plays the same machines on a virtual clock. Import the modules themselves: a
+computations that do not end; `compile_events` counts what is compiled. Import the modules themselves: a
 shard does not need what a part needs.
 """
 

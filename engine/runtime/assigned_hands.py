@@ -48,7 +48,7 @@ class AssignedHands(Hands):
         needed = (*task.other_parts, *links.shards)
         machine = Part(task.program, work, needed=needed, watched=links.shards)
         order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=self.shuffled)
-        feed = PortionFeed({name: file.open() for name, file in task.data.items()}, order)
+        feed = PortionFeed(task.opened(host), order)
         updates, program = GradientSum(vectors), plan.programs_for(StepKind())[task.machine]
         computations = Computations(
             Buffers(plan, task.machine, program, vectors, keep=plan.kept), feed, updates

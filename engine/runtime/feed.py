@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Final
 
 import numpy as np
 from typing_extensions import override
 
+from partita.engine.files.fetched import FetchedArray
+from partita.engine.files.sources import Rows
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
 from partita.layers.box import Box
+
+AHEAD_STEPS: Final = 8
+"""Steps whose examples are fetched ahead, where they are on another machine."""
 
 
 class Feed(ABC):
@@ -78,29 +83,12 @@ class Sampler:
         return self._order[position * self.per_step : (position + 1) * self.per_step]
 
 
-@dataclass(frozen=True)
-class ArrayFile:
-    """An array in a file of its own that every host can read: its numbers in C order and nothing else."""
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-
-    def write(self, array: Array) -> None:
-        """Writes the array to the file."""
-        assert (array.dtype, array.shape) == (np.dtype(self.dtype), self.shape), (array.dtype, array.shape)
-        array.tofile(self.path)
-
-    def open(self) -> Array:
-        """Maps the file: hosts of one machine share the memory, and read what they need."""
-        return np.memmap(self.path, self.dtype, mode="r", shape=self.shape)
-
-
 class Examples:
-    """Arrays in memory or in mapped files, `[example, *shape]` for each input and target."""
+    """The examples of each input and target, `[example, *shape]`: arrays, or rows of any source."""
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, arrays: Mapping[str, Rows]) -> None:
         self._arrays = arrays
+        self._fetched: set[str] = set()  # that `put` has used, and whose rows come from elsewhere
         self._gathered: dict[tuple[str, int], Array] = {}
 
     def put(self, name: str, box: Box, out: Array, chosen: Array | slice) -> None:
@@ -113,7 +101,9 @@ class Examples:
             chosen: the numbers of as many examples as `out` has, or their range.
         """
         array = self._arrays[name]
-        if isinstance(chosen, slice):
+        if not isinstance(array, np.ndarray):
+            array = self._ready(name, array, chosen)
+        if isinstance(chosen, slice) or not isinstance(array, np.ndarray):
             taken = array[chosen]
         else:
             taken = self._scratch(name, array, len(chosen))
@@ -124,6 +114,31 @@ class Examples:
         else:
             np.copyto(out, transposed)
 
+    def _ready(self, name: str, rows: Rows, chosen: Array | slice) -> Rows:
+        """Returns what has these examples, as an array if it can."""
+        if not isinstance(rows, FetchedArray):
+            self._fetched.add(name)
+            return rows
+        array = rows.ready(chosen)
+        if rows.copy.complete:  # from now on it is an array like any other
+            self._arrays = {**self._arrays, name: array}
+            self._fetched.discard(name)
+        else:
+            self._fetched.add(name)
+        return array
+
+    @property
+    def fetches(self) -> bool:
+        """Whether some rows come from elsewhere, so that `ahead` saves time."""
+        return bool(self._fetched)
+
+    def ahead(self, chosen: Array | slice) -> None:
+        """Has these examples fetched soon, of the inputs and targets that were used so far."""
+        for name in tuple(self._fetched):
+            ahead = getattr(self._arrays[name], "ahead", None)
+            if ahead is not None:
+                ahead(chosen)
+
     def _scratch(self, name: str, array: Array, count: int) -> Array:
         """The array in which this thread gathers examples; reused."""
         key = (name, threading.get_ident())
@@ -133,12 +148,30 @@ class Examples:
         return found
 
 
+class Lookahead:
+    """Has the examples of the next steps fetched while one is computed."""
+
+    def __init__(self, examples: Examples, chosen: Callable[[int], Array | slice]) -> None:
+        """`chosen` returns the examples of a step."""
+        self._examples, self._chosen = examples, chosen
+        self._next = 0
+
+    def after(self, step: int) -> None:
+        """Has the examples of the steps after this one fetched, which were not asked for yet."""
+        if self._examples.fetches:
+            first = self._next if step < self._next <= step + AHEAD_STEPS else step + 1
+            for following in range(first, step + 1 + AHEAD_STEPS):
+                self._examples.ahead(self._chosen(following))
+            self._next = step + 1 + AHEAD_STEPS
+
+
 class DatasetFeed(Feed):
     """Takes each step's examples from the data, as a sampler says."""
 
-    def __init__(self, arrays: Mapping[str, Array], sampler: Sampler) -> None:
+    def __init__(self, arrays: Mapping[str, Rows], sampler: Sampler) -> None:
         """`arrays` hold, for each input and target, `[example, *shape]`; labels are `[example]`."""
         self._examples, self._sampler = Examples(arrays), sampler
+        self._lookahead = Lookahead(self._examples, copy(sampler).indices)
         self._chosen: Array = np.zeros(0, np.int64)
 
     def choose(self, unit: int) -> None:
@@ -147,6 +180,7 @@ class DatasetFeed(Feed):
         self.count = len(self._chosen)
         if self.count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)
+        self._lookahead.after(unit)
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:

@@ -17,6 +17,7 @@ import cloudpickle
 import numpy as np
 import zmq
 
+from partita.engine.files.access import HostFiles, RemoteFiles
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import report_of
@@ -31,7 +32,8 @@ from partita.engine.protocol.host import (
     Reach,
     RoleBuilt,
 )
-from partita.engine.protocol.messages import Failed, Message, Peer
+from partita.engine.protocol.messages import Failed, Message, Peer, SetUpProgress
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
@@ -64,6 +66,7 @@ class Host:
         prepare: Callable[[HostTask], object] | None = None,
         timers: HostTimers = DEFAULT_TIMERS,
         interruptible: bool = False,
+        files: HostFiles | None = None,
     ) -> None:
         """A host that has not begun.
 
@@ -75,7 +78,11 @@ class Host:
             prepare: called with the task, before the role is built; for a process that is the host's alone.
             timers: when what was not answered is repeated.
             interruptible: whether a KeyboardInterrupt is not an error but the user's, and raised again.
+            files: opens the files of the run; the host closes it. By their paths if not given.
         """
+        self._files: Final = files or HostFiles()
+        if isinstance(files, RemoteFiles):
+            files.on_wait = self._alive
         self._passed: Final = (KeyboardInterrupt,) if interruptible else ()
         self._prepare = prepare
         self._mailbox = mailbox
@@ -88,7 +95,14 @@ class Host:
         self._now = self._ticked_at = float("-inf")  # of the last event, of the last tick
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
         self._context = HostContext(
-            name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse, mailbox.memory
+            name,
+            incarnation,
+            self._send,
+            mailbox.wake,
+            mailbox.counters,
+            self._refuse,
+            mailbox.memory,
+            self._files,
         )
 
     def run(self) -> None:
@@ -108,9 +122,12 @@ class Host:
         self._tick_in_time()  # Hello need not wait until something comes
 
     def close(self) -> None:
-        """Ends the threads of the role."""
-        if self._body is not None:
-            self._body.close()
+        """Ends the threads of the role, and what it has open."""
+        try:
+            if self._body is not None:
+                self._body.close()
+        finally:
+            self._files.close()
 
     @property
     def stopped(self) -> bool:
@@ -220,6 +237,10 @@ class Host:
         except NodeCompileError as error:
             raise CannotGoOn(str(error)) from error
         return RoleBuilt(machine)
+
+    def _alive(self) -> None:
+        """Shows that the host is alive while a thread waits for a file: its task may not be set up yet."""
+        self._send(COORDINATOR, SetUpProgress(0), None)
 
     def _refuse(self, sender: str, reason: str) -> None:
         """Refuses a message for a body, which has found it out of place."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.files import load_parameters
+from partita.engine.files.access import HostFiles
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.joined_work import JoinedWork
@@ -57,7 +56,7 @@ class JoinedHands(Hands):
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, machine = task.plan, task.machine
         sampler = JointSampler(examples=task.examples, batch=plan.batch, seed=task.seed)
-        feed = JointFeed(Examples({name: file.open() for name, file in task.data.items()}), sampler)
+        feed = JointFeed(Examples(task.opened(host)), sampler)
         vectors, instructions = (
             Vectors(plan, machine),
             plan.programs_for(StepKind(gradients="whole"))[machine],
@@ -65,11 +64,11 @@ class JoinedHands(Hands):
         computations = Computations(Buffers(plan, machine, instructions, vectors, keep=plan.kept), feed)
         slots, norms = task.layout.machines[machine], self._norms(task)
         exchanged = ProgramVectors(vectors, self.optimizer, slots, norms=norms, pool=computations.pool)
-        loaded = self._load(task, exchanged)
+        loaded = self._load(task, exchanged, host.files)
         exchanged.prepare(0, exchanged.size)
         arrays = ExchangeArrays(
             exchanged,
-            StateFiles(self._checkpoints(), host, run=self.run),
+            StateFiles(host.files.checkpoints(self.folder, run=self.run), host, run=self.run),
             place=(task.replica, machine),
             updates_before=loaded.updates - loaded.step,  # in earlier runs
             writes=not self.sharded or task.replica == 0,
@@ -100,17 +99,14 @@ class JoinedHands(Hands):
             return None
         return NormsLayout(task.replicas, len(task.plan.cluster), tuple(task.layout.shapes))
 
-    def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder, run=self.run)
-
-    def _load(self, task: PartTask, arrays: ProgramVectors) -> _Loaded:
+    def _load(self, task: PartTask, arrays: ProgramVectors, files: HostFiles) -> _Loaded:
         """Fills the parameters and the optimizer's state with those that the part starts from."""
         slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
         if self.checkpoint is None:
-            whole = load_parameters(self.initial, shapes, only={slot.parameter for slot in slots})
+            whole = files.parameters(self.initial, shapes, only={slot.parameter for slot in slots})
             arrays.restore(gather(slots, whole, self.precision), None)
             return _Loaded(0, 0)
-        found = self._checkpoints().open(self.checkpoint, shapes, slots=slots)
+        found = files.checkpoints(self.folder, run=self.run).open(self.checkpoint, shapes, slots=slots)
         snapshot = found.snapshot(slots)
         arrays.restore(snapshot.values, snapshot.state)
         own = found.manifest.run == self.run

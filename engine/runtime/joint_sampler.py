@@ -7,11 +7,13 @@ seed and the epoch alone: every process knows it, also one that was started agai
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.runtime.feed import Examples, Feed
+from partita.engine.runtime.feed import AHEAD_STEPS, Examples, Feed
 from partita.layers.box import Box
 
 
@@ -69,6 +71,7 @@ class JointFeed(Feed):
             sampler: chooses those of a step.
         """
         self._examples, self._sampler = examples, sampler
+        self._ahead = copy(sampler)  # has an epoch of its own
         self._chosen: Array = np.zeros(0, np.int64)
 
     def choose(self, position: int, *, rank: int, replicas: int, alone: bool = False) -> None:
@@ -81,6 +84,10 @@ class JointFeed(Feed):
         self.mean_over = max(len(share), 1) if alone else self._sampler.total(position, replicas)
         padded = share if len(share) else np.zeros(1, np.int64)
         self._chosen = np.resize(padded, self._sampler.batch)
+        if self._examples.fetches:
+            for _ in range(AHEAD_STEPS):
+                position += self._ahead.total(position, replicas)
+                self._examples.ahead(self._ahead.indices(position, rank=rank, replicas=replicas))
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:

@@ -7,14 +7,14 @@ player's threads compute, and parameters are replaced only between two steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_work import LeasedWork, RunUnit
-from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.part import Part
 from partita.engine.runtime.buffers import Buffers, Vectors
@@ -23,7 +23,6 @@ from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.link_arrays import LinkArrays
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
-from partita.engine.runtime.push_log import PushLog, pushes_of_part
 from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.partitioner.ir.program import Program as Instructions
@@ -37,12 +36,14 @@ class LeasedHands(Hands):
     Args:
         optimizer: updates the part's own parameters between two fetches.
         acknowledged: folder in which parts note the pushes that shards have acknowledged.
+        earlier: for each shard, the records of the part's earlier processes, ascending.
         minibatches: of a step, see `Driver.minibatches`.
         merges: one push holds the gradients of several steps or minibatches.
     """
 
     optimizer: Optimizer
     acknowledged: Path
+    earlier: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
     minibatches: int = 1
     merges: bool = False
 
@@ -58,7 +59,7 @@ class LeasedHands(Hands):
             memory=host.memory,
         )
         sampler = Sampler(examples=task.examples, batch=plan.batch, minibatches=minibatches, seed=task.seed)
-        feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
+        feed = DatasetFeed(task.opened(host), sampler)
         buffers = Buffers(plan, task.machine, self._instructions(task), vectors, keep=plan.kept)
         computations = Computations(buffers, feed, updates)
 
@@ -66,8 +67,8 @@ class LeasedHands(Hands):
             updates.advance(step.updates)
             feed.choose(step.unit)
 
-        log = PushLog(self.acknowledged, host.name, host.incarnation, shards=task.shards)
-        earlier = pushes_of_part(self.acknowledged, host.name, before=host.incarnation)
+        incarnation = host.incarnation
+        log = host.files.push_log(self.acknowledged, host.name, incarnation, shards=task.shards)
         body = step_body(
             host,
             computations,
@@ -78,19 +79,18 @@ class LeasedHands(Hands):
             replica=task.replica,
             timeout_s=task.instruction_timeout_s,
         )
-        return self._machine(task, host.incarnation, earlier, vectors.parameters.itemsize), body
+        return self._machine(task, incarnation, vectors.parameters.itemsize), body
 
     def _machine(
         self,
         task: PartTask,
         incarnation: int,
-        earlier: Mapping[str, tuple[PushRecord, ...]],
         item_bytes: int,
     ) -> Part:
         links = ParameterLinks(
             incarnation=incarnation,
             shards=task.shard_spans,
-            earlier=earlier,
+            earlier=self.earlier,
             alone=task.replicas == 1,
             stateful=bool(self.optimizer.state_names),
             item_bytes=item_bytes,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from partita.engine.files.access import NotesPushes
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.part_body import Arrays
-from partita.engine.runtime.push_log import PushLog
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.engine.transport.payload import Payload, PayloadLike, Steady
 
@@ -29,7 +29,7 @@ class GradientUpdates(Protocol):
 class LinkArrays(Arrays):
     """Carries out the effects of links."""
 
-    def __init__(self, vectors: Vectors, updates: GradientUpdates, log: PushLog | None = None) -> None:
+    def __init__(self, vectors: Vectors, updates: GradientUpdates, log: NotesPushes | None = None) -> None:
         """Stages nothing yet.
 
         Args:

@@ -87,7 +87,8 @@ class PartBody(Body):
             case Deliver(event=event):
                 self._runner.receive(event)
             case LookForWaits():
-                return StuckOn(*self._runner.stuck_on)
+                step, waits = self._runner.stuck_on
+                return StuckOn(step, waits + self._host.files.waits(now))
             case RestartSteps(first=first):
                 self._runner.restart(first)
             case _:

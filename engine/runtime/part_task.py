@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from partita.engine.files.sources import DataSource, Rows
 from partita.engine.parameters.layout import Layout
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.task import HostContext
 from partita.partitioner.plan import Plan
@@ -37,7 +37,7 @@ class PartTask:
 
     Args:
         plan, machine, replica, replicas: identify the part.
-        data: a file for each input and target, `[example, *shape]`.
+        data: a source for each input and target, `[example, *shape]`.
         examples: the number of examples in them.
         seed: of the order of the examples.
         shards: the number of shards that hold the parameters; 0: the parts keep them.
@@ -50,7 +50,7 @@ class PartTask:
     machine: int
     replica: int
     replicas: int
-    data: Mapping[str, ArrayFile]
+    data: Mapping[str, DataSource]
     examples: int
     seed: int
     shards: int
@@ -61,6 +61,10 @@ class PartTask:
     def role(self, host: HostContext) -> tuple[RoleMachine, PartBody]:
         """See the protocol `HostTask`."""
         return self.hands.build(self, host)
+
+    def opened(self, host: HostContext) -> dict[str, Rows]:
+        """Opens the data on a host, by the names of inputs and targets."""
+        return {name: source.open(host.files) for name, source in self.data.items()}
 
     @property
     def threads(self) -> int:

@@ -17,9 +17,10 @@ from typing import Final, TypeAlias
 import numpy as np
 from typing_extensions import override
 
+from partita.engine.files.sources import Rows
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.commands import Portions
-from partita.engine.runtime.feed import Examples, Feed
+from partita.engine.runtime.feed import AHEAD_STEPS, Examples, Feed
 from partita.layers.box import Box
 
 KEPT_BYTES: Final = 64 << 20
@@ -64,6 +65,10 @@ class PortionOrder:
         places = start + np.arange(first, first + count) % (stop - start)
         return self._orders(epoch)[places] if self._shuffled else places
 
+    def all_of(self, portion: int) -> Array | slice:
+        """A portion's real examples."""
+        return self.chosen(portion, 0, self.real(portion))
+
     def _draw(self, epoch: int) -> Array:
         return np.random.default_rng([self._seed, epoch]).permutation(self.portions.examples)
 
@@ -74,7 +79,7 @@ class PortionFeed(Feed):
     pads_portions = True  # an objective divides the sum of all portions by the number of examples
 
     def __init__(
-        self, arrays: Mapping[str, Array], order: PortionOrder, *, kept_bytes: int = KEPT_BYTES
+        self, arrays: Mapping[str, Rows], order: PortionOrder, *, kept_bytes: int = KEPT_BYTES
     ) -> None:
         """Feeds nothing yet.
 
@@ -94,6 +99,9 @@ class PortionFeed(Feed):
     def choose(self, portion: int) -> None:
         """Chooses the portion that is played now."""
         self._chosen, self.count = self._order.same(portion), self._order.real(portion)
+        if self._examples.fetches:
+            for following in range(portion + 1, portion + 1 + AHEAD_STEPS):
+                self._examples.ahead(self._order.all_of(self._order.same(following)))
 
     def ahead(self, portion: int) -> None:
         """Fetches the portion that will be played next, as far as is known."""

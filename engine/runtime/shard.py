@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 from typing_extensions import override
 
-from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.files import load_parameters
+from partita.engine.files.background import BackgroundQueue
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.parameters.storage import Updater
@@ -42,7 +41,6 @@ from partita.engine.protocol.shard_effects import (
     ShardRanges,
     StoreGradient,
 )
-from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.gradient_pool import GradientPool
 from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.state_files import StateFiles
@@ -117,7 +115,7 @@ class ShardBody(Body):
     def __init__(self, task: ShardTask, host: HostContext) -> None:
         self._task, self._host = task, host
         self._slots = task.layout.slots_of(task.shard)
-        self._checkpoints = Checkpoints(task.folder, run=task.run)
+        self._checkpoints = host.files.checkpoints(task.folder, run=task.run)
         self._closing = threading.Event()
         size = sum(slot.size for slot in self._slots)
         self._store = VectorStore(np.zeros(size, task.precision), memory=host.memory)
@@ -190,7 +188,7 @@ class ShardBody(Body):
         task = self._task
         if checkpoint is None:
             held = {slot.parameter for slot in self._slots}
-            whole = load_parameters(task.initial, dict(task.layout.shapes), only=held)
+            whole = self._host.files.parameters(task.initial, dict(task.layout.shapes), only=held)
             self._store.refill((POINT,), lambda _, out: gather(self._slots, whole, out=out))
             return RestoredState()
         found = self._checkpoints.open(checkpoint, dict(task.layout.shapes), slots=self._slots)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.shard_effects import Policy, ShardRanges
 from partita.engine.protocol.sum_then_continue import SumThenContinue
-from partita.engine.runtime.push_log import pushes_to_shard
 
 
 class ShardPolicy(Protocol):
@@ -30,16 +30,15 @@ class ApplyPolicy:
 
     Args:
         optimizer: of the replicas; a shard applies what it leaves to one.
-        acknowledged: folder in which parts note the pushes that shards have acknowledged.
+        acknowledged: for each part, the records of its processes about the shard, ascending.
     """
 
     optimizer: Optimizer
-    acknowledged: Path
+    acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
     def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
         """Returns the policy, see `ShardPolicy`."""
-        acknowledged = pushes_to_shard(self.acknowledged, own.name)
-        return ApplyOnArrival(own, restored=restored, acknowledged=acknowledged)
+        return ApplyOnArrival(own, restored=restored, acknowledged=self.acknowledged)
 
 
 @dataclass(frozen=True, kw_only=True)

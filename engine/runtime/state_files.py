@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.files.background import BackgroundQueue
+from partita.engine.files.remote_checkpoints import CheckpointFiles
 from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted
 from partita.engine.protocol.messages import SaveProgress
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.task import CannotGoOn, HostContext
 
 
@@ -24,7 +24,7 @@ class NotWritten(CannotGoOn):
 class StateFiles:
     """Writes one file after another. Used by the host's thread alone."""
 
-    def __init__(self, checkpoints: Checkpoints, host: HostContext, *, run: str) -> None:
+    def __init__(self, checkpoints: CheckpointFiles, host: HostContext, *, run: str) -> None:
         """Nothing is under way.
 
         Args:

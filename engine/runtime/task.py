@@ -13,7 +13,7 @@ import platform
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.files.access import HostFiles
 from partita.engine.kernels.nodes.source import carry_source
 from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.host import RoleMachine
@@ -41,6 +42,7 @@ class HostContext:
         counters: of the host's mailbox.
         refuse: counts a message out of place by its sender and the reason; the message had no effect.
         memory: see `Mailbox.memory`.
+        files: opens the data, the first parameters and checkpoints.
     """
 
     name: str
@@ -50,6 +52,7 @@ class HostContext:
     counters: Counters
     refuse: Callable[[str, str], None]
     memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None
+    files: HostFiles = field(default_factory=HostFiles)
 
 
 class CannotGoOn(Exception):

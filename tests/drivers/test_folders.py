@@ -115,7 +115,7 @@ def test_a_folder_is_held_while_a_run_lasts(
 HOLDS = """
 import os, signal, sys, tempfile
 from pathlib import Path
-from partita.engine.run.temporary import temporary_folder
+from partita.engine.files.temporary import temporary_folder
 from partita.engine.parameters.folder_lock import lock_folder
 tempfile.tempdir = sys.argv[1]
 with temporary_folder("a run"), lock_folder(Path(sys.argv[2]), "a run"):

@@ -190,7 +190,7 @@ def set_up_shard(members: Members, tmp_path: Path) -> int:
         checkpoint=None,
         initial=tmp_path / "initial",
         precision="float32",
-        policy=ApplyPolicy(optimizer=SGD(0.5), acknowledged=tmp_path / "noted"),
+        policy=ApplyPolicy(optimizer=SGD(0.5)),
     )
     members.answer(Hello)
     members.receive(COORDINATOR, SetUp("run"), pack_task(task))

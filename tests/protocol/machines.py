@@ -18,7 +18,8 @@ from partita.engine.protocol import (
 from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.batch_messages import Assignment
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Heartbeat, Parameters, PushRecord
+from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.messages import Heartbeat, Parameters
 from partita.engine.protocol.names import COORDINATOR
 
 RANGES = {0: (0, 3), 1: (3, 8)}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from partita.engine.protocol import ApplyOnArrival, Message, Shard, ShardRanges
 from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span, Tick
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import (
     Fetch,
     Finished,
@@ -20,7 +21,6 @@ from partita.engine.protocol.messages import (
     Parameters,
     Push,
     PushAck,
-    PushRecord,
     Save,
     Saved,
 )

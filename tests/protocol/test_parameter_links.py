@@ -8,8 +8,9 @@ import pytest
 
 from partita.engine.protocol import Message, ParameterLinks
 from partita.engine.protocol.events import Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
-from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord, Stop
+from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, Stop
 from partita.engine.protocol.parameter_links import ClearGradient, LinkEffect, SavePushRecord
 from tests.protocol.machines import BYTES, SHARDS, feed, linked, receive, serve
 

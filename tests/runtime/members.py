@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from partita.engine import Optimizer
+from partita.engine.files.sources import ArrayFile
 from partita.engine.numerics import master
 from partita.engine.parameters import initialise, scatter
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -37,7 +38,6 @@ from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
 from partita.engine.protocol.replica_messages import Pause, StateCopy, View
 from partita.engine.protocol.views import Member
 from partita.engine.runtime.exchange_arrays import ExchangeArrays
-from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.joined_hands import JoinedHands
 from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.task import HostContext

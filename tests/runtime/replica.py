@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.engine import Sandblaster, Session
+from partita.engine.files.sources import ArrayFile
 from partita.engine.numerics import master
 from partita.engine.parameters import gather, initialise, scatter
 from partita.engine.protocol import Message
@@ -26,7 +27,6 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
 from partita.engine.runtime.assigned_hands import AssignedHands
-from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport import Counters, Payload, PayloadLike, Steady

@@ -45,7 +45,7 @@ class Shard(ShardAlone):
             checkpoint=checkpoint,
             initial=initial,
             precision="float64",
-            policy=ApplyPolicy(optimizer=optimizer, acknowledged=folder / "noted"),
+            policy=ApplyPolicy(optimizer=optimizer),
         )
         super().__init__(task)
         self.receive(COORDINATOR, Heartbeat(0, clock=0.0))

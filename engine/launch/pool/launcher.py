@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 
 import msgspec
 from typing_extensions import override
 
+from partita.engine.files.access import FilesAddress
+from partita.engine.files.catalogue import Catalogue
+from partita.engine.files.server import serving
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.descriptors import reserve
 from partita.engine.launch.launcher import Launcher
@@ -27,9 +28,6 @@ from partita.engine.transport.encryption import ENCRYPTED, Encryption
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.zeromq import ZmqMailbox
 
-_Files: TypeAlias = tuple[tuple[str, str], ...]
-"""Paths of files, and their texts."""
-
 
 class PoolLauncher(Launcher):
     """Starts each host at the worker of a pool that has a place for it."""
@@ -43,7 +41,7 @@ class PoolLauncher(Launcher):
         *,
         title: str,
         log: Callable[[str], object],
-        folders: Iterable[Path] = (),
+        files: Catalogue | None = None,
         encryption: Encryption = ENCRYPTED,
     ) -> None:
         """Waits until every host has a place.
@@ -53,7 +51,7 @@ class PoolLauncher(Launcher):
             needs: of all hosts of the run.
             title: of the run, for messages.
             log: shows a line. From any thread.
-            folders: from which hosts read and to which they write; workers are asked whether they have them.
+            files: that hosts read and write; None: they need none.
             encryption: of all hosts, see `ZmqMailbox`.
 
         Raises:
@@ -64,13 +62,18 @@ class PoolLauncher(Launcher):
         super().__init__()
         reserve(len(needs))
         self._encryption = encryption
+        self._address: FilesAddress | None = None
         self._hosts: dict[str, int] = {}  # incarnation of every host that was started and not stopped
         with ExitStack() as stack:
             door = stack.enter_context(pool.door(log))
             self._open_mailbox(door)
             stack.callback(self.mailbox.close)
-            files = stack.enter_context(_marked(folders))
-            self._client = self._connect(pool, door, needs, title, log, files)
+            if files is not None:
+                self.files, self._address = stack.enter_context(
+                    serving(files, address=door.address, encryption=encryption)
+                )
+            common = files is not None and files.shared
+            self._client = self._connect(pool, door, needs, title, log, common=common)
             stack.callback(self._client.close)
             try:
                 self._client.wait_until_placed()
@@ -94,8 +97,10 @@ class PoolLauncher(Launcher):
         needs: Sequence[Need],
         title: str,
         log: Callable[[str], object],
-        files: _Files,
+        *,
+        common: bool,
     ) -> PoolClient:
+        """Asks for places; `common`: workers must have the folder for checkpoints."""
         own = KeyPair.generate()
         ask = Ask(
             run=secrets.token_hex(8),
@@ -105,8 +110,14 @@ class PoolLauncher(Launcher):
             needs=tuple(needs),
             workers=pool.workers,
         )
-        reach = (("the run's coordinator", self.mailbox.endpoint),)
-        machine = ClientMachine(ask, reach=reach, files=files, wait_s=pool.wait_s)
+        reach = [("the run's coordinator", self.mailbox.endpoint)]
+        files: tuple[tuple[str, str], ...] = ()
+        if self._address is not None:
+            reach.append(("the run's files", self._address.server.endpoint))
+            if common:
+                mark = self._address.mark
+                files = ((f"{self._address.checkpoints}/{mark}", mark),)
+        machine = ClientMachine(ask, reach=tuple(reach), files=files, wait_s=pool.wait_s)
         return PoolClient(machine, door.peer, door.keys, own, address=door.address, log=log)
 
     @property
@@ -127,6 +138,7 @@ class PoolLauncher(Launcher):
             together=False,
             path=(),
             encryption=self._encryption,
+            files=self._address,
         )
         self._hosts[name] = incarnation
         self._client.want(name, incarnation, msgspec.json.encode(bootstrap))
@@ -168,20 +180,6 @@ class PoolLauncher(Launcher):
             super().close(patience_s=patience_s)
         finally:
             self._closing.close()
-
-
-@contextmanager
-def _marked(folders: Iterable[Path]) -> Iterator[_Files]:
-    """Writes a file into each folder while the run lasts, by which a worker knows the folder."""
-    text = secrets.token_hex(8)
-    paths = [folder.resolve() / f".pool-{text}" for folder in folders]
-    try:
-        for path in paths:
-            path.write_text(text, encoding="ascii")
-        yield tuple((str(path), text) for path in paths)
-    finally:
-        for path in paths:
-            path.unlink(missing_ok=True)
 
 
 def _worded(places: dict[str, str]) -> str:

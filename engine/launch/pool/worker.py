@@ -14,6 +14,7 @@ from typing import Final, Self
 
 import msgspec
 
+from partita.engine.files.temporary import temporary_folder
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.forks import ForkedHost, Forks
 from partita.engine.launch.pool.facts import machine_label, versions
@@ -85,6 +86,7 @@ class PoolWorker:
         self._reached: SimpleQueue[Reached] = SimpleQueue()
         self._hosts: dict[tuple[str, str, int], ForkedHost] = {}
         self._unborn: set[tuple[str, str, int]] = set()
+        self._scratch: dict[str, tuple[ExitStack, str]] = {}  # folders, by run
         self._stop_requested = False
         self._ended: EndWorker | None = None
         self._diagnosed_at = float("-inf")
@@ -138,6 +140,7 @@ class PoolWorker:
                 ticked_at = now
                 self._diagnose(now)
                 self._give(PoolTick())
+                self._remove_scratch()
         return self._ended
 
     def stop(self) -> None:
@@ -146,8 +149,12 @@ class PoolWorker:
         self._door.wake()
 
     def close(self) -> None:
-        """Ends every host and the template."""
-        self._closing.close()
+        """Ends every host and the template, and removes what they have copied."""
+        try:
+            self._closing.close()
+        finally:
+            while self._scratch:
+                self._scratch.popitem()[1][0].close()
 
     def __enter__(self) -> Self:
         return self
@@ -255,12 +262,32 @@ class PoolWorker:
         except msgspec.MsgspecError:
             self._give(HostEnded(*place, "its description cannot be read"))
             return
-        here = msgspec.structs.replace(bootstrap, listen=f"tcp://{self._settings.address}:*")
+        listen, scratch = f"tcp://{self._settings.address}:*", ""
+        if bootstrap.files is not None:
+            scratch = self._scratch_of(effect.run)
+        here = msgspec.structs.replace(bootstrap, listen=listen, scratch=scratch)
         if not self._forks.is_alive:
             self._forks.close()
             self._forks = Forks()
         self._hosts[place] = self._forks.start(msgspec.json.encode(here))
         self._unborn.add(place)
+
+    def _scratch_of(self, run: str) -> str:
+        """Returns the folder of this machine for copies of a run's files; "" if it cannot be made."""
+        if run not in self._scratch:
+            try:
+                stack = ExitStack()
+                folder = stack.enter_context(temporary_folder("a worker of a pool"))
+            except (OSError, ValueError) as error:
+                self._log(f"no folder for copies of a run's files can be made ({error})")
+                return ""
+            self._scratch[run] = stack, str(folder)
+        return self._scratch[run][1]
+
+    def _remove_scratch(self) -> None:
+        """Removes the folders of runs that are over."""
+        for run in [one for one in self._scratch if one not in self._machine.runs]:
+            self._scratch.pop(run)[0].close()
 
     def _look_at_hosts(self) -> None:
         self._forks.read()

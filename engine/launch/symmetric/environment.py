@@ -118,7 +118,7 @@ def opened_job(settings: Environment, log: Log) -> Iterator[Launching]:
             needs_of(request.plan, request.topology),
             title=request.title,
             log=request.log,
-            folders=request.folders,
+            files=request.files,
             encryption=request.encryption,
         )
 

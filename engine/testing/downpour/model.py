@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.engine.protocol.messages import Fetch, PushRecord
+from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.messages import Fetch
 from partita.engine.testing.invariants import ProcessId, Writers, require
 
 Push: TypeAlias = tuple[str, int, int]

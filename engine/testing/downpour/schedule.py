@@ -14,8 +14,9 @@ from partita.engine.drivers.driver import Driver
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEvent, EndRun, RunSettings
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.messages import LostPushes, PushRecord, UnitRange
+from partita.engine.protocol.messages import LostPushes, UnitRange
 from partita.engine.protocol.names import Topology, part_indices, part_name
 from partita.engine.protocol.views import Outline
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel

@@ -1,10 +1,9 @@
-"""Workers with addresses of their own, in network namespaces: machines that share nothing but files."""
+"""Workers with addresses of their own, in network namespaces: machines that share nothing else."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,37 +176,3 @@ def test_a_worker_that_is_cut_off_is_replaced_and_comes_back(net: Network, tmp_p
             subprocess.run([*ours.command, "ip", "link", "set", "cable", "up"], check=True)
             serve.said.clear()
             serve.wait_for(f"worker '{name}' joined", within_s=60.0)
-
-
-def test_a_folder_that_a_worker_does_not_have_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker with a file system of its own: hosts would not find the data."""
-    if why_not() is not None:
-        pytest.skip("only root makes namespaces")
-    keys, temporary = new_keys(tmp_path / "keys"), tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    apart = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {temporary} && exec "$@"', "sh")
-    with Program("pool", "serve", "tcp://127.0.0.1:*", "--keys", str(keys)) as serve:
-        address = address_of(serve)
-        with worker(address, keys, "apart", inside=apart) as one:
-            serve.wait_for("worker 'apart' joined")
-            began = time.monotonic()
-            with pytest.raises(RunFailed, match=r"worker 'apart' at .* is not here as it is on the machine"):
-                train(
-                    plan_of_toy(),
-                    toy.data(),
-                    driver=Downpour(),
-                    epochs=1,
-                    show="nothing",
-                    checkpoints=tmp_path / "kept",
-                    on=Pool(address, keys=keys),
-                )
-            assert time.monotonic() - began < SOON_S
-            one.wait_for("no host of 'toy' by Downpour is started", str(temporary))
-            run = train(plan_of_toy(), toy.data(), driver=Downpour(), epochs=5, show="nothing")
-            far = evaluate(run, toy.data(), hosts=Pool(address, keys=keys), show="nothing")
-            assert far == evaluate(run, toy.data()), "an evaluation reads no file"
-            one.wait_for("the run of a session of 'toy' is over: it has ended")
-    assert not list(tmp_path.rglob(".pool-*")), "what marks the folders is removed"

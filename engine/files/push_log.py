@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from partita.engine.protocol.messages import PushRecord
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.names import shard_index, shard_name
 
 _WORD: Final = 8
@@ -48,7 +48,7 @@ class PushLog:
         """Replaces a shard's record, of this process or of an earlier one of the part."""
         index = shard_index(shard)
         assert index is not None, shard
-        word = (record.stop << _PUSHES | record.pushes).to_bytes(_WORD, "little")
+        word = _word(record)
         if record.incarnation == self._incarnation:
             os.pwrite(self._file, word, _WORD * index)
             return
@@ -63,17 +63,37 @@ class PushLog:
         os.close(self._file)
 
     def _path(self, incarnation: int) -> Path:
-        return self._folder / f"{self._part}#{incarnation}"
+        return _path(self._folder, self._part, incarnation)
 
 
-def pushes_of_part(folder: Path, part: str, *, before: int) -> dict[str, tuple[PushRecord, ...]]:
-    """For each shard, the records of the part's processes before this incarnation, ascending."""
+def note_pushes(folder: Path, part: str, shard: str, record: PushRecord) -> None:
+    """Replaces a part's record of a shard for a process on another machine. Raises OSError."""
+    index = shard_index(shard)
+    if index is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(_path(folder, part, record.incarnation), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(file, _word(record), _WORD * index)
+    finally:
+        os.close(file)
+
+
+def _path(folder: Path, part: str, incarnation: int) -> Path:
+    return folder / f"{part}#{incarnation}"
+
+
+def _word(record: PushRecord) -> bytes:
+    return (record.stop << _PUSHES | record.pushes).to_bytes(_WORD, "little")
+
+
+def pushes_of_part(folder: Path, part: str) -> dict[str, tuple[PushRecord, ...]]:
+    """For each shard, the records of the part's processes, ascending."""
     found: defaultdict[str, list[PushRecord]] = defaultdict(list)
     for name, records in _read_all(folder):
         if name == part:
             for shard, record in records.items():
-                if record.incarnation < before:
-                    found[shard].append(record)
+                found[shard].append(record)
     return {shard: tuple(records) for shard, records in found.items()}
 
 

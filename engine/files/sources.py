@@ -1,0 +1,98 @@
+"""Sources of data: where the examples of a training are, and how a host opens them.
+
+A source is one array of the data. It travels with the task of a part, which opens it on its machine. To add
+a source, write a class with these four members; feeds need no more.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from partita.engine.files.access import HostFiles
+
+Array = npt.NDArray[Any]
+
+
+class Rows(Protocol):
+    """The examples of a source on a host: indexable by their numbers, from any thread.
+
+    An object that has a method `ahead(chosen)` is told which examples will be used soon.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of examples, and the shape of each."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+
+    def __getitem__(self, chosen: Any, /) -> Any:
+        """Returns the examples of these numbers or of a slice, `[count, *shape]`."""
+
+
+class DataSource(ABC):
+    """One array of the data: an example for each index of its first axis."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the input or target."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The number of examples, and the shape of each."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+
+    @abstractmethod
+    def open(self, files: HostFiles) -> Rows:
+        """Opens the examples on a host. Raises OSError, or what else ends the host."""
+
+
+@dataclass(frozen=True)
+class ArrayFile(DataSource):
+    """An array in a file of the coordinator's machine: its numbers in C order and nothing else.
+
+    Hosts of that machine map the file; others fetch chunks of it from the coordinator's process, ahead of
+    their use, and keep them.
+    """
+
+    path: Path
+    type: str
+    size: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the input or target."""
+        return self.path.stem
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of examples, and the shape of each."""
+        return self.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+        return np.dtype(self.type)
+
+    def write(self, array: Array) -> None:
+        """Writes the array to the file."""
+        assert (array.dtype, array.shape) == (self.dtype, self.size), (array.dtype, array.shape)
+        array.tofile(self.path)
+
+    def open(self, files: HostFiles) -> Rows:
+        """Maps the file, or a copy of it that is fetched as it is needed."""
+        return files.array(self)
