@@ -38,7 +38,7 @@ def opened_ray(settings: Ray, log: Log) -> Iterator[Launching]:
             needs,
             title=request.title,
             log=request.log,
-            folders=request.folders,
+            files=request.files,
             encryption=request.encryption,
         )
 
