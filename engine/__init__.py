@@ -13,6 +13,8 @@ from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.launch.pool.pool import Pool
 from partita.engine.launch.ray.settings import Ray
+from partita.engine.launch.remote_workers import HostFile
+from partita.engine.launch.symmetric.environment import Environment
 from partita.engine.methods import (
     LBFGS,
     Direction,
@@ -62,12 +64,14 @@ __all__ = [
     "Direction",
     "DirectionGenerator",
     "Downpour",
+    "Environment",
     "Evaluation",
     "ExponentialDecay",
     "GradientCheck",
     "GradientDescent",
     "Hierarchical",
     "HostError",
+    "HostFile",
     "Interrupted",
     "InverseTime",
     "Iteration",

@@ -5,9 +5,12 @@ processes, each with a key pair of its own, on this machine or in another `place
 `template` imports the engine once and forks each host; `forks` is its launcher's side. Hosts that are
 `inline` run in the coordinator's process. `start` is the first file of any process, `bootstrap` its first
 message, `worker` its life as a host, and `cores` the cores it keeps to; `descriptors` checks that there are
-enough open files. The subpackage `pool` starts hosts at workers on other machines, `symmetric` at the ranks
-of a job, and `ray` in the bundles of a Ray cluster; `spawned_worker` starts such a worker by a command. `on`
-is the table of all ways to start hosts beyond this process, and `request` what a run asks of each.
+enough open files.
+
+`on` is the table of all ways to start hosts beyond this process, and `request` what a run asks of each. The
+subpackage `pool` starts hosts at workers on other machines, `symmetric` at the ranks of a job, and `ray` in
+the bundles of a Ray cluster. `remote_workers` starts workers by ssh, on the machines of a `hostfile`;
+`spawned_worker` is such a worker, and `own_pool` the pool that a process serves for its own runs.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from partita.engine.launch.launcher import Launcher
-from partita.engine.launch.pool.launcher import PoolLauncher
-from partita.engine.launch.pool.needs import needs_of
+from partita.engine.launch.own_pool import launch_on
 from partita.engine.launch.pool.pool import Pool
 from partita.engine.launch.ray.opening import opened_ray
 from partita.engine.launch.ray.settings import Ray
-from partita.engine.launch.request import Launching, LaunchRequest, Log, Opening
+from partita.engine.launch.remote_workers import RSH, HostFile, opened_hosts
+from partita.engine.launch.request import Launching, Log, Opening
 from partita.engine.launch.symmetric.environment import Environment, begin_job, end_job, opened_job
 
-On: TypeAlias = Pool | Environment | Ray
+On: TypeAlias = Pool | Environment | HostFile | Ray
 """The classes of all ways."""
 
 
@@ -31,13 +31,17 @@ class OnOptions:
     """Options that go with a way to start hosts that is written as a text.
 
     Args:
-        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT, at the ranks of the job that
-            srun, mpirun, torchrun or Kubernetes has started, env, or on a Ray cluster, ray or for example
-            ray:STRICT_SPREAD; processes of this machine if not given.
+        on: where hosts are started: at the workers of a pool, tcp://HOST:PORT; at the ranks of the job that
+            srun, mpirun, torchrun or Kubernetes has started, env; on the machines of a hostfile, by ssh,
+            hostfile:PATH; on a Ray cluster, ray or for example ray:STRICT_SPREAD; processes of this machine
+            if not given.
         keys: folder of keys; the user's own if not given.
         pool_workers: with --on tcp://HOST:PORT, workers for which the run waits.
         port: with --on env, the port of rank 0; a chosen one if not given.
-        interface: with --on env, the network interface on which ranks reach one another.
+        interface: with --on env or hostfile:PATH, the network interface of this machine on which others
+            reach it.
+        rsh: with --on hostfile:PATH, the command that runs another one on a machine.
+        remote_python: with --on hostfile:PATH, Python on the machines; the path of this one if not given.
     """
 
     on: str | None = None
@@ -45,6 +49,8 @@ class OnOptions:
     pool_workers: int = 1
     port: int | None = None
     interface: str | None = None
+    rsh: str = RSH
+    remote_python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,17 +84,7 @@ def _pool_of(text: str, options: OnOptions) -> Pool | None:
 
 @contextmanager
 def _opened_pool(pool: Pool, log: Log) -> Iterator[Launching]:
-    def launching(request: LaunchRequest) -> Launcher:
-        return PoolLauncher(
-            pool,
-            needs_of(request.plan, request.topology),
-            title=request.title,
-            log=request.log,
-            files=request.files,
-            encryption=request.encryption,
-        )
-
-    yield launching
+    yield partial(launch_on, pool)
 
 
 def _environment_of(text: str, options: OnOptions) -> Environment | None:
@@ -104,10 +100,20 @@ def _ray_of(text: str, options: OnOptions) -> Ray | None:
     return Ray(strategy=strategy) if strategy else Ray()  # type: ignore[arg-type] # checked there
 
 
+def _hostfile_of(text: str, options: OnOptions) -> HostFile | None:
+    kind, _, path = text.partition(":")
+    if kind != "hostfile":
+        return None
+    if not path:
+        raise ValueError("hostfile: has no path; write hostfile:PATH")
+    return HostFile(path, rsh=options.rsh, python=options.remote_python, interface=options.interface)
+
+
 ON: Final = (
     OnWay("tcp://HOST:PORT", Pool, _pool_of, _opened_pool),
     OnWay("env", Environment, _environment_of, opened_job, begin_job, end_job),
     OnWay("ray", Ray, _ray_of, opened_ray),
+    OnWay("hostfile:PATH", HostFile, _hostfile_of, opened_hosts),
 )
 """All ways; the first whose text or class fits is taken."""
 

@@ -11,8 +11,9 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from partita.engine.protocol.pool.resources import Resources
 COMMAND: Final = ("-m", "partita.engine.cli", "worker", "--stdin")
 """Arguments of Python on the worker's machine."""
 
+_PRINTED_S: Final = 1.0  # for the last lines, once the command has ended
 _KEPT: Final = 8  # last lines, for a sentence about its end
 
 
@@ -89,20 +91,23 @@ class SpawnedWorker:
     @property
     def last_line(self) -> str:
         """The last line that the command has printed, once it has ended."""
-        self._reader.join(1.0)
+        self._reader.join(_PRINTED_S)
         return next((line for line in reversed(self._last) if line.strip()), "")
 
-    def close(self, patience_s: float) -> None:
-        """Closes the worker's input, by which it ends, and ends the command if that takes longer."""
+    def release(self) -> None:
+        """Closes the worker's input, by which it ends."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def join(self, patience_s: float) -> None:
+        """Waits until the command has ended, and kills it if that takes longer."""
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(patience_s)
+        self._reader.join(_PRINTED_S)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -116,3 +121,13 @@ class SpawnedWorker:
 def own_command() -> list[str]:
     """Returns the command of a worker on this machine."""
     return [sys.executable, *COMMAND]
+
+
+def end_all(workers: Iterable[SpawnedWorker], patience_s: float) -> None:
+    """Ends workers at the same time, and kills the commands of those that take longer."""
+    ending = list(workers)
+    for one in ending:
+        one.release()
+    until = time.monotonic() + patience_s
+    for one in ending:
+        one.join(max(until - time.monotonic(), 0.0))

@@ -68,10 +68,11 @@ class TrainArguments(Arguments):
             not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
-        on: where hosts are started: at the workers of a pool, `Pool(...)` or its address `tcp://HOST:PORT`;
-            at the ranks of a job, "env"; on a Ray cluster, `Ray(...)` or "ray"; processes of this machine if
-            not given. Hosts read the data and checkpoints from files: the workers' machines need the folders
-            of this one, by the same paths.
+        on: where hosts are started: at the workers of a pool, `Pool(...)` or its address "tcp://HOST:PORT";
+            at the ranks of the job that this process belongs to, `Environment(...)` or "env"; on the machines
+            of a hostfile, by ssh, `HostFile(...)` or "hostfile:PATH"; on a Ray cluster, `Ray(...)` or "ray";
+            processes of this machine if not given. With "env", all ranks but rank 0 serve here until the
+            process of rank 0 has ended, and then raise SystemExit.
         places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
             named run on this machine. `listen` must then be an address that all of them reach.
         encrypt_payloads: False sends gradients, parameters and activations between machines as they are;

@@ -6,6 +6,7 @@ that its port accepts a connection.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -54,6 +55,26 @@ def address_of(interface: str) -> str:
         has = ", ".join(f"{name} {address}" for name, address in found.items()) or "none"
         raise ValueError(f"this machine has no interface '{interface}' with an address; it has {has}")
     return found[interface]
+
+
+def own_address(*names: str) -> str:
+    """Returns the address of this machine that one of its names means; else its first one but loopback.
+
+    Args:
+        *names: host names or addresses, tried before the name that the system has for this machine.
+
+    Raises:
+        OSError: this machine has no address but loopback.
+    """
+    here = [address for address in interfaces().values() if not address.startswith("127.")]
+    for name in filter(None, (*names, socket.gethostname())):
+        with contextlib.suppress(OSError):
+            found = socket.gethostbyname(name)
+            if found in here:
+                return found
+    if not here:
+        raise OSError("this machine has no address but loopback, at which other machines cannot reach it")
+    return here[0]
 
 
 def split(endpoint: str) -> tuple[str, int]:

@@ -17,12 +17,12 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
-from partita.engine.launch.pool.launcher import PoolLauncher
-from partita.engine.launch.pool.needs import needs_of
+from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.own_pool import OwnPool
 from partita.engine.launch.request import Launching, LaunchRequest, Log
 from partita.engine.launch.symmetric.job import Job, job_of
 from partita.engine.launch.symmetric.rank_worker import serve_rank
-from partita.engine.launch.symmetric.rank_zero import RankZero
+from partita.engine.launch.symmetric.rank_zero import serve_job, wait_for_ranks
 from partita.engine.launch.symmetric.rendezvous import Rendezvous, rendezvous_of
 from partita.engine.protocol.failure import RunFailed
 from partita.layers.checks import check_fields, check_seconds, check_whole
@@ -72,8 +72,10 @@ class Environment:
         return job, rendezvous_of(job, os.environ, keys=keys, port=self.port)
 
 
-_OPEN: Final[list[RankZero]] = []
-"""The pool of this process's job, if it is rank 0: the ranks of a process outlive its runs."""
+class _Jobs:
+    """The job of this process, if it is rank 0 and serves it: workers outlive runs, as those of a pool do."""
+
+    open: tuple[Job, OwnPool] | None = None
 
 
 def begin_job(settings: Environment) -> None:
@@ -84,11 +86,11 @@ def begin_job(settings: Environment) -> None:
         RunFailed: rank 0 cannot be found, or refuses this rank, or is gone.
         ValueError, OSError: see `Environment.rendezvous`.
     """
-    if _OPEN:
+    if _Jobs.open is not None:
         return
     job, rendezvous = settings.rendezvous()
     if job.rank == 0:
-        _OPEN.append(RankZero(job, rendezvous, settings.interface, log=_print))
+        _Jobs.open = job, serve_job(job, rendezvous, settings.interface, log=_print)
         atexit.register(end_job)
         return
     end = serve_rank(job, rendezvous, settings.interface, wait_s=settings.wait_s, log=_print)
@@ -100,29 +102,24 @@ def begin_job(settings: Environment) -> None:
 
 def end_job() -> None:
     """Ends the workers of all ranks, if this process is rank 0 and serves a job."""
-    while _OPEN:
-        _OPEN.pop().close()
+    if _Jobs.open is not None:
+        _, pool = _Jobs.open
+        _Jobs.open = None
+        pool.close()
 
 
 @contextmanager
 def opened_job(settings: Environment, log: Log) -> Iterator[Launching]:
     """Launches runs at the ranks of this process's job."""
     begin_job(settings)
-    [rank_zero] = _OPEN
+    assert _Jobs.open is not None
+    job, pool = _Jobs.open
 
-    def launching(request: LaunchRequest) -> PoolLauncher:
-        with rank_zero.shown_by(request.log):
-            rank_zero.wait_for_ranks(settings.wait_s)
-        return PoolLauncher(
-            rank_zero.pool,
-            needs_of(request.plan, request.topology),
-            title=request.title,
-            log=request.log,
-            files=request.files,
-            encryption=request.encryption,
-        )
+    def launching(request: LaunchRequest) -> Launcher:
+        wait_for_ranks(pool, job, settings.wait_s)
+        return pool.launch(request)
 
-    with rank_zero.shown_by(log):
+    with pool.shown_by(log):
         yield launching
 
 

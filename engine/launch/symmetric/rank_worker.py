@@ -6,11 +6,12 @@ import threading
 import time
 from typing import Final
 
+from partita.engine.launch.own_pool import SAID_S
 from partita.engine.launch.pool.pool import JoinFile
 from partita.engine.launch.pool.worker import PoolWorker, WorkerSettings, stop_on_signals
 from partita.engine.launch.request import Log
 from partita.engine.launch.symmetric.job import Job
-from partita.engine.launch.symmetric.rank_zero import SAID_S, share
+from partita.engine.launch.symmetric.rank_zero import share
 from partita.engine.launch.symmetric.rendezvous import Rendezvous
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.messages import Peer
