@@ -40,7 +40,7 @@ def script(path: Path, body: str) -> Path:
 @pytest.fixture
 def local(tmp_path: Path) -> HostFile:
     """Two machines that are this one; the command notes its arguments."""
-    rsh = script(tmp_path / "rsh", f'echo "$@" >> {tmp_path / "seen"}; shift; exec sh -c "$*"')
+    rsh = script(tmp_path / "rsh", f'echo "$@" >> {tmp_path / "seen"}; shift; exec sh -c "exec $*"')
     (tmp_path / "hosts").write_text("127.0.0.1 slots=1\nlocalhost slots=2\n")
     return HostFile(tmp_path / "hosts", rsh=str(rsh))
 
@@ -59,7 +59,7 @@ def test_workers_are_started_for_a_run_and_end_with_it(local: HostFile, tmp_path
 
 def test_a_machine_that_refuses_is_named_with_the_last_line_of_ssh(local: HostFile, tmp_path: Path) -> None:
     body = '[ "$1" = localhost ] && { echo "localhost: Permission denied (publickey)." >&2; exit 255; }'
-    rsh = script(tmp_path / "refuses", f'{body}\nshift; exec sh -c "$*"')
+    rsh = script(tmp_path / "refuses", f'{body}\nshift; exec sh -c "exec $*"')
     refusing = HostFile(local.path, rsh=str(rsh))
     began = time.monotonic()
     with pytest.raises(RunFailed) as refused:
