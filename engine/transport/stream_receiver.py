@@ -22,6 +22,7 @@ from partita.engine.transport.wire import (
 
 _MAX_HEADER_BYTES: Final = MAX_MESSAGE_BYTES + INLINE_BYTES + 4096
 _READ_BYTES: Final = 1 << 25  # in one turn, so that other senders are served too
+_WAKE_BYTES: Final = 1 << 19  # of a large payload that are read in a turn, at least
 
 
 @dataclass(eq=False, slots=True)
@@ -82,6 +83,7 @@ class StreamReceiver:
         self._want = memoryview(bytearray(LENGTH_BYTES))  # what is read now, and how much of it is there
         self._has = 0
         self._is_length = True
+        self._wake_bytes = 1
         self._channel: socket.socket | None = stream_connection(host, offer.port)
 
     @property
@@ -119,13 +121,24 @@ class StreamReceiver:
                 if self._has == self._want.nbytes:
                     found += self._take()
         except BlockingIOError:
-            pass
+            self._choose_wake_bytes(self._channel)
         except OSError:
             self._close_channel()
         except (BrokenSeal, MalformedFrames):
             found.append((b"", None))
             self._close_channel()
         return found
+
+    def _choose_wake_bytes(self, channel: socket.socket) -> None:
+        """Makes the channel readable when much of a large payload is there: a turn of a poll takes time."""
+        missing = 0
+        if self._start is not None:
+            _, n_bytes, is_clear = self._start
+            missing = n_bytes - self._at - (self._has if is_clear else 0)
+        wanted = _WAKE_BYTES if missing >= 2 * _WAKE_BYTES else 1
+        if wanted != self._wake_bytes:
+            self._wake_bytes = wanted
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _greet(self) -> bool:
         """Sends the token once the channel is connected."""
@@ -178,8 +191,10 @@ class StreamReceiver:
     def _read_record(self) -> None:
         assert self._start is not None and self._landing is not None
         _, n_bytes, is_clear = self._start
-        n = min(RECORD_BYTES, n_bytes - self._at)
-        self._read(self._landing.data[self._at : self._at + n] if is_clear else self._record[: n + TAG_BYTES])
+        if is_clear:  # one record, of which any number of bytes is read at once
+            self._read(self._landing.data[:n_bytes])
+        else:
+            self._read(self._record[: min(RECORD_BYTES, n_bytes - self._at) + TAG_BYTES])
 
     def _take_payload(self, start: tuple[bytes, int, bool]) -> list[Arrived]:
         header, n_bytes, is_clear = start

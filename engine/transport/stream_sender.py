@@ -143,8 +143,12 @@ class StreamSender:
         return True
 
     def _payload_record(self, message: _Outgoing) -> memoryview:
-        """Takes the next record from a payload; one within one buffer is not copied before it is sealed."""
+        """Takes the next record from a payload: one within one buffer is not copied before it is sealed, and
+        one that is not sealed is a whole buffer.
+        """
         view = message.views[0]
+        if not message.seal_payload:
+            return message.views.popleft()
         if view.nbytes >= RECORD_BYTES or len(message.views) == 1:
             data, rest = view[:RECORD_BYTES], view[RECORD_BYTES:]
             if rest:
@@ -153,8 +157,6 @@ class StreamSender:
                 message.views.popleft()
         else:
             data = memoryview(_joined(message.views))
-        if not message.seal_payload:
-            return data
         out = self._record[: data.nbytes + TAG_BYTES]
         self._seal.close(data, out)
         return out

@@ -79,6 +79,28 @@ def test_a_versioned_payload_is_not_copied_and_read_until_it_is_acknowledged(
         assert readings[1].is_over, "nothing is sent again"
 
 
+@pytest.mark.parametrize("encrypt", [True, False], ids=["sealed", "clear"])
+def test_the_poll_waits_for_much_of_a_large_payload_and_for_a_byte_of_anything_else(
+    encrypt: bool, nothing_left: None
+) -> None:
+    left, right = pair(Encryption(payloads=encrypt))
+    with left, right:
+        open_link(left, right)
+        reassembly = next(iter(right._inbound._by_key.values()))[1]
+        link = reassembly._link
+        assert isinstance(link, StreamReceiver)
+
+        def least() -> int:
+            return socket.socket.getsockopt(link._channel, socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+        left.send("right", Credit(1), np.zeros(32 * MIB, np.uint8))  # of which the connection takes a part
+        serve_until(lambda: least() > 1, [right], "the beginning of it")
+        left.send("right", Credit(2), bytes(3))
+        got = collect(right, 2, others=[left])
+        assert [one.message for one in got] == [Credit(1), Credit(2)]
+        assert least() == 1
+
+
 def test_a_payload_that_is_sent_again_is_read_until_then(nothing_left: None) -> None:
     left, right = pair()
     with left, right:
