@@ -4,7 +4,7 @@ rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -14,10 +14,11 @@ from msgspec import structs
 from benchmarks import _namespaces
 from benchmarks._namespaces import GBIT, MBIT
 from partita.engine import Optimizer, Session
-from partita.engine.launch import Placement, ProcessLauncher
+from partita.engine.launch import ProcessLauncher
 from partita.engine.profile import Calibration
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.links import LinkMeasurement, measure_link
+from partita.engine.protocol.names import part_name
 from partita.partitioner import Cluster, Plan
 
 MACHINES: Final = 2
@@ -92,8 +93,8 @@ class Opened:
             places=places,
         )
 
-    def _launcher(self, places: Mapping[str, Placement]) -> ProcessLauncher:
-        """Puts hosts into the network, whatever their places would be here."""
-        assert self._network is not None
-        there = dict(zip(places, self._network.places, strict=True))
+    def _launcher(self, hosts: int, shared_memory: bool) -> ProcessLauncher:
+        """Puts hosts into the network, whatever they would share here."""
+        assert self._network is not None and hosts == len(self._network.places)
+        there = {part_name(0, n): place for n, place in enumerate(self._network.places)}
         return ProcessLauncher(listen=self._network.listen, places=there)

@@ -6,6 +6,9 @@ for an instruction and for a message, `products` which library computes which ma
 that); a measurement holds for a `signature`. All of it happens on a `bench` of real hosts, in some of which
 `step_timing` measures the work of their communication threads; `tables` shows what was measured.
 
+Calibration of a pool: `pool_calibration` measures its machines, and the links of `pool_pairs` of them, on a
+`pool_bench` of hosts at its workers, some of which answer `host_questions`; `pool_tables` shows all of it.
+
 Profile: `profile_network` plays a network on several numbers of machines (`run`), measured where this machine
 can play it, simulated elsewhere, and says which is which. The `profile` prints itself and writes a page, a
 trace and JSON. `measure` plays one plan on processes, `timeline` holds a step as bars, measured or predicted
@@ -16,6 +19,7 @@ of layers), and `report` is all of it in plain numbers. `perfetto` writes traces
 from partita.engine.profile.calibration import Calibration, calibrate, known
 from partita.engine.profile.changes import Change
 from partita.engine.profile.measure import Measured, measure
+from partita.engine.profile.pool_calibration import PoolCalibration, calibrate_pool
 from partita.engine.profile.profile import Point, Profile
 from partita.engine.profile.report import MachineReport, PointReport, Report
 from partita.engine.profile.run import profile_network
@@ -27,9 +31,11 @@ __all__ = [
     "Measured",
     "Point",
     "PointReport",
+    "PoolCalibration",
     "Profile",
     "Report",
     "calibrate",
+    "calibrate_pool",
     "known",
     "measure",
     "profile_network",

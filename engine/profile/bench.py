@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -54,13 +54,14 @@ class StepTimes:
     communication_s: tuple[float, ...]
 
 
-Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
-"""Opens a launcher that puts hosts into these places, by name."""
+Launch: TypeAlias = Callable[[int, bool], Launcher]
+"""Opens a launcher for so many parts of a replica, which share memory or not."""
 
 
-def on_processes(places: Mapping[str, Placement]) -> Launcher:
+def on_processes(hosts: int, shared_memory: bool) -> Launcher:
     """Opens a launcher of processes of this machine."""
-    return ProcessLauncher(places=places)
+    names = [] if shared_memory else [part_name(0, machine) for machine in range(hosts)]
+    return ProcessLauncher(places={name: Placement(machine=name) for name in names})
 
 
 class Bench:
@@ -93,7 +94,7 @@ class Bench:
         ]
         found = []
         with closing(
-            HostedBackend(tasks, self._launch({}), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
+            HostedBackend(tasks, self._launch(len(tasks), True), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
         ) as backend:
             for n in range(len(parts)):
                 on_group(n)
@@ -123,14 +124,10 @@ class Bench:
             The times of the plans that were played.
         """
         machines = range(len(plans[0].cluster))
-        places = (
-            {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
-        )
+        launcher = self._launch(len(machines), shared_memory)
         tasks = [StepTimingTask(machine, tuple(plans), cold) for machine in machines]
         found: list[StepTimes] = []
-        with closing(
-            HostedBackend(tasks, self._launch(places), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
-        ) as backend:
+        with closing(HostedBackend(tasks, launcher, timeout_s=TIMEOUT_S, on_phase=self._on_phase)) as backend:
             for number, plan in enumerate(plans):
                 backend.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]

@@ -136,6 +136,7 @@ class CalibrationArguments(Arguments):
         plans: plans whose every kernel is measured as well.
         products: whether the libraries that compute matrix products are measured too, if the machine is
             quiet.
+        links: whether the links between hosts of one machine are measured too.
         progress: called with what is being measured, how many of it are done, and how many there are.
         bench: makes the measurements; on hosts of this machine if not given.
         store: keeps the measurements; in the user's cache folder if not given.
@@ -153,6 +154,7 @@ class CalibrationArguments(Arguments):
     threads: int = 1
     plans: Iterable[Plan] = ()
     products: bool = True
+    links: bool = True
     progress: Progress = _silent
     bench: Bench = field(default_factory=Bench)
     store: Store = field(default_factory=Store)
@@ -169,7 +171,9 @@ def calibrate(arguments: CalibrationArguments) -> Calibration:
             size = {"batch": given.batch, "threads": given.threads}
             sized = list(plans_of_all_sizes(graph, precision=given.precision, **size))
         contentions, refused = _contentions(bench, given.threads), None
-        record = _with_links(store.read(), bench, given.progress)
+        record = _with_runtime(store.read(), bench, given.progress)
+        if given.links:
+            record = _with_links(record, bench, given.progress)
         store.write(record)
         if given.products:
             wanted = [_wanted(sized, plans, contention, bench) for contention in contentions]
@@ -215,11 +219,16 @@ def _groups(plan: Plan, contention: Contention, bench: Bench) -> Iterator[tuple[
     return groups(plan, StepKind().of(plan.graph), size=size)
 
 
+def _with_runtime(record: Record, bench: Bench, progress: Progress) -> Record:
+    """Adds the runtime to a record, if it is not known."""
+    if record.runtime is not None:
+        return record
+    progress("the runtime", 0, 1)
+    return structs.replace(record, runtime=measure_runtime(bench))
+
+
 def _with_links(record: Record, bench: Bench, progress: Progress) -> Record:
-    """Adds the runtime and the links to a record, where they are not known."""
-    if record.runtime is None:
-        progress("the runtime", 0, 1)
-        record = structs.replace(record, runtime=measure_runtime(bench))
+    """Adds the links between hosts of one machine to a record, where they are not known."""
     runtime = record.runtime
     assert runtime is not None
     links = dict(record.links)

@@ -10,7 +10,7 @@ from the smallest on, until they take long enough to lie on a straight line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from partita.engine.profile.bench import Bench, StepTimes
@@ -31,11 +31,17 @@ BOTH_WAYS: Final = 0.7
 _DIGITS: Final = 4
 """Significant digits of the times of a link."""
 
-Shape: TypeAlias = Literal["chain", "fan", "both"]
+DIRECTED: Final = 0.2
+"""Fraction by which streams of large messages in the two directions must differ for each to have its link."""
+_LARGE_BYTES: Final = 1 << 16
+
+Shape: TypeAlias = Literal["chain", "fan", "back", "both"]
 _Case: TypeAlias = tuple[int, Shape, int]
 """Bytes of a message, the shape of the network, and the number of its layers."""
 _KINDS: Final[tuple[tuple[Shape, int], ...]] = (("chain", FEW), ("chain", MANY), ("fan", FEW), ("fan", MANY))
 """Networks that are played for each size."""
+_BACK: Final[tuple[tuple[Shape, int], ...]] = (("back", FEW), ("back", MANY))
+"""Networks that are played too where the two directions may differ: fans in the other direction."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class LinkMeasurement:
         stream_s: for each of many messages, in one direction.
         both_s: for each of many messages of the largest size, in both directions at once.
         n_bytes: the sizes.
+        back_s: as `stream_s` in the other direction; empty if it was not measured.
     """
 
     start_s: float
@@ -58,6 +65,24 @@ class LinkMeasurement:
     stream_s: tuple[float, ...]
     both_s: float
     n_bytes: tuple[int, ...] = (512, 1 << 16, 1 << 20)
+    back_s: tuple[float, ...] = ()
+
+    @property
+    def directions(self) -> tuple[Link, Link] | None:
+        """The link of each direction; None where they are alike, or were not measured.
+
+        Messages of a chain go to and fro. A direction with longer streams takes so much more of their time.
+        """
+        if not self.back_s:
+            return None
+        streams = list(zip(self.stream_s, self.back_s, self.n_bytes, strict=True))
+        differ = (abs(a - b) > DIRECTED * max(a, b) for a, b, n in streams if n >= _LARGE_BYTES)
+        if not any(differ):
+            return None
+        halves = [(a - b) / 2 for a, b, _ in streams]
+        there = [max(total + half, 0.0) for total, half in zip(self.total_s, halves, strict=True)]
+        back = [max(total - half, 0.0) for total, half in zip(self.total_s, halves, strict=True)]
+        return replace(self, total_s=tuple(there)).link, replace(self, total_s=tuple(back)).link
 
     @property
     def link(self) -> Link:
@@ -97,13 +122,22 @@ def measure_runtime(bench: Bench) -> Runtime:
     )
 
 
-def measure_link(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> LinkMeasurement:
-    """Measures messages between two machines, of all sizes up to those whose steps take `MOST_STEP_S`."""
-    cases: list[_Case] = [(n, *kind) for n in SIZES for kind in _KINDS]
-    times = _played(bench, cases, shared_memory)
+def measure_link(
+    bench: Bench, runtime: Runtime, *, shared_memory: bool, directions: bool = False
+) -> LinkMeasurement:
+    """Measures messages between two machines, of all sizes up to those whose steps take `MOST_STEP_S`.
+
+    Args:
+        bench: its hosts 0 and 1 are on the two machines.
+        runtime: costs of the runtime.
+        shared_memory: whether they are on one machine and share memory.
+        directions: whether each direction is measured.
+    """
+    kinds = (*_KINDS, *_BACK) if directions else _KINDS
+    times = _played(bench, [(n, *kind) for n in SIZES for kind in kinds], len(kinds), shared_memory)
     sizes = sorted({n for n, _, _ in times})
     last = sizes[-1]
-    times |= _played(bench, [(last, "both", layers) for layers in (FEW, MANY)], shared_memory)
+    times |= _played(bench, [(last, "both", layers) for layers in (FEW, MANY)], 2, shared_memory)
 
     def pair(shape: Shape, size: int) -> tuple[StepTimes, StepTimes]:
         return times[size, shape, FEW], times[size, shape, MANY]
@@ -125,6 +159,7 @@ def measure_link(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> Link
         tuple(_each([times.step_s for times in fan]) for fan in fans),
         _each([times.step_s for times in pair("both", last)]),
         tuple(sizes),
+        tuple(_each([step.step_s for step in pair("back", size)]) for size in sizes) if directions else (),
     )
 
 
@@ -142,12 +177,12 @@ def never_less(numbers: Sequence[float]) -> list[float]:
     return [mean for mean, count in blocks for _ in range(count)]
 
 
-def _played(bench: Bench, cases: Sequence[_Case], shared_memory: bool) -> dict[_Case, StepTimes]:
-    """Plays cases in turn, up to the size at which a step takes long."""
+def _played(bench: Bench, cases: Sequence[_Case], kinds: int, shared_memory: bool) -> dict[_Case, StepTimes]:
+    """Plays cases in turn, so many of each size, up to the size at which a step takes long."""
 
     def goes_on(found: Sequence[StepTimes]) -> bool:
-        whole = len(found) % len(_KINDS) == 0
-        return not whole or max(times.step_s for times in found[-len(_KINDS) :]) < MOST_STEP_S
+        whole = len(found) % kinds == 0
+        return not whole or max(times.step_s for times in found[-kinds:]) < MOST_STEP_S
 
     plans = [_plan(shape, layers, n // (4 * BATCH), 2) for n, shape, layers in cases]
     found = bench.play(plans, steps=STEPS, shared_memory=shared_memory, goes_on=goes_on)
@@ -175,7 +210,7 @@ def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:
     net, cuts = Network(shape), {}
     given = states = net.input("x", shape=rows)
     for n in range(layers):
-        owner = n % 2 if shape == "both" else 0
+        owner = n % 2 if shape == "both" else int(shape == "back")
         if shape == "chain":
             states = Activation("relu", name=f"layer{n}")(states)
             cuts[f"layer{n}"] = Whole(n % machines)

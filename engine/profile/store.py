@@ -20,7 +20,7 @@ from partita.engine.profile.links import LinkMeasurement, Runtime
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.signature import signature
 from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
-from partita.partitioner.cluster.processor import processor
+from partita.partitioner.cluster.processor import Processor, processor
 from partita.partitioner.cluster.products import Products, products_for
 
 VERSION: Final = 3
@@ -41,6 +41,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         links: links between its hosts, by transport.
         products: products of matrices.
         measured_on: day of the newest product, YYYY-MM-DD.
+        processor: kind of its processor; None: that of the machine on which this process runs.
     """
 
     kernels: dict[Contention, dict[str, tuple[float, float]]] = {}
@@ -48,6 +49,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     links: dict[Transport, LinkMeasurement] = msgspec.field(default_factory=dict, name="roads")
     products: tuple[ProductMeasurement, ...] = ()
     measured_on: str = ""
+    processor: Processor | None = None
 
     def times(self, contention: Contention) -> KernelTimes:
         """Returns the table of kernels."""
@@ -56,9 +58,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def choices(self) -> Products:
         """Returns the library that computes each product of matrices on this machine."""
-        rule = products_for(processor())
+        kind = self.processor or processor()
+        rule = products_for(kind)
         measured = tuple((one.shape, one.choice) for one in self.products)
-        source = f"{processor().name}, {self.measured_on}" if measured else ""
+        source = f"{kind.name}, {self.measured_on}" if measured else ""
         return replace(rule, measured=measured, source=source)
 
     def without_kernels(self, signatures: Collection[str]) -> Record:
@@ -83,16 +86,18 @@ class _Content(Versioned, frozen=True, forbid_unknown_fields=True):
 class Store:
     """The file of records. Safe from several threads and processes."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, of: str | None = None) -> None:
         """Finds the file.
 
         Args:
             path: path of the file; in the user's cache folder if not given.
+            of: signature of the machine whose record is read and written; of this machine if not given.
 
         Raises:
             OSError: there can be no cache folder.
         """
         self._file = KeptFile(path or cache_folder() / FILE, _Content, version=VERSION)
+        self._of = of
 
     @property
     def path(self) -> Path:
@@ -100,16 +105,16 @@ class Store:
         return self._file.path
 
     def read(self) -> Record:
-        """Returns the record of this machine with its present libraries and settings; it may be empty."""
-        return self._machines().get(signature(), Record())
+        """Returns the record of the machine with its present libraries and settings; it may be empty."""
+        return self._machines().get(self._of or signature(), Record())
 
     def write(self, record: Record) -> None:
-        """Replaces the record of this machine. The caller must hold the lock.
+        """Replaces the record of the machine. The caller must hold the lock.
 
         Raises:
             OSError: the file cannot be written.
         """
-        self._file.write(_Content(VERSION, {**self._machines(), signature(): record}))
+        self._file.write(_Content(VERSION, {**self._machines(), self._of or signature(): record}))
 
     def locked(self) -> AbstractContextManager[None]:
         """Holds the lock: one process at a time measures.

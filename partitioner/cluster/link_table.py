@@ -28,10 +28,15 @@ def read_messages(rows: Any, what: str) -> tuple[MessageTimes, ...]:
 
 def written_messages(table: Iterable[MessageTimes]) -> list[list[str]]:
     """Writes rows that `read_messages` reads."""
-    return [
-        [quantity(row.n_bytes, BYTES), *(quantity(seconds, SECONDS) for seconds in row.times)]
-        for row in table
-    ]
+    return [[_size(row.n_bytes), *(quantity(seconds, SECONDS) for seconds in row.times)] for row in table]
+
+
+def _size(n_bytes: int) -> str:
+    """Words a size in the largest unit of which it is a whole number: "256 B", "64 KiB"."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if n_bytes % int(BYTES[unit]) == 0:
+            return f"{n_bytes // int(BYTES[unit])} {unit}"
+    return f"{n_bytes} B"
 
 
 def _row(row: Any, what: str) -> MessageTimes:

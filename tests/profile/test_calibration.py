@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from partita.engine.cli.calibrate import calibrate as command
 from partita.engine.cli.fields import Command
 from partita.engine.cli.kernels import kernels
-from partita.engine.launch import Launcher, Placement, ThreadLauncher
+from partita.engine.launch import Launcher, ThreadLauncher
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, StepTimes
 from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark, Seconds
@@ -338,7 +338,7 @@ def test_what_was_never_measured_is_not_known(store: Store) -> None:
 def test_the_fields_of_the_file_keep_the_names_that_earlier_files_have(store: Store) -> None:
     calibrate(network(), batch=8, store=store, bench=Pretended())
     (record,) = json.loads(store.path.read_text())["machines"].values()
-    assert record.keys() == {"kernels", "runtime", "roads", "products", "measured_on"}
+    assert record.keys() == {"kernels", "runtime", "roads", "products", "measured_on", "processor"}
     assert record["kernels"].keys() == {"alone", "beside"} and record["roads"].keys() == {"memory", "tcp"}
     assert store.read().links["tcp"].total_s == tuple(record["roads"]["tcp"]["total_s"])
 
@@ -378,7 +378,7 @@ def test_a_part_is_timed_in_the_order_of_its_program(cut: InputSplit | RowSplit)
     assert all(one == [1.0 if i.op in COMPUTES else 0.0 for i in instructions] for one in rounds)
 
 
-def in_threads(places: Mapping[str, Placement]) -> Launcher:
+def in_threads(hosts: int, shared_memory: bool) -> Launcher:
     return ThreadLauncher()
 
 
