@@ -24,7 +24,7 @@ from partita.engine.transport.rendezvous import Rendezvous, connect
 from partita.engine.transport.sockets import SocketFactory
 from partita.engine.transport.visit import Visit
 from tests.fuzz.corpus import POOL_MESSAGES, drawn, mutated
-from tests.fuzz.readers import MAX_PAYLOAD, frames_of_member
+from tests.fuzz.readers import MAX_PAYLOAD, encode_start, frames_of_member
 
 DEADLINE_S: Final = 30.0
 """Seconds within which an honest peer is served, whatever others send."""
@@ -151,11 +151,12 @@ class MemberAtMailbox(_Mailbox):
         self._socket = self._factory.outgoing(self.own)
 
     def feed(self, random: Random) -> int:
+        group = frames_of_member(random)
         if self._left == 0:
             self._left = 400
             self._replace()
+            group = [encode_start(0)]  # one that is right, or what is drawn may never be delivered
         self._left -= 1
-        group = frames_of_member(random)
         until = time.monotonic() + DEADLINE_S
         while True:
             try:
