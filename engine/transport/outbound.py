@@ -93,7 +93,7 @@ class OutboundConnection:
     @property
     def has_backlog(self) -> bool:
         """Whether the queue holds something."""
-        return self.has_queue or (self.stream_link is not None and self.stream_link.has_backlog)
+        return bool(self._queue) or (self.stream_link is not None and self.stream_link.has_backlog)
 
     @property
     def has_queue(self) -> bool:
@@ -127,8 +127,7 @@ class OutboundConnection:
             PeerStalled: the message would take the backlog beyond its bound; nothing of it is sent.
             ValueError: the encoded message is too large; nothing is sent.
         """
-        waiting = self._all_waiting_bytes
-        if self.has_backlog and waiting + n_bytes > self.max_backlog:
+        if self.has_backlog and (waiting := self._all_waiting_bytes) + n_bytes > self.max_backlog:
             raise PeerStalled(self.peer.name, since=self._since, n_bytes=waiting)
         groups: list[Group] = []
         if self.stream_link is not None:

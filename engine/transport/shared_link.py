@@ -165,19 +165,18 @@ class SharedLinkReceiver:
         return self._channel.fileno()
 
     def arrived(self) -> list[tuple[bytes, RingReader]]:
-        """Returns the headers that have arrived, with the ring of their payloads."""
-        return [(header, self.ring) for header in self._headers()]
+        """Returns the headers that have arrived, with the ring of their payloads.
 
-    def _headers(self) -> list[bytes]:
-        """Returns the headers that have arrived; closes the channel if the sender has."""
-        found: list[bytes] = []
+        Closes the channel if the sender has.
+        """
+        found: list[tuple[bytes, RingReader]] = []
         while self._channel is not None and len(found) < _MAX_HEADERS:
             try:
                 header = self._channel.recv(MAX_HEADER_BYTES)
             except OSError:
                 break
             if header:
-                found.append(header)
+                found.append((header, self.ring))
             else:
                 self._close_channel()
         return found

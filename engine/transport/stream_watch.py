@@ -13,23 +13,23 @@ from partita.engine.transport.stream_receiver import StreamReceiver
 
 
 class StreamWatch:
-    """Registers what stream links wait for. Any thread that holds the mailbox's lock may call `note`."""
+    """Registers what stream links wait for. Any thread that holds the mailbox's lock may call `note`.
+
+    Attributes:
+        changed: connections whose link waits for something else, until the next `update`.
+        connecting: links that begin to connect, by their descriptors.
+    """
 
     def __init__(self, poller: zmq.Poller) -> None:
         self._poller = poller
-        self._changed: set[OutboundConnection] = set()
+        self.changed: set[OutboundConnection] = set()
         self._watched: dict[OutboundConnection, dict[int, int]] = {}
         self._by_descriptor: dict[int, OutboundConnection] = {}
-        self._connecting: dict[int, StreamReceiver] = {}
-
-    @property
-    def is_due(self) -> bool:
-        """Whether `update` has something to do."""
-        return bool(self._changed)
+        self.connecting: dict[int, StreamReceiver] = {}
 
     def note(self, outbound: OutboundConnection) -> None:
         """Remembers that a connection's link waits for something else."""
-        self._changed.add(outbound)
+        self.changed.add(outbound)
 
     def forget(self, outbound: OutboundConnection) -> None:
         """Unregisters a connection before it is closed."""
@@ -37,7 +37,7 @@ class StreamWatch:
 
     def update(self) -> None:
         """Registers what links wait for now."""
-        changed, self._changed = self._changed, set()
+        changed, self.changed = self.changed, set()
         for outbound in changed:
             link = outbound.stream_link
             wanted = {} if link is None else dict(link.watched)
@@ -67,13 +67,13 @@ class StreamWatch:
 
     def connect(self, link: StreamReceiver) -> None:
         """Registers a link that begins to connect."""
-        self._connecting[link.channel] = link
+        self.connecting[link.channel] = link
         self._poller.register(link.channel, zmq.POLLIN | zmq.POLLOUT)
 
     def look(self, descriptor: object) -> None:
         """Stops to wait until a link is connected, once it is, or has ended."""
-        link = self._connecting.get(descriptor)  # type: ignore[call-overload]
+        link = self.connecting.get(descriptor)  # type: ignore[call-overload]
         if link is not None and not link.is_connecting:
-            del self._connecting[descriptor]  # type: ignore[arg-type]
+            del self.connecting[descriptor]  # type: ignore[arg-type]
             if link.is_alive:
                 self._poller.modify(link.channel, zmq.POLLIN)

@@ -156,7 +156,9 @@ class ZmqMailbox(Mailbox):
         )
         if not shares_memory:
             opened.stream_link = StreamSender(
-                self._host, clear=not self._encrypts, on_change=lambda: self._streams_watch.note(opened)
+                self._host,
+                clear=not self._encrypts,
+                on_change=lambda: self._streams_watch.note(opened),
             )
         return opened
 
@@ -189,19 +191,22 @@ class ZmqMailbox(Mailbox):
             had_backlog = outbound.has_backlog
             if had_backlog and is_owner:
                 outbound.flush()
-            is_shared = outbound.send(
-                message,
-                buffers,
-                n_bytes,
-                is_steady=isinstance(payload, Steady | Versioned),
-                readings=payload.readings if isinstance(payload, Versioned) else None,
-                region=None if outbound.link is None else self._place_of(payload, n_bytes),
-            )
+            if isinstance(payload, Steady | Versioned):
+                is_shared = outbound.send(
+                    message,
+                    buffers,
+                    n_bytes,
+                    is_steady=True,
+                    readings=payload.readings if isinstance(payload, Versioned) else None,
+                    region=None if outbound.link is None else self._place_of(payload, n_bytes),
+                )
+            else:
+                is_shared = outbound.send(message, buffers, n_bytes)
             self.counters.count_sent(to, message, n_bytes, is_shared=is_shared)
             is_new_backlog = outbound.has_backlog and not had_backlog
             if is_new_backlog:
                 self._backlogs.add(outbound)
-            is_new = is_new_backlog or self._streams_watch.is_due
+            is_new = is_new_backlog or bool(self._streams_watch.changed)
         if is_new and not is_owner:
             self.wake()  # so that the owner serves it
 
@@ -215,9 +220,9 @@ class ZmqMailbox(Mailbox):
             return None
         return self._regions[-1].memory
 
-    def _place_of(self, payload: PayloadLike, n_bytes: int) -> tuple[int, Region, int] | None:
+    def _place_of(self, payload: Steady | Versioned, n_bytes: int) -> tuple[int, Region, int] | None:
         """Returns the region of a payload that is not copied, and its offset there."""
-        if isinstance(payload, Steady | Versioned) and n_bytes > INLINE_BYTES:
+        if n_bytes > INLINE_BYTES:
             for number, region in enumerate(self._regions):
                 offset = region.offset_of(payload.numbers)
                 if offset is not None:
@@ -296,7 +301,7 @@ class ZmqMailbox(Mailbox):
             self._guard.check(now)
         if self._backlogs:
             self._serve_backlogs()
-        if self._streams_watch.is_due:
+        if self._streams_watch.changed:
             with self._outbound_lock:
                 self._streams_watch.update()
 
@@ -305,7 +310,8 @@ class ZmqMailbox(Mailbox):
         key = self._channels.get(source)  # type: ignore[call-overload]
         if key is not None:
             arrived += self._inbound.poll_link(key)
-            self._streams_watch.look(source)
+            if self._streams_watch.connecting:
+                self._streams_watch.look(source)
         elif source in self._streams_watch:
             self._serve_stream(source)
         elif source is self._inbox:
