@@ -23,6 +23,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
         encryption: of the run, see `ZmqMailbox`.
         files: the run's files, for a host that may be on another machine; None: it has them by their paths.
         scratch: folder on the host's machine for copies of them; "": a temporary one.
+        cores: cores that its kernels keep busy; for a worker of a pool, which shares its cores among hosts.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     encryption: Encryption = ENCRYPTED
     files: FilesAddress | None = None
     scratch: str = ""
+    cores: int = 0
 
     def __repr__(self) -> str:
         return f"Bootstrap({self.name}, {self.incarnation})"

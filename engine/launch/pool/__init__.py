@@ -3,8 +3,8 @@
 `pool` has `Pool`, the argument of `train`, and `launcher` the launcher behind it, with `client`, the thread
 that keeps up its connections. `worker` is the process that `partita worker` runs, `server` the registry of
 `partita pool serve`. The decisions of all three are in `protocol/pool`. `facts` says what this machine is,
-`needs` what the hosts of a plan need, and `user_code` lets the user's own modules travel; `inspect` asks a
-pool for its state.
+`host_cores` keeps hosts to cores of their own, `needs` says what the hosts of a plan need, and `user_code`
+lets the user's own modules travel; `inspect` asks a pool for its state.
 """
 
 from partita.engine.launch.pool.inspect import ask_pool

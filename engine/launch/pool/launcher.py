@@ -62,6 +62,7 @@ class PoolLauncher(Launcher):
         super().__init__()
         reserve(len(needs))
         self._encryption = encryption
+        self._needed = {need.host: need.resources.cpu for need in needs}
         self._address: FilesAddress | None = None
         self._hosts: dict[str, int] = {}  # incarnation of every host that was started and not stopped
         with ExitStack() as stack:
@@ -139,6 +140,7 @@ class PoolLauncher(Launcher):
             path=(),
             encryption=self._encryption,
             files=self._address,
+            cores=self._needed.get(name, 0),
         )
         self._hosts[name] = incarnation
         self._client.want(name, incarnation, msgspec.json.encode(bootstrap))

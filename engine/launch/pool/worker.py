@@ -18,6 +18,7 @@ from partita.engine.files.temporary import temporary_folder
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.forks import ForkedHost, Forks
 from partita.engine.launch.pool.facts import machine_label, versions
+from partita.engine.launch.pool.host_cores import HostCores
 from partita.engine.launch.processes import exit_reason
 from partita.engine.protocol.messages import MalformedMessage, Peer
 from partita.engine.protocol.pool import messages as m
@@ -86,6 +87,7 @@ class PoolWorker:
         self._reached: SimpleQueue[Reached] = SimpleQueue()
         self._hosts: dict[tuple[str, str, int], ForkedHost] = {}
         self._unborn: set[tuple[str, str, int]] = set()
+        self._cores = HostCores()
         self._scratch: dict[str, tuple[ExitStack, str]] = {}  # folders, by run
         self._stop_requested = False
         self._ended: EndWorker | None = None
@@ -104,6 +106,7 @@ class PoolWorker:
             stack.callback(lambda: self._forks.close())
             self._probes = ThreadPoolExecutor(_PROBES, "probe")
             stack.callback(self._probes.shutdown, wait=True, cancel_futures=True)
+            stack.callback(self._cores.close)
             self._closing = stack.pop_all()
 
     def _join(self) -> m.Join:
@@ -229,6 +232,7 @@ class PoolWorker:
             case EndHost(run=run, name=name, incarnation=incarnation):
                 host = self._hosts.pop((run, name, incarnation), None)
                 self._unborn.discard((run, name, incarnation))
+                self._cores.give_back((run, name, incarnation))
                 if host is not None:
                     host.kill()
             case EndWorker():
@@ -269,6 +273,7 @@ class PoolWorker:
         if not self._forks.is_alive:
             self._forks.close()
             self._forks = Forks()
+        self._cores.take(place, bootstrap.cores)
         self._hosts[place] = self._forks.start(msgspec.json.encode(here))
         self._unborn.add(place)
 
@@ -297,7 +302,9 @@ class PoolWorker:
         for place in [one for one, host in self._hosts.items() if host.code is not None]:
             code = self._hosts.pop(place).code
             self._unborn.discard(place)
+            self._cores.give_back(place)
             self._give(HostEnded(*place, exit_reason(code or 0)))
+        self._cores.apply({place: host.pid for place, host in self._hosts.items() if host.pid is not None})
 
 
 def _reads(path: Path, text: str) -> bool:

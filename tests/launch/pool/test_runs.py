@@ -14,14 +14,25 @@ import numpy as np
 import psutil
 import pytest
 
-from partita.engine import SGD, AllReduce, Downpour, Pool, Run, RunFailed, Sandblaster, evaluate, train
+from partita.engine import (
+    SGD,
+    AllReduce,
+    Downpour,
+    Pool,
+    Run,
+    RunFailed,
+    Sandblaster,
+    Session,
+    evaluate,
+    train,
+)
 from partita.engine.launch.pool import ask_pool
 from partita.engine.protocol.pool.messages import Inspect
 from partita.engine.transport import Keyring
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness
-from tests.launch.pool.helpers import Program, new_keys, pool_of, worker
+from tests.launch.pool.helpers import DEADLINE_S, Program, new_keys, pool_of, worker
 
 
 @pytest.fixture
@@ -264,3 +275,27 @@ def test_hosts_end_when_their_client_is_killed_and_when_their_worker_is(tmp_path
             assert not psutil.wait_procs(hosts.values(), timeout=10.0)[1]
             command.signal(signal.SIGINT)
             command.signal(signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_parts_of_one_machine_have_cores_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where their workers are two, and the runs are two."""
+    if len(os.sched_getaffinity(0)) != 2:
+        pytest.skip("two parts fill a machine of two cores")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the locks of this test's workers alone
+    one = partition(toy.network(), Cluster.local(machines=1), batch=8)
+    keys = new_keys(tmp_path / "keys")
+    batch = {name: values[:8] for name, values in toy.data().items()}
+    with pool_of(keys, 2, "--resources", "cpu=1") as (address, _, workers):
+        pool = Pool(address, keys=keys, workers=2)
+        with Session(one, 0, hosts=pool) as first, Session(one, 0, hosts=pool) as second:
+            until = time.monotonic() + DEADLINE_S
+            while True:
+                for session in (first, second):
+                    session.step(batch)
+                found = [process.cpu_affinity() for w in workers for process in w.hosts().values()]
+                if sorted(found) == [[n] for n in sorted(os.sched_getaffinity(0))]:
+                    break
+                assert time.monotonic() < until, f"the parts keep to {found}"
