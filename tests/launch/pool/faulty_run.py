@@ -19,7 +19,7 @@ from partita.engine import SGD, AllReduce, Downpour, GradientDescent, Pool, Sand
 from partita.engine.run.metrics import Record
 from partita.partitioner import Cluster, partition
 
-LENGTHS = {"downpour": 400, "all-reduce": 150, "sandblaster": 300}
+LENGTHS = {"downpour": 200, "all-reduce": 80, "sandblaster": 150}
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ registry fail too. Every test prints what it measured.
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,13 +42,15 @@ class Site:
         """The pool's."""
         return f"tcp://{self.machines[0].address}:{PORT}"
 
-    def start_worker(self, machine: Machine) -> Program:
-        """Starts a worker that has joined."""
-        arguments = ("--keys", "/tmp/keys", "--name", f"m{machine.number}", "--resources", "cpu=2")
-        one = machine.start("worker", self.address, *arguments)
-        one.wait_for("joined the pool as")
-        self.workers.append(one)
-        return one
+    def start_workers(self, *those: Machine) -> None:
+        """Starts workers, and waits until they have joined."""
+        started = []
+        for machine in those:
+            arguments = ("--keys", "/tmp/keys", "--name", f"m{machine.number}", "--resources", "cpu=2")
+            started.append(machine.start("worker", self.address, *arguments))
+        self.workers += started
+        for one in started:
+            one.wait_for("joined the pool as")
 
     def start_run(self, driver: str, folder: str, *more: str, workers: int = 4) -> Program:
         """Starts a training on the first machine."""
@@ -71,14 +74,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
             machine.copy(keys, "/tmp/keys")
         serve = serving(made[0])
         found = Site(made, common, serve)
-        for machine in made:
-            found.start_worker(machine)
-        yield found
-        for machine in made:
-            machine.link_up()
-            machine.kill()
-        for program in (found.serve, *found.workers):
-            program.__exit__(None, None, None)
+        try:
+            found.start_workers(*made)
+            yield found
+        finally:
+            for machine in made:
+                machine.kill()
+            for program in (found.serve, *found.workers):
+                program.__exit__(None, None, None)
 
 
 def serving(machine: Machine) -> Program:
@@ -153,7 +156,7 @@ def down_for(seconds: float) -> Callable[[Site, Machine, Program], None]:
 def killed(site: Site, machine: Machine, run: Program) -> None:
     machine.kill()
     read_for(run, 8.0)
-    site.start_worker(machine)
+    site.start_workers(machine)
 
 
 def frozen_for(seconds: float) -> Callable[[Site, Machine, Program], None]:
@@ -198,3 +201,50 @@ def test_a_run_goes_on(site: Site, driver: str, what: str) -> None:
         assert seen[-1].at > over, "the run was over before the fault was"
     assert float(found["accuracy"]) > 0.9
     assert found["bits"] == bits or driver not in SAME_BITS
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_coordinator_that_is_killed_is_resumed_on_the_same_workers(site: Site, driver: str) -> None:
+    """The hosts of the dead run end by themselves, and the resumed run gets their places."""
+    bits = reference_bits(site, driver) if driver in SAME_BITS else ""
+    with site.start_run(driver, "run") as run:
+        run.wait_for("record ", within_s=120.0)
+        read_for(run, 6.0)
+        before = records(run)[-1].step
+        run.signal(signal.SIGKILL)
+        run.end()
+    killed_at = time.monotonic()
+    with site.start_run(driver, "run", "resume") as run:
+        run.wait_for("record ", within_s=120.0)
+        on_again = time.monotonic() - killed_at
+        hosts = [host for machine in site.machines for host in machine.hosts()]
+        assert len(hosts) == len(set(hosts)), f"hosts of the dead run live: {hosts}"
+        found = finished(run)
+        begins = records(run)[0].step
+    printed(
+        f"{driver}, coordinator killed at step {before}: goes on from {begins} after {on_again:.1f} s\n"
+        f"{texts(run)}"
+    )
+    assert begins > 1, "it began anew"
+    assert found["bits"] == bits or driver not in SAME_BITS
+    site.serve.wait_for("is gone: silent for", within_s=1.0)
+
+
+def test_a_registry_that_is_killed_and_started_again_is_not_noticed(site: Site) -> None:
+    with site.start_run("downpour", "run") as run:
+        run.wait_for("record ", within_s=120.0)
+        site.serve.signal(signal.SIGKILL)
+        site.serve.end()
+        read_for(run, 5.0)
+        site.serve = serving(site.machines[0])
+        for number in range(4):
+            site.serve.wait_for(f"worker 'm{number}' joined")
+        site.serve.wait_for("a run of 'digits' by Downpour needs", "by an earlier registry")
+        began = time.monotonic()
+        finished(run)
+        printed(f"longest gap {longest_gap(records(run), None, began - 10.0):.1f} s\n{texts(run)}")
+    assert any("the registry of the pool was started again" in line for line in run.said), texts(run)
+    assert not any("started again;" in line and "part" in line for line in run.said), texts(run)
+    for worker in site.workers:
+        worker.wait_for("the registry of the pool was started again", within_s=5.0)
+        worker.wait_for("the run of 'digits' by Downpour is over: it has ended")
