@@ -33,8 +33,8 @@ class Site:
     """Four machines, the pool that the first serves, and a worker on each."""
 
     machines: list[Machine]
-    common: Path
     serve: Program
+    cpu: int
     workers: list[Program] = field(default_factory=list)
 
     @property
@@ -46,7 +46,14 @@ class Site:
         """Starts workers, and waits until they have joined."""
         started = []
         for machine in those:
-            arguments = ("--keys", "/tmp/keys", "--name", f"m{machine.number}", "--resources", "cpu=2")
+            arguments = (
+                "--keys",
+                "/tmp/keys",
+                "--name",
+                f"m{machine.number}",
+                "--resources",
+                f"cpu={self.cpu}",
+            )
             started.append(machine.start("worker", self.address, *arguments))
         self.workers += started
         for one in started:
@@ -54,10 +61,8 @@ class Site:
 
     def start_run(self, driver: str, folder: str, *more: str, workers: int = 4) -> Program:
         """Starts a training on the first machine."""
-        place = str(self.common / folder)
-        arguments = (self.address, driver, place, str(workers), *more)
-        file = Path(faulty_run.__file__)
-        return self.machines[0].start_file(file, *arguments, env={"TMPDIR": str(self.common)})
+        arguments = (self.address, driver, f"{FOLDER}/{folder}", str(workers), *more)
+        return self.machines[0].start_file(Path(faulty_run.__file__), *arguments)
 
     def machine_of(self, host: str) -> Machine:
         """The machine on which a host runs."""
@@ -65,15 +70,14 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    common = tmp_path / "common"
-    common.mkdir()
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     keys = new_keys(tmp_path / "keys")
-    with machines(4, common=[common]) as made:
+    with machines(4) as made:
         for machine in made:
             machine.copy(keys, "/tmp/keys")
         serve = serving(made[0])
-        found = Site(made, common, serve)
+        made[0].run("mkdir", FOLDER)
+        found = Site(made, serve, getattr(request, "param", 2))
         try:
             found.start_workers(*made)
             yield found
@@ -203,6 +207,7 @@ def test_a_run_goes_on(site: Site, driver: str, what: str) -> None:
     assert found["bits"] == bits or driver not in SAME_BITS
 
 
+@pytest.mark.parametrize("site", [1], indirect=True)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_coordinator_that_is_killed_is_resumed_on_the_same_workers(site: Site, driver: str) -> None:
     """The hosts of the dead run end by themselves, and the resumed run gets their places."""
