@@ -12,6 +12,7 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Planning
+from partita.engine.launch.on import OnOptions, begin, on_of
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
 from partita.engine.run.phases import Phases
@@ -43,14 +44,20 @@ class Measuring:
 
 
 @command()
-def profile(file: File, machines: Counts = None, *, planning: Planning, measuring: Measuring) -> None:
+def profile(
+    file: File, machines: Counts = None, *, planning: Planning, measuring: Measuring, place: OnOptions
+) -> None:
     """Finds the gain of more machines: measured where this machine can play them, simulated elsewhere.
 
-    With --cluster its first machines are simulated, and nothing is measured.
+    With --cluster its first machines are simulated, and nothing is measured. With --on all are measured
+    there.
     """
+    on = None if place.on is None else on_of(place.on, place, what="--on is")
+    if on is not None:
+        begin(on)
     users = UserFile.load(file)
     described = None if planning.cluster is None else Cluster.read(planning.cluster)
-    counts = default_counts(described) if machines is None else parse_counts(machines)
+    counts = parse_counts(machines) if machines else default_counts(described, None if on is None else place)
     for target in (measuring.trace, measuring.page, measuring.json):
         if target is not None:
             check_target(target)
@@ -66,6 +73,7 @@ def profile(file: File, machines: Counts = None, *, planning: Planning, measurin
             calibrated=not measuring.uncalibrated,
             data=users.data()[0] if users.has_data else None,
             steps=measuring.steps,
+            on=on,
             on_phase=on_phase,
             **planning.arguments(),
         )
@@ -80,9 +88,10 @@ def profile(file: File, machines: Counts = None, *, planning: Planning, measurin
             print(f"written: {write(target)}")
 
 
-def default_counts(described: Cluster | None) -> tuple[int, ...]:
-    """Returns doublings: up to 8 machines, or to all of a cluster."""
-    most = 8 if described is None else len(described)
+def default_counts(described: Cluster | None, place: OnOptions | None = None) -> tuple[int, ...]:
+    """Returns doublings: up to 8 machines, to all of a cluster, or to the workers that a run waits for."""
+    most = 8 if place is None else place.pool_workers
+    most = most if described is None else len(described)
     return (*(1 << n for n in range(most.bit_length()) if 1 << n < most), most)
 
 

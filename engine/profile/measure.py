@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.launch.on import On
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.kernel_benchmark import QUANTILE, draw_examples
@@ -86,7 +87,7 @@ def measure(
     batch: Mapping[str, Array],
     *,
     steps: int,
-    hosts: Hosts = "processes",
+    hosts: Hosts | On = "processes",
     on_step: Callable[[int], object] = lambda done: None,
     on_phase: OnPhase = silent,
 ) -> Measured:
@@ -96,13 +97,15 @@ def measure(
         plan: the plan to play.
         batch: an array for each input and target, `[batch, *shape]`; every step is fed the same.
         steps: steps to measure; as many are traced, in turn.
-        hosts: "processes", or "threads" of this process, which share one interpreter.
+        hosts: "processes", "threads" of this process, which share one interpreter, or where else, as in
+            `Session`.
         on_step: called with the number of steps that are done.
         on_phase: called with the phases of the hosts' start.
 
     Raises:
         ValueError: the batch does not fit the network.
         HostError: a host fails.
+        RunFailed: there are no hosts to be had.
     """
     train = bool(plan.graph.losses)
     found, traces = [], []

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Final
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.launch.on import On, on_of
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.changes import best_changes
@@ -50,6 +51,9 @@ class ProfileArguments(Arguments):
         micro_batches: micro-batches into which a minibatch is divided, as in `partition`.
         data: arrays for each input and target; random numbers if not given.
         steps: steps to measure of each plan.
+        on: where plans are played, as in `train`: then all are measured, on the machines that are there.
+            Predictions stand on `cluster`, or on this machine's kernels and links. If not given, plans are
+            played here.
         hosts: "processes", or "threads" of this process, for tests.
         cores: cores that may be used; all that this process may use if not given.
         on_phase: called with each phase of the work, in a few words.
@@ -57,6 +61,7 @@ class ProfileArguments(Arguments):
     Raises:
         ValueError: the network cannot be cut so, or the data does not fit it.
         HostError: a host fails.
+        RunFailed: there are no hosts to be had for a plan, see `on`.
     """
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
@@ -78,6 +83,7 @@ class ProfileArguments(Arguments):
     micro_batches: int | None = None
     data: Data | None = None
     steps: int = 20
+    on: On | str | None = None
     hosts: Hosts = "processes"
     cores: int | None = None
     on_phase: OnPhase = silent
@@ -88,6 +94,8 @@ class ProfileArguments(Arguments):
             raise ValueError("there are no numbers of machines to profile; give for example (1, 2, 4)")
         object.__setattr__(self, "machines", counts)
         check_fields(self, check_whole, "steps", of="the number of ")
+        if isinstance(self.on, str):
+            object.__setattr__(self, "on", on_of(self.on))
         if self.cores is None:
             object.__setattr__(self, "cores", len(os.sched_getaffinity(0)))
 
@@ -97,7 +105,8 @@ def profile_network(arguments: ProfileArguments) -> Profile:
     """Says what a network gains on more machines, and what keeps it from gaining more.
 
     Every number of machines is simulated. Those whose threads this machine has cores for are played on
-    processes as well, and measured; of a described cluster none is, because it is not here.
+    processes as well, and measured; of a described cluster none is, because it is not here. With `on` all
+    are measured, on the machines that are there.
     """
     profiler, given = _Profiler(arguments), arguments
     plans = profiler.plans()
@@ -169,13 +178,14 @@ class _Profiler:
     def point(self, plan: Plan, fed: Mapping[str, Array], cores: int) -> Point:
         """Measures a plan where this machine has the cores for it, and simulates it."""
         given, measured = self._given, None
+        assert not isinstance(given.on, str), "read with the arguments"
         name = f"{len(plan.cluster)} of {counted(self._most, 'machine')}"
-        if given.cluster is None and _played_here(plan, cores):
+        if given.on is not None or (given.cluster is None and _played_here(plan, cores)):
             measured = measure(
                 plan,
                 fed,
                 steps=given.steps,
-                hosts=given.hosts,
+                hosts=given.hosts if given.on is None else given.on,
                 on_step=lambda done: given.on_phase(f"{name}: step {done} of {given.steps}"),
                 on_phase=lambda phase: given.on_phase(f"{name}: {phase}"),
             )

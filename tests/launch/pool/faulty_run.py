@@ -19,7 +19,7 @@ from partita.engine import SGD, AllReduce, Downpour, GradientDescent, Pool, Sand
 from partita.engine.run.metrics import Record
 from partita.partitioner import Cluster, partition
 
-LENGTHS = {"downpour": 200, "all-reduce": 80, "sandblaster": 150}
+LENGTHS = {"downpour": 120, "all-reduce": 60, "sandblaster": 100}
 
 
 def main() -> None:
