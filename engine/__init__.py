@@ -10,6 +10,9 @@ compares a layer's backward function with finite differences; `minimise` runs a 
 from partita.engine.drivers.all_reduce import AllReduce
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.sandblaster import Sandblaster
+from partita.engine.files.host_files import Files
+from partita.engine.files.sources import DataSource
+from partita.engine.files.stores import CheckpointStore, SharedFolder
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.launch.pool.pool import Pool
 from partita.engine.launch.ray.settings import Ray
@@ -60,13 +63,16 @@ __all__ = [
     "Adam",
     "AdamW",
     "AllReduce",
+    "CheckpointStore",
     "Cosine",
+    "DataSource",
     "Direction",
     "DirectionGenerator",
     "Downpour",
     "Environment",
     "Evaluation",
     "ExponentialDecay",
+    "Files",
     "GradientCheck",
     "GradientDescent",
     "Hierarchical",
@@ -95,6 +101,7 @@ __all__ = [
     "Schedule",
     "Server",
     "Session",
+    "SharedFolder",
     "StepDecay",
     "Tree",
     "check_gradients",

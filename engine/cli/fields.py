@@ -22,7 +22,7 @@ from partita.engine.cli.output import one_sentence_each
 ByHand: TypeAlias = dict[str, Any]
 """The options that were given on the command line, by name."""
 
-_SIMPLE: Final = (Path, bool, int, float, str)
+_SIMPLE: Final = (bool, int, float, str, Path)
 """Types that an option can have; of a union the first of these is taken."""
 
 _ENTRY: Final = re.compile(r"^    (\w+(?:, \w+)*): ((?:.|\n(?!    \S))*)", re.MULTILINE)

@@ -38,7 +38,7 @@ RUN: Final = options_of(
     "resume",
     "overwrite",
     "listen",
-    checkpoints="Folder for checkpoints; FILE's name with .checkpoints if not given.",
+    checkpoints="Folder or URL for checkpoints; FILE's name with .checkpoints if not given.",
 )
 
 
@@ -92,7 +92,7 @@ def train_on(
     data, held_out = users.data()
     check_end(plan, held_out, save)
     print(plan_table(plan, width=terminal_width()), flush=True)
-    given = {"checkpoints": Path(f"{file.stem}.checkpoints"), **values_of(RUN, run)}
+    given = {"checkpoints": f"{file.stem}.checkpoints", **values_of(RUN, run)}
     if on is not None:
         given["on"] = on
     caller = Caller.of_command(["partita", *sys.argv[1:]])

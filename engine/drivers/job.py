@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -14,10 +13,12 @@ from typing import Final
 import numpy as np
 
 from partita.engine.drivers.identity import identity
-from partita.engine.files.sources import ArrayFile
+from partita.engine.files.sources import ArrayFile, DataSource
+from partita.engine.files.stores import CheckpointStore, Folder
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master
-from partita.engine.parameters.files import load_parameters, make_folder, save_parameters, shape_difference
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import load_parameters, save_parameters, shape_difference
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
@@ -39,8 +40,8 @@ class Job:
         plan, seed: see `train`.
         arrays: an array for each input and target, `[example, *shape]`.
         folder: temporary folder of the files that hosts read.
-        checkpoints: folder for checkpoints.
-        keep: whether the folder for checkpoints is the user's and stays.
+        sources: those of the data that are no arrays.
+        store: where checkpoints are kept; None: in the temporary folder, for restarts within the run.
         instruction_timeout_s: seconds that one computation of a part may take.
     """
 
@@ -48,14 +49,50 @@ class Job:
     seed: int
     arrays: Mapping[str, Array]
     folder: Path
-    checkpoints: Path
-    keep: bool
+    sources: Mapping[str, DataSource] = field(default_factory=dict)
+    store: CheckpointStore | None = None
     instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S
+
+    @property
+    def keep(self) -> bool:
+        """Whether checkpoints stay when the run is over."""
+        return self.store is not None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of this machine in which checkpoints come together."""
+        return self._store.folder(self.folder)
+
+    @property
+    def place(self) -> str:
+        """Where checkpoints are kept, for messages."""
+        return str(self._store)
+
+    @property
+    def kept(self) -> Path | str | None:
+        """The folder or the URL of checkpoints that stay; None where none does."""
+        if self.store is None:
+            return None
+        return self.checkpoints if isinstance(self.store, Folder) else self.place
+
+    @property
+    def shared(self) -> bool:
+        """Whether all machines of the run have the folder for checkpoints."""
+        return self._store.is_shared
+
+    @property
+    def _store(self) -> CheckpointStore:
+        return self.store or Folder(self.folder / "checkpoints")
+
+    def opened(self, *, run: str = "") -> Checkpoints:
+        """Returns the checkpoints, for the coordinator of a run. Raises OSError, ValueError."""
+        return self._store.checkpoints(self.folder, run=run)
 
     @cached_property
     def examples(self) -> int:
         """Number of examples in the data."""
-        return len(next(iter(self.arrays.values())))
+        lengths = [len(array) for array in self.arrays.values()]
+        return next(iter((*lengths, *(source.shape[0] for source in self.sources.values()))))
 
     @cached_property
     def checksum(self) -> str:
@@ -64,6 +101,9 @@ class Job:
         for name in sorted(self.arrays):
             numbers = np.ascontiguousarray(self.arrays[name])
             found = zlib.crc32(numbers.data, zlib.crc32(name.encode(), found))
+        for name in sorted(self.sources):
+            source = self.sources[name]
+            found = zlib.crc32(f"{name} {getattr(source, 'checksum', source)}".encode(), found)
         return f"{found:08x}"
 
     @property
@@ -105,15 +145,7 @@ class Job:
 
     def check_writable(self) -> None:
         """Makes the folder for checkpoints, and tries to write in it. Raises OSError."""
-        try:
-            make_folder(self.checkpoints)
-            with tempfile.TemporaryFile(dir=self.checkpoints):
-                pass
-        except OSError as error:
-            raise OSError(
-                f"no checkpoint can be written in {self.checkpoints} ({error.strerror or error}); "
-                "give another folder"
-            ) from error
+        self._store.check(self.folder)
 
     def write(self, initial: Mapping[str, Array] | str | Path | None) -> None:
         """Writes the data and the first parameters where every host can read them."""
@@ -138,9 +170,14 @@ class Job:
 
     @property
     def files(self) -> dict[str, ArrayFile]:
-        """File of each input and target, by name."""
-        graph = self.plan.graph
-        return {grid.name: self._file_of(grid) for grid in (*graph.inputs, *graph.targets)}
+        """File of each input and target that is given as an array, by name."""
+        grids = (*self.plan.graph.inputs, *self.plan.graph.targets)
+        return {grid.name: self._file_of(grid) for grid in grids if grid.name not in self.sources}
+
+    @property
+    def data(self) -> dict[str, DataSource]:
+        """Source of each input and target, by name."""
+        return {**self.files, **self.sources}
 
     def _file_of(self, grid: Grid) -> ArrayFile:
         path = self.folder / f"{grid.name}.data"

@@ -165,7 +165,7 @@ class Trainer(ABC):
             machine=machine,
             replica=replica,
             replicas=driver.replicas,
-            data=job.files,
+            data=job.data,
             examples=job.examples,
             seed=job.seed,
             shards=driver.shards,
@@ -209,6 +209,7 @@ class Trainer(ABC):
             checkpoints=Checkpoints(job.checkpoints, run=self.run_id),
             pushes=self.pushes,
             most_bytes=job.most_file_bytes,
+            shared=job.shared,
         )
 
     @property

@@ -1,7 +1,7 @@
 """Sources of data: where the examples of a training are, and how a host opens them.
 
 A source is one array of the data. It travels with the task of a part, which opens it on its machine. To add
-a source, write a class with these four members; feeds need no more.
+a source, write a class with a shape, a type and `open`; feeds need no more.
 """
 
 from __future__ import annotations
@@ -43,11 +43,6 @@ class DataSource(ABC):
 
     @property
     @abstractmethod
-    def name(self) -> str:
-        """The name of the input or target."""
-
-    @property
-    @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """The number of examples, and the shape of each."""
 
@@ -56,9 +51,17 @@ class DataSource(ABC):
     def dtype(self) -> np.dtype[Any]:
         """The type of the numbers."""
 
+    def bound(self, name: str) -> DataSource:
+        """Returns the source as the input or target of this name, where the run is started.
+
+        Raises:
+            OSError, ValueError: it cannot be one.
+        """
+        return self
+
     @abstractmethod
     def open(self, files: HostFiles) -> Rows:
-        """Opens the examples on a host. Raises OSError, or what else ends the host."""
+        """Opens the examples on a host. What it raises ends the run, or starts the host again."""
 
 
 @dataclass(frozen=True)

@@ -123,14 +123,23 @@ class Checkpoints:
             CheckpointError: a file is missing, or the manifest is invalid.
             OSError: it could not be written.
         """
+        folder, data = self.checked(manifest)
+        sync_folder(self.folder)
+        write_atomically(folder / MANIFEST, data)
+
+    def checked(self, manifest: Manifest) -> tuple[Path, bytes]:
+        """Returns the folder of a checkpoint that can be completed, and the content of its manifest.
+
+        Raises:
+            CheckpointError: a file is missing, or the manifest is invalid.
+        """
         data = encode_manifest(manifest)
         decode_manifest(data)
         folder = self._own(manifest.checkpoint)
         missing = [entry.file for entry in manifest.entries if not (folder / entry.file).is_file()]
         if missing:
             raise CheckpointError(f"checkpoint {folder} cannot be completed: {missing[0]} is not there")
-        sync_folder(self.folder)
-        write_atomically(folder / MANIFEST, data)
+        return folder, data
 
     def prune(self, *, first: int = 0) -> None:
         """Removes complete checkpoints beyond the newest `keep`, and incomplete ones older than the newest.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.files.host_files import Files
+from partita.engine.files.sources import DataSource
 from partita.engine.numerics import master
 from partita.engine.run.arrays import Array, array_of
 from partita.layers.graph import Graph, Grid
@@ -15,8 +17,11 @@ from partita.layers.layer import Placeholder
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
-Data: TypeAlias = Mapping[str, npt.ArrayLike]
-"""An array for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
+Data: TypeAlias = Mapping[str, npt.ArrayLike | DataSource]
+"""An array or a source for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
+
+_BLOCK_BYTES: Final = 1 << 26
+"""Bytes of a file that are checked at once."""
 
 
 def check_plan(value: object) -> None:
@@ -29,7 +34,13 @@ def check_plan(value: object) -> None:
 
 
 def check_data(
-    graph: Graph, data: Data, *, targets: bool, precision: str, ignored: Collection[str] | None = None
+    graph: Graph,
+    data: Data,
+    *,
+    targets: bool,
+    precision: str,
+    ignored: Collection[str] | None = None,
+    sources: dict[str, DataSource] | None = None,
 ) -> dict[str, Array]:
     """Returns the arrays that feed the network: float32, or float64 if it computes in it; labels as int64.
 
@@ -40,6 +51,8 @@ def check_data(
         precision: precision of the plan.
         ignored: names that the data may have besides those of the network. If not given, a network without a
             loss takes any: it may be the rest of a network for prediction.
+        sources: receives the sources in the data, which are then not among the arrays. If not given, files
+            are read as arrays are.
 
     Raises:
         ValueError: an array is missing or unknown, is no array of real numbers, has the wrong shape or
@@ -59,11 +72,20 @@ def check_data(
                 f"the data has '{name}', but the network takes {_names(wanted)}; rename it or leave it out"
             )
     found: dict[str, Array] = {}
+    lengths: dict[str, int] = {}
     for grid in wanted:
         if grid.name not in data:
             raise ValueError(f"the data has no '{grid.name}'; the network takes {_names(wanted)}")
-        found[grid.name] = _checked(grid, array_of(grid.name, data[grid.name]), precision)
-    lengths = {name: len(array) for name, array in found.items()}
+        given = data[grid.name]
+        if isinstance(given, DataSource) and sources is not None:
+            source = sources[grid.name] = given.bound(grid.name)
+            _check_source(grid, given, precision)
+            lengths[grid.name] = source.shape[0]
+            continue
+        if isinstance(given, Files):
+            given = given.array()
+        found[grid.name] = _checked(grid, array_of(grid.name, given), precision)
+        lengths[grid.name] = len(found[grid.name])
     if len(set(lengths.values())) > 1:
         raise ValueError(
             f"the arrays differ in their number of examples: {lengths}; give each example every array"
@@ -71,6 +93,21 @@ def check_data(
     if not next(iter(lengths.values())):
         raise ValueError("the data has no examples; give at least one")
     return found
+
+
+def _check_source(grid: Grid, source: DataSource, precision: str) -> None:
+    """Refuses a source that does not fit; reads the examples of files. Raises ValueError."""
+    if not isinstance(source, Files):
+        _checked(grid, np.empty((0, *source.shape[1:]), source.dtype), precision)
+        return
+    array = source.array()
+    rows = max(_BLOCK_BYTES // max(array[:1].nbytes, 1), 1)
+    for start in range(0, len(array), rows):
+        try:
+            _checked(grid, array[start : start + rows], precision)
+        except ValueError as error:
+            last = min(start + rows, len(array))
+            raise ValueError(f"{error} (examples {start} to {last} of {source.path})") from error
 
 
 def _checked(grid: Grid, array: Array, precision: str) -> Array:

@@ -28,7 +28,7 @@ class Run:
         lost_pushes: acknowledged updates that failures have cost.
         history: loss, accuracy, speed and staleness in the course of the run; for a batch method its
             iterations.
-        checkpoint: the last checkpoint's folder, if checkpoints were kept.
+        checkpoint: folder or URL of the checkpoints, if they were kept.
         iterations: iterations of a batch method, with those before it was resumed.
         outcome: how the batch method ended; None where there was none, or it was interrupted.
     """
@@ -39,7 +39,7 @@ class Run:
     seconds: float = 0.0
     lost_pushes: int = 0
     history: tuple[TrainingProgress | Iteration, ...] = ()
-    checkpoint: Path | None = None
+    checkpoint: Path | str | None = None
     iterations: int = 0
     outcome: Outcome | None = None
 

@@ -11,13 +11,14 @@ from typing import ClassVar, get_args
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainers import trainers
+from partita.engine.files.sources import DataSource
+from partita.engine.files.stores import CheckpointStore, store_of
 from partita.engine.files.temporary import temporary_folder
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.on import On, begin, on_of, opened
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.launch.request import Launching, LaunchRequest, Log
-from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S, Timeouts
@@ -42,13 +43,15 @@ class TrainArguments(Arguments):
 
     Args:
         plan: the plan of one replica.
-        data: an array for each input and target, `[example, *shape]`; it is divided among the replicas.
+        data: an array for each input and target, `[example, *shape]`, or a source, as `Files(...)`; it is
+            divided among the replicas.
         driver: `Downpour(...)`, `AllReduce(...)`, `Sandblaster(...)`, or one of your own.
         epochs: passes over the data, which the replicas share. Each example comes once in an epoch; the last
             minibatch of an epoch has the remainder. A batch method decides itself when it is done.
         seed: seed of the initial parameters and of the order of the examples.
-        checkpoints: folder for checkpoints. If not given, checkpoints are kept while the run lasts, for its
-            own restarts.
+        checkpoints: folder for checkpoints, or a store: `SharedFolder(...)` if all machines have it, or a URL
+            that `fsspec` can write. If not given, checkpoints are kept while the run lasts, for its own
+            restarts.
         checkpoint_every_s: seconds from one checkpoint to the next.
         checkpoint_timeout_s: seconds without progress after which the writing of a checkpoint is given up.
             The next one follows; if it is the last one, the run ends with an error.
@@ -72,7 +75,8 @@ class TrainArguments(Arguments):
             at the ranks of the job that this process belongs to, `Environment(...)` or "env"; on the machines
             of a hostfile, by ssh, `HostFile(...)` or "hostfile:PATH"; on a Ray cluster, `Ray(...)` or "ray";
             processes of this machine if not given. With "env", all ranks but rank 0 serve here until the
-            process of rank 0 has ended, and then raise SystemExit.
+            process of rank 0 has ended, and then raise SystemExit. Machines need
+            nothing in common but the network.
         places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
             named run on this machine. `listen` must then be an address that all of them reach.
         encrypt_payloads: False sends gradients, parameters and activations between machines as they are;
@@ -113,7 +117,7 @@ class TrainArguments(Arguments):
     driver: Driver
     epochs: int | None = None
     seed: int = 0
-    checkpoints: str | Path | None = None
+    checkpoints: str | Path | CheckpointStore | None = None
     checkpoint_every_s: float = 30.0
     checkpoint_timeout_s: float = 120.0
     start_timeout_s: float = START_TIMEOUT_S
@@ -154,10 +158,16 @@ class TrainArguments(Arguments):
             raise ValueError("on says where hosts run; leave out listen and places, or on")
         if self.on is not None:
             object.__setattr__(self, "on", on_of(self.on))
+        store_of(self.checkpoints)
         check_fields(self, check_whole, "seed", of="", least=0)
         seconds = (field.name for field in fields(self) if field.name.endswith("_s"))
         check_fields(self, check_seconds, *seconds, of="")
         check_choice(self.show, "show is", get_args(Show))
+
+    @property
+    def store(self) -> CheckpointStore | None:
+        """The store of checkpoints; None where they end with the run."""
+        return store_of(self.checkpoints)
 
     @property
     def place(self) -> On:
@@ -179,11 +189,11 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         begin(given.place)
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
-    arrays = check_data(plan.graph, given.data, targets=True, precision=plan.precision)
+    sources: dict[str, DataSource] = {}
+    arrays = check_data(plan.graph, given.data, targets=True, precision=plan.precision, sources=sources)
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
-        checkpoints, keep = Path(given.checkpoints or folder / "checkpoints"), given.checkpoints is not None
-        job = Job(plan, given.seed, arrays, folder, checkpoints, keep, given.instruction_timeout_s)
+        job = Job(plan, given.seed, arrays, folder, sources, given.store, given.instruction_timeout_s)
         trainings = [
             Training(one, caller, on_record=given.on_record)
             for one in trainers(given.driver, job, given.epochs or 0)
@@ -192,7 +202,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             training.trainer.check()
         job.check_writable()
         if job.keep:
-            stack.enter_context(lock_folder(checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
+            stack.enter_context(lock_folder(job.checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
         begun = _begun(trainings) if given.resume else 0
         first = 0 if given.resume else _first_checkpoint(job, caller, overwrite=given.overwrite)
         job.write(given.initial)
@@ -256,14 +266,14 @@ def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:
         ValueError: the folder holds an earlier run, which is not to be replaced; or a file of the user's is
             where the journal would be.
     """
-    store, journal = Checkpoints(job.checkpoints), job.checkpoints / JOURNAL
+    store, journal = job.opened(), job.checkpoints / JOURNAL
     if journal.exists() and not is_journal(journal):
         raise ValueError(f"{journal} is not a journal of a run; move it away, or give another folder")
     complete = store.complete()
     if (complete or journal.exists()) and not overwrite:
         what = f"checkpoint {complete[0]}" if complete else "the journal"
         raise ValueError(
-            f"{job.checkpoints} holds {what} of an earlier run; give {caller.resume} to go on with it, "
+            f"{job.place} holds {what} of an earlier run; give {caller.resume} to go on with it, "
             f"{caller.overwrite} to replace it, or another folder"
         )
     return store.next_number()

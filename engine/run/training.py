@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.launch.launcher import Launcher
-from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import Optimizer
@@ -56,7 +55,7 @@ class Training(Work):
     def __init__(self, trainer: Trainer, caller: Caller, *, on_record: OnRecord | None = None) -> None:
         """Reads and starts nothing yet; `on_record` receives each record of the run."""
         self.trainer: Final = trainer
-        self.store: Final = Checkpoints(trainer.job.checkpoints, run=trainer.run_id)
+        self.store: Final = trainer.job.opened(run=trainer.run_id)
         self.resumed: Resumed | None = None
         self._caller: Final = caller
         self._on_record: Final = on_record
@@ -265,7 +264,7 @@ class Training(Work):
         if not job.keep or not held or (journal is not None and not len(journal)):
             return ""
         what = "checkpoint" if journal is None else "journal"
-        holds = f"the {what} in {job.checkpoints} holds {trainer.far(held)}"
+        holds = f"the {what} in {job.place} holds {trainer.far(held)}"
         return f"{holds}, and {self._caller.again} goes on from it"
 
     def _finished(self, done: EndRun) -> Run:
@@ -279,7 +278,7 @@ class Training(Work):
             seconds=self._metrics.seconds,
             lost_pushes=done.lost,
             history=tuple(self._metrics.history),
-            checkpoint=trainer.job.checkpoints if trainer.job.keep else None,
+            checkpoint=trainer.job.kept,
             outcome=outcome,
         )
         if trainer.unit == "iteration":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from partita.engine.files.host_files import FileDiffers
 from partita.engine.files.sources import DataSource, Rows
 from partita.engine.parameters.layout import Layout
 from partita.engine.protocol.actions import Program
@@ -15,7 +16,7 @@ from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.part_body import PartBody
-from partita.engine.runtime.task import HostContext
+from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.partitioner.plan import Plan
 
 
@@ -63,8 +64,11 @@ class PartTask:
         return self.hands.build(self, host)
 
     def opened(self, host: HostContext) -> dict[str, Rows]:
-        """Opens the data on a host, by the names of inputs and targets."""
-        return {name: source.open(host.files) for name, source in self.data.items()}
+        """Opens the data on a host, by the names of inputs and targets. Raises OSError, CannotGoOn."""
+        try:
+            return {name: source.open(host.files) for name, source in self.data.items()}
+        except FileDiffers as error:
+            raise CannotGoOn(str(error)) from error
 
     @property
     def threads(self) -> int:

@@ -152,7 +152,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=steps)
 def test_every_file_is_stored_once_and_whole_and_a_dead_writer_leaves_nothing(steps: list[Any]) -> None:
     world = World()
