@@ -353,7 +353,7 @@ FAULTS = [
     Planted(ReportsSavedBeforeItIs, "I5", 20),
     Planted(ForgetsWhatItLostInItsFile, "I2", 1000, at=124),
     Planted(ARetryHasAFreshSequenceNumber, "I1", 100, at=1),
-    Planted(NeverRetries, "I8", 700, at=187),
+    Planted(NeverRetries, "I8", 700, at=57),
     Planted(IgnoresReplacements, "I2 I8", 2500, at=524),
     Planted(DrainForgetsTheAccumulated, "I2", 20, at=1),
     Planted(PushesOverAPushUnderWay, "I1 I2", 100, at=1),

@@ -230,6 +230,7 @@ HOST_FAULTS = [
         "an older directory replaces a newer one",
         "I8 V4",
         (Fault(Directory, "applies_to", older_ones_apply),),
+        at=223,
     ),
 ]
 """Faults of the machine that every host has."""

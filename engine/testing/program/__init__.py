@@ -1,6 +1,6 @@
 """Schedules of drivers that are programs: views, work, exchanges and safe points.
 
-`schedule` draws what a seed adds to its environment, `body` is a part's, over the numbers of a `regression`;
+`schedule` draws what a seed adds to its environment, `part` builds one over the numbers of a `regression`;
 `model` checks every event against `lockstep`, which runs the driver's program in one process. `drawn` plays
 `AllReduce` with the settings of a seed.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from partita.engine.testing.invariants import Outcome
-from partita.engine.testing.program.body import PartBody
+from partita.engine.testing.program.part import build_part
 from partita.engine.testing.program.schedule import ProgramSchedule
 
 __all__ = ["play_programs"]
@@ -19,4 +19,4 @@ def play_programs(
     driver: Any, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
 ) -> Outcome:
     """Plays the programs of a driver in the schedule of a seed, see `partita.engine.testing.play`."""
-    return ProgramSchedule(driver, seed, machines, part=PartBody, keep_all=keep_all).play(seed)
+    return ProgramSchedule(driver, seed, machines, part=build_part, keep_all=keep_all).play(seed)

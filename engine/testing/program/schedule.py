@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from typing_extensions import override
 
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
 from partita.engine.protocol.exchange.group import CHUNK_BYTES
-from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.joined_mode import JoinedMode
-from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import Topology, machine_of, part_indices
-from partita.engine.protocol.part import Part
-from partita.engine.protocol.program_effects import PartSeat, SharedSpan
+from partita.engine.protocol.program_effects import SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
-from partita.engine.testing.host import SimulatedBody, SimulatedHost
 from partita.engine.testing.invariants import require
 from partita.engine.testing.program.lockstep import State, step_of
 from partita.engine.testing.program.model import ProgramModel
-from partita.engine.testing.program.regression import STATE, Regression
+from partita.engine.testing.program.regression import Regression
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
-from partita.engine.testing.schedule import CoordinatorHost, Schedule
+from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import World
-
-RETRY_S: Final = 1.0
-
-Build: TypeAlias = Callable[["ProgramSchedule", SimulatedHost, tuple[Any, ...]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +116,11 @@ class ProgramSchedule(Schedule):
     def __init__(
         self, driver: Any, seed: int, machines: Iterable[type], *, part: Build, keep_all: bool = False
     ) -> None:
-        """Draws the scenario; `part` makes the body of a part, with its state."""
+        """Draws the scenario; `part` builds the task of a part."""
         world = World(seed, keep_all=keep_all)
-        self.driver, self._part_body = driver, part
+        self.driver = driver
         self.scenario = scenario = draw(world.random, driver.replicas)
-        super().__init__(world, scenario.environment, machines)
+        super().__init__(world, scenario.environment, machines, part=part)
         topology = self.environment.topology
         self.batches = JoinedBatches(scenario.examples, scenario.batch)
         self.function = Regression(world.random, scenario.own, scenario.shared, scenario.examples)
@@ -193,30 +185,7 @@ class ProgramSchedule(Schedule):
         """By which factor a replica's steps take longer."""
         return self.scenario.straggler if replica == 0 else 1.0
 
-    @override
-    def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
-        indices = part_indices(host.name)
-        assert indices is not None
-        replica, machine = indices
-        step, state = self._state_of(machine, host.checkpoint)
-        body = self._part_body(self, host, state)
-        seat = PartSeat(
-            replica=replica,
-            machine=machine,
-            machines=self.environment.topology.machines,
-            incarnation=host.incarnation,
-            size=len(state[0]),
-            spans=self.spans[machine],
-            norms=self.norms,
-            exchanges=self.norms.index + 1,
-            state=STATE,
-            item_bytes=self.item_bytes,
-            step=step,
-        )
-        body.work = self.kind(JoinedWork)(seat, self.batches, retry_s=RETRY_S)
-        return self.kind(Part)(self.driver.replica, body.work, version=step), body
-
-    def _state_of(self, machine: int, checkpoint: int | None) -> tuple[int, tuple[Any, ...]]:
+    def state_of(self, machine: int, checkpoint: int | None) -> tuple[int, tuple[Any, ...]]:
         """The steps and the state of a machine in a committed checkpoint; None: at the start."""
         if checkpoint is None:
             return 0, self._start[machine]

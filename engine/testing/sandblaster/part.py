@@ -1,4 +1,4 @@
-"""The simulated body of a part under Sandblaster: a few floats.
+"""The simulated arithmetic of a part that evaluates: a few floats.
 
 The parts of a replica begin an assignment together and get its gradient together: that stands for the states
 and errors that they would send to one another.
@@ -7,7 +7,9 @@ and errors that they would send to one another.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+
+from typing_extensions import override
 
 from partita.engine.protocol.assigned_work import AssignedWork, RunAssignment
 from partita.engine.protocol.batch_messages import Contribution
@@ -16,10 +18,8 @@ from partita.engine.protocol.names import part_name
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.point_links import PointLinks
 from partita.engine.protocol.program_effects import StepDone
-from partita.engine.testing import bodies
-from partita.engine.testing.bodies import RETRY_S
 from partita.engine.testing.host import Numbers, SimulatedHost
-from partita.engine.testing.invariants import require
+from partita.engine.testing.parts import OF_LINKS, RETRY_S, PartArithmetic, PartBody
 from partita.engine.testing.sandblaster.schedule import SandblasterCoordinatorHost, SandblasterSchedule
 from partita.engine.testing.vectors import Vector
 
@@ -29,84 +29,69 @@ MEANINGLESS = 123.456
 
 def build_part(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[Part, PartBody]:
     """Builds the task of a part: its machine, and the body around it."""
-    body, machines = PartBody(schedule, host), schedule.environment.topology.machines
-    links = schedule.kind(PointLinks)(shards=body.spans, retry_s=RETRY_S)
-    body.work = schedule.kind(AssignedWork)(links, alone=machines == 1)
-    others = [part_name(body.replica, n) for n in range(machines) if n != body.machine]
-    needed = (*others, *links.shards)
-    replica = schedule.scenario.driver.replica
-    return schedule.kind(Part)(replica, body.work, needed=needed, watched=links.shards), body
+    arithmetic, machines = Portions(schedule, host), schedule.environment.topology.machines
+    spans = schedule.layout.of_machine[arithmetic.machine]
+    links = schedule.kind(PointLinks)(shards=spans, retry_s=RETRY_S)
+    arithmetic.work = work = schedule.kind(AssignedWork)(links, alone=machines == 1)
+    others = [part_name(arithmetic.replica, n) for n in range(machines) if n != arithmetic.machine]
+    needed, replica = (*others, *links.shards), schedule.scenario.driver.replica
+    part = schedule.kind(Part)(replica, work, needed=needed, watched=links.shards)
+    size = sum(stop - start for _, start, stop in spans)
+    return part, PartBody(schedule, host, {name: [0.0] * size for name in OF_LINKS}, arithmetic)
 
 
-class PartBody(bodies.PartBody):
-    """Carries out the effects of a `Part`, and plays assignments."""
+class Portions(PartArithmetic):
+    """Gradients of work units, for the invariants of a run."""
 
-    schedule: SandblasterSchedule
+    inside = "I6"
     work: AssignedWork
 
     def __init__(self, schedule: SandblasterSchedule, host: SimulatedHost) -> None:
-        super().__init__(schedule, host)
+        super().__init__(host)
         assert isinstance(host.coordinator, SandblasterCoordinatorHost)
-        self.coordinator = host.coordinator
-        self.playing: RunAssignment | None = None
-        self.found: tuple[Vector, float, int] = ((), 0.0, 0)
+        self.schedule, self.coordinator = schedule, host.coordinator
 
-    def carry_out(self, effect: Any, event: Any) -> Any:
-        """Carries out an effect of the machine."""
-        if not isinstance(effect, RunAssignment):
-            return super().carry_out(effect, event)
-        self._play(effect)
-        return None
-
-    def _play(self, assignment: RunAssignment) -> None:
-        require(self.playing is None, "I6", self.id, "begins", assignment, "inside", self.playing)
-        self.playing = assignment
-        if assignment.discarded:
-            self.world.note(self.host, "plays for the others", assignment)
+    @override
+    def begins(self, step: RunAssignment) -> None:
+        if step.discarded:
+            self.world.note(self.host, "plays for the others", step)
         else:
-            point = tuple(self.vectors["parameters"])
-            self.coordinator.invariants.plays(self.id, assignment.evaluation, self.machine, point)
-        schedule, run = self.schedule, self.coordinator.incarnation
-        parts = sorted(
-            schedule.meet(self, run, self.replica, self.incarnation, assignment.number),
-            key=lambda one: one.machine,
-        )
+            point = tuple(self.body.vectors["parameters"])
+            self.coordinator.invariants.plays(self.id, step.evaluation, self.machine, point)
+        run, incarnation = self.coordinator.incarnation, self.host.incarnation
+        parts = self.schedule.meet(self, run, self.replica, incarnation, step.number)
         if parts:
-            _compute(parts, assignment, schedule)
+            _compute(sorted(parts, key=lambda one: one.machine), step, self.schedule)
 
-    def on_computed(self, _: object) -> None:
+    @override
+    def computed(self, step: RunAssignment, found: tuple[Vector, float, int]) -> StepDone:
         """Ends the assignment: its gradient has accumulated, from nothing."""
-        if self.raises():
-            return
-        assignment, self.playing = self.playing, None
-        assert assignment is not None
-        gradient, loss, right = self.found
-        if self.work.is_over(assignment.evaluation):  # it may have been cut short: the numbers are anything
+        gradient, loss, right = found
+        if self.work.is_over(step.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
-        self.vectors["accumulated"] = list(gradient)
-        self.host.on_event(StepDone(assignment.number, loss=loss, correct=right))
+        self.body.vectors["accumulated"] = list(gradient)
+        return StepDone(step.number, loss=loss, correct=right)
 
-    def payload(self, send: Send) -> Numbers:
-        """Returns the gradient of a contribution."""
+    @override
+    def numbers(self, send: Send, values: Sequence[float]) -> Numbers:
         message = send.message
         assert isinstance(message, Contribution)
         invariants = self.coordinator.invariants
         invariants.contributes(self.id, message.evaluation, message.unit, self.machine)
-        return super().payload(send)
+        return Numbers(values)
 
 
-def _compute(parts: list[PartBody], assignment: RunAssignment, schedule: SandblasterSchedule) -> None:
+def _compute(parts: list[Portions], step: RunAssignment, schedule: SandblasterSchedule) -> None:
     """Computes an assignment for all parts of a replica; meaningless numbers unless all play the same."""
-    if any(part.playing != assignment or assignment.discarded for part in parts):
-        for part in parts:
-            part.found = ((MEANINGLESS,) * len(part.vectors["accumulated"]), MEANINGLESS, 1)
+    found: list[tuple[Vector, float, int]]
+    if any(part.body.step != step or step.discarded for part in parts):
+        sizes = (len(part.body.vectors["accumulated"]) for part in parts)
+        found = [((MEANINGLESS,) * size, MEANINGLESS, 1) for size in sizes]
     else:
-        x: Vector = tuple([number for part in parts for number in part.vectors["parameters"]])
-        gradients, losses, right = schedule.function.unit(x, assignment.first, assignment.count)
-        for part in parts:
-            part.found = (gradients[part.machine], losses[part.machine], right[part.machine])
+        x: Vector = tuple([number for part in parts for number in part.body.vectors["parameters"]])
+        found = [*zip(*schedule.function.unit(x, step.first, step.count), strict=True)]
     scenario, replica = schedule.scenario, parts[0].replica
     slowness = (scenario.slowness[replica:] or (1.0,))[0]
-    wait_s = scenario.portion_s * assignment.count * slowness * (0.5 + 0.5 * schedule.world.random.random())
-    for part in parts:
-        part.later(wait_s, part.on_computed)
+    wait_s = scenario.portion_s * step.count * slowness * (0.5 + 0.5 * schedule.world.random.random())
+    for part, result in zip(parts, found, strict=True):
+        part.host.later(wait_s, part.body.on_computed, (part.body.step, result))

@@ -1,0 +1,228 @@
+"""The simulated body of a part, whatever its driver: a few vectors of its machine's numbers.
+
+It stands for `runtime.part_body`: it carries out what links, exchanges and updates ask for. A driver's
+arithmetic stands for the network, and its checks see everything that the body does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from partita.engine.protocol.assigned_work import RunAssignment
+from partita.engine.protocol.events import Persist, Send, Span
+from partita.engine.protocol.exchange import AddChunk, CopyChunk
+from partita.engine.protocol.leased_work import RunUnit
+from partita.engine.protocol.link import Install, Stage, SwapBuffers
+from partita.engine.protocol.names import part_indices
+from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
+from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.program_effects import (
+    Applied,
+    ApplyUpdate,
+    CopyVector,
+    MeasureNorms,
+    RestartSteps,
+    RunStep,
+    StateReceived,
+    StepDone,
+    StuckOn,
+)
+from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
+from partita.engine.testing.invariants import require
+from partita.engine.testing.schedule import Schedule
+
+RETRY_S: Final = 1.0
+OF_LINKS: Final = ("parameters", "staged", "accumulated", "in_flight")
+"""The vectors of a part with links to shards."""
+
+Step: TypeAlias = RunUnit | RunStep | RunAssignment
+
+
+class PartArithmetic:
+    """The computations of one part, and the checks of its driver. A subclass overrides what concerns it.
+
+    Attributes:
+        body: whose numbers these are.
+        inside: the invariant that is broken where a step begins inside another one.
+    """
+
+    inside = "I8"
+
+    def __init__(self, host: SimulatedHost) -> None:
+        indices = part_indices(host.name)
+        assert indices is not None
+        self.host, self.id, self.world = host, host.id, host.world
+        self.replica, self.machine = indices
+        self.body: PartBody
+
+    # Steps.
+
+    def begins(self, step: Any) -> None:
+        """Begins a step; `PartBody.on_computed` ends it, with what is found."""
+        raise AssertionError(step)
+
+    def computed(self, step: Any, found: Any) -> StepDone | None:
+        """Ends a step; None: it is done when the replica's other parts have come so far."""
+        raise AssertionError(step)
+
+    def restarts(self, first: int) -> None:
+        """Looks at the end of all steps below this number."""
+
+    # Shards.
+
+    def installed(self, effect: Install, message: Any) -> None:
+        """Looks at new parameters, and at the message in which they came."""
+
+    def cleared(self, span: Span) -> None:
+        """Looks at a gradient that was dropped."""
+
+    def notes(self, effect: SavePushRecord, message: Any) -> None:
+        """Keeps a record of acknowledged pushes."""
+
+    # Exchanges.
+
+    def accepts(self, payload: Any) -> None:
+        """Looks at numbers that are added or copied."""
+
+    def updates(self, effect: ApplyUpdate) -> float:
+        """Updates the parameters. Returns the seconds that it takes."""
+        raise AssertionError(effect)
+
+    def measures(self, effect: MeasureNorms) -> None:
+        """Writes sums of squares."""
+
+    def persists(self, order: Persist) -> object:
+        """Returns the contents of a file."""
+        raise AssertionError(order)
+
+    # Messages.
+
+    def numbers(self, send: Send, values: Sequence[float]) -> Numbers:
+        """Returns the payload of a message."""
+        return Numbers(values)
+
+    def sends(self, message: Any) -> None:
+        """Looks at a message that leaves."""
+
+    def handled(self) -> None:
+        """Looks at the part when all effects of an event were carried out."""
+
+
+class PartBody(SimulatedBody):
+    """The vectors of a part.
+
+    Attributes:
+        vectors: by name.
+        step: that is computed; None: none.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        host: SimulatedHost,
+        vectors: Mapping[str, list[float]],
+        arithmetic: PartArithmetic,
+    ) -> None:
+        super().__init__(host)
+        self.schedule, self.vectors, self.arithmetic = schedule, dict(vectors), arithmetic
+        self.step: Step | None = None
+        self._staged: dict[int, Any] = {}  # messages, by the place of their numbers
+        arithmetic.body = self
+
+    def carry_out(self, effect: Any, event: Any) -> Any:
+        """Carries out an effect of the part's machine."""
+        vectors, arithmetic = self.vectors, self.arithmetic
+        match effect:
+            case RunUnit() | RunStep() | RunAssignment():
+                require(self.step is None, arithmetic.inside, self.host.id, "begins", effect, "in", self.step)
+                self.step = effect
+                arithmetic.begins(effect)
+            case LookForWaits():
+                return StuckOn(0, ())
+            case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
+                vectors["staged"][start:stop] = numbers
+                self._staged[start] = event.message
+            case Install():
+                self._install(effect)
+            case SwapBuffers(span=Span(start=start, stop=stop)):
+                vectors["in_flight"][start:stop] = vectors["accumulated"][start:stop]
+                vectors["accumulated"][start:stop] = [0.0] * (stop - start)
+            case ClearGradient(span=span):
+                vectors["accumulated"][span.start : span.stop] = [0.0] * (span.stop - span.start)
+                arithmetic.cleared(span)
+            case SavePushRecord():
+                arithmetic.notes(effect, event.message)
+            case AddChunk(span=span, payload=Numbers() as payload, divisor=divisor):
+                arithmetic.accepts(payload)
+                held = vectors[span.vector]
+                for i, number in zip(range(span.start, span.stop), payload, strict=True):
+                    held[i] = (held[i] + number) / divisor if divisor != 1 else held[i] + number
+            case CopyChunk(span=span, payload=Numbers() as payload):
+                arithmetic.accepts(payload)
+                vectors[span.vector][span.start : span.stop] = payload
+            case _:
+                self._change(effect)
+        return None
+
+    def _change(self, effect: Any) -> None:
+        match effect:
+            case CopyVector(source=Span(vector=source, start=start, stop=stop), target=target):
+                self.vectors[target][start:stop] = self.vectors[source][start:stop]
+            case MeasureNorms():
+                self.arithmetic.measures(effect)
+            case ApplyUpdate():
+                self.host.result(self.arithmetic.updates(effect), Applied())
+            case RestartSteps(first=first):
+                self.step = None
+                self.arithmetic.restarts(first)
+            case Persist():
+                self.write(self.schedule, effect, self.arithmetic.persists(effect))
+            case StateReceived():
+                pass  # the vectors were replaced where they lie
+            case _:
+                raise AssertionError(effect)
+
+    def _install(self, effect: Install) -> None:
+        require(self.step is None, "I3", self.host.id, "installs parameters inside a step")
+        start, stop = effect.span.start, effect.span.stop
+        numbers = self.vectors["staged"][start:stop]
+        for name in effect.unheld:
+            numbers = [a + b for a, b in zip(numbers, self.vectors[name][start:stop], strict=True)]
+        self.vectors["parameters"][start:stop] = numbers
+        self.arithmetic.installed(effect, self._staged[start])
+
+    # Steps.
+
+    def on_computed(self, what: tuple[Step, Any]) -> None:
+        """Ends a step, unless it was dropped or the user's function raises in it."""
+        step, found = what
+        if self.step is not step:
+            return
+        if self.schedule.raises(self.host.name):
+            self.host.fail("the user's function raised")
+            return
+        done = self.arithmetic.computed(step, found)
+        if done is not None:
+            self.on_done(done)
+
+    def on_done(self, done: StepDone) -> None:
+        """Reports the end of a step."""
+        self.step = None
+        self.host.on_event(done)
+
+    # Messages.
+
+    def payload(self, send: Send) -> Numbers:
+        """Returns the numbers of a span."""
+        span = send.payload
+        assert span is not None, send
+        return self.arithmetic.numbers(send, self.vectors[span.vector][span.start : span.stop])
+
+    def sends(self, send: Send) -> None:
+        """Shows a message to the checks of the driver."""
+        self.arithmetic.sends(send.message)
+
+    def handled(self, event: Any) -> None:
+        """Shows the part to them, after an event."""
+        self.arithmetic.handled()
