@@ -22,7 +22,7 @@ from partita.engine.protocol.events import Span
 _BLOCK: Final = 1 << 14
 """Numbers that are processed at once, so that vectors that are read again stay in cache."""
 
-_WORTH_SHARING: Final = 1 << 16
+WORTH_SHARING: Final = 1 << 16
 """Bytes of a vector that are copied in about the time that reading in place takes beside it."""
 
 _MAX_SHARED: Final = 3
@@ -164,7 +164,7 @@ class VectorStore:
 
         It has any numbers.
         """
-        if name != POINT or self.size * self.dtype.itemsize < _WORTH_SHARING:
+        if name != POINT or self.size * self.dtype.itemsize < WORTH_SHARING:
             return np.zeros(self.size, self.dtype)
         used = [id(one) for one in self._vectors.values()]
         for spare in self._shared:

@@ -19,7 +19,7 @@ from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.parameters.storage import Updater
 from partita.engine.parameters.vector import Vector
-from partita.engine.parameters.vectors import VectorStore, compile_operations
+from partita.engine.parameters.vectors import WORTH_SHARING, VectorStore, compile_operations
 from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.commands import POINT, n_vectors
 from partita.engine.protocol.events import Persist, Send, Span
@@ -129,9 +129,12 @@ class ShardBody(Body):
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
     @override
-    def payload(self, send: Send) -> Versioned:
+    def payload(self, send: Send) -> Vector | Versioned:
         assert send.payload is not None
-        return Versioned(self._store.read(send.payload), self._store.readings(send.payload))
+        found = self._store.read(send.payload)
+        if found.nbytes < WORTH_SHARING:
+            return found
+        return Versioned(found, self._store.readings(send.payload))
 
     @override
     def poll(self, now: float) -> Iterator[ShardEvent]:

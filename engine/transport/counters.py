@@ -54,7 +54,9 @@ class Counters:
 
     def count_sent(self, to: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:
         """Counts an accepted message."""
-        self.sent[to, type(message).__name__].add(n_bytes)
+        count = self.sent[to, type(message).__name__]
+        count.messages += 1
+        count.payload_bytes += n_bytes
         if is_shared:
             self.sent_shared.add(n_bytes)
 
@@ -62,7 +64,9 @@ class Counters:
         self, sender: str, message: Message | Malformed, n_bytes: int, *, is_shared: bool = False
     ) -> None:
         """Counts a delivered message."""
-        self.received[sender, type(message).__name__].add(n_bytes)
+        count = self.received[sender, type(message).__name__]
+        count.messages += 1
+        count.payload_bytes += n_bytes
         if is_shared:
             self.received_shared.add(n_bytes)
 

@@ -33,7 +33,7 @@ _HUGE_PAGE_BYTES: Final = 2 << 20
 _ACCEPTED, _RELEASED, _READ = 0, 1, 2  # counters in the first page, written by the receiver
 _MAX_READINGS: Final = 4096  # more than a receiver ever has unread; bounds what it remembers
 
-_Counters = npt.NDArray[np.uint64]
+_Counters = memoryview  # of 64-bit numbers: reading one takes fewer steps than from an array
 _Bytes = npt.NDArray[np.uint8]
 
 
@@ -59,7 +59,7 @@ class RegionReading:
     @property
     def is_over(self) -> bool:
         """Whether the peer has released this payload and all earlier ones, or is gone."""
-        return self.peer.is_gone or int(self._counters[_READ]) > self.number
+        return self.peer.is_gone or self._counters[_READ] > self.number
 
 
 class RingWriter:
@@ -99,7 +99,7 @@ class RingWriter:
     @property
     def is_accepted(self) -> bool:
         """Whether the receiver has mapped the ring."""
-        return bool(self._counters[_ACCEPTED] == 1)
+        return self._counters[_ACCEPTED] == 1
 
     def place(self, payload: Sequence[memoryview], n_bytes: int) -> int | None:
         """Copies a payload into the ring and returns its position; None where there is no space."""
@@ -124,7 +124,7 @@ class RingWriter:
         return RegionReading(self._counters, self._readings - 1, peer)
 
     def _find_space(self, n_bytes: int) -> int | None:
-        released = int(self._counters[_RELEASED])
+        released = self._counters[_RELEASED]
         if self._released <= released <= self._end:
             self._released = released
         else:
@@ -236,7 +236,7 @@ def _mapped(descriptor: int, n_bytes: int) -> tuple[_Counters, _Bytes]:
     """Maps counters and bytes. The memory is unmapped with the last array that refers to it."""
     memory = mmap.mmap(descriptor, PAGE_BYTES + n_bytes)
     found: npt.NDArray[Any] = np.frombuffer(memory, np.uint8)
-    return found[:PAGE_BYTES].view(np.uint64), found[PAGE_BYTES:]
+    return found[:PAGE_BYTES].data.cast("Q"), found[PAGE_BYTES:]
 
 
 def check_memory(descriptor: int, n_bytes: int, *, most: int = MAX_RING_BYTES) -> None:

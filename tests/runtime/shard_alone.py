@@ -49,8 +49,8 @@ class ShardAlone:
                 match effect:
                     case Send(to=to, message=message, payload=span):
                         if self.machine.may_send(message, self.now):
-                            numbers = None if span is None else self.body.payload(effect).numbers.copy()
-                            self._send(to, message, numbers)
+                            numbers = None if span is None else self.body.payload(effect)
+                            self._send(to, message, None if numbers is None else numbers.copy())
                     case Refuse(sender=sender, reason=reason):
                         self._refuse(sender, reason)
                     case _:

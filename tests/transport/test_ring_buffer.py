@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,10 +132,10 @@ def test_a_place_that_goes_back_or_lies_upon_another_is_refused() -> None:
 def test_an_impossible_counter_ends_the_ring(counter: int) -> None:
     writer, reader = ring()
     assert place(writer, bytes(64)) == 0
-    reader._counters[1] = np.uint64(2**63 + counter if counter == 1 else counter)
+    reader._counters[1] = 2**63 + counter if counter == 1 else counter
     assert place(writer, bytes(64)) is None
     assert writer.is_broken
-    reader._counters[1] = np.uint64(64)
+    reader._counters[1] = 64
     assert place(writer, bytes(64)) is None
 
 
