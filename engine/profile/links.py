@@ -20,8 +20,9 @@ from partita.partitioner import Cluster, Link, MessageTimes, Plan, Whole, partit
 BATCH: Final = 16
 SIZES: Final = tuple(4**n for n in range(3, 14))
 """Bytes of messages: from 64 B to 64 MiB."""
+LEAST_SIZES: Final = 4
 MOST_STEP_S: Final = 0.06
-"""Seconds of a step after which no larger messages are measured."""
+"""Seconds of a step after which no larger messages are measured, but for the least number of sizes."""
 FEW: Final = 2
 MANY: Final = 10
 """Numbers of layers of the two networks that are compared."""
@@ -33,7 +34,8 @@ _DIGITS: Final = 4
 
 DIRECTED: Final = 0.2
 """Fraction by which streams of large messages in the two directions must differ for each to have its link."""
-_LARGE_BYTES: Final = 1 << 16
+_COMPARED: Final = 3
+"""Sizes, the largest ones, at which they must differ so."""
 
 Shape: TypeAlias = Literal["chain", "fan", "back", "both"]
 _Case: TypeAlias = tuple[int, Shape, int]
@@ -75,11 +77,11 @@ class LinkMeasurement:
         """
         if not self.back_s:
             return None
-        streams = list(zip(self.stream_s, self.back_s, self.n_bytes, strict=True))
-        differ = (abs(a - b) > DIRECTED * max(a, b) for a, b, n in streams if n >= _LARGE_BYTES)
-        if not any(differ):
+        streams = list(zip(self.stream_s, self.back_s, strict=True))
+        shares = [(a - b) / max(a, b, 1e-9) for a, b in streams][-_COMPARED:]
+        if not (min(shares) > DIRECTED or max(shares) < -DIRECTED):
             return None
-        halves = [(a - b) / 2 for a, b, _ in streams]
+        halves = [(a - b) / 2 for a, b in streams]
         there = [max(total + half, 0.0) for total, half in zip(self.total_s, halves, strict=True)]
         back = [max(total - half, 0.0) for total, half in zip(self.total_s, halves, strict=True)]
         return replace(self, total_s=tuple(there)).link, replace(self, total_s=tuple(back)).link
@@ -182,6 +184,8 @@ def _played(bench: Bench, cases: Sequence[_Case], kinds: int, shared_memory: boo
 
     def goes_on(found: Sequence[StepTimes]) -> bool:
         whole = len(found) % kinds == 0
+        if len(found) < LEAST_SIZES * kinds:
+            return True
         return not whole or max(times.step_s for times in found[-kinds:]) < MOST_STEP_S
 
     plans = [_plan(shape, layers, n // (4 * BATCH), 2) for n, shape, layers in cases]

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks._namespaces import GBIT, Network, network, why_not
 from partita.engine import SGD, AllReduce, Downpour, Pool, RunFailed, Sandblaster, evaluate, train
+from partita.engine.profile import calibrate_pool
 from partita.engine.transport import Keyring
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
@@ -176,3 +177,41 @@ def test_a_worker_that_is_cut_off_is_replaced_and_comes_back(net: Network, tmp_p
             subprocess.run([*ours.command, "ip", "link", "set", "cable", "up"], check=True)
             serve.said.clear()
             serve.wait_for(f"worker '{name}' joined", within_s=60.0)
+
+
+def test_a_pool_is_calibrated_and_a_plan_for_it_goes_where_it_says(
+    net: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is found, the cluster names the workers, and a run has its parts there or is refused."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys, file = new_keys(tmp_path / "keys"), tmp_path / "cluster.toml"
+    with Program("pool", "serve", net.listen, "--keys", str(keys)) as serve:
+        address = address_of(serve)
+        here, there = net.places
+        with worker(address, keys, "left", "--resources", "cpu=2", inside=here.command) as left:
+            with worker(address, keys, "right", "--resources", "cpu=1", inside=there.command) as right:
+                serve.wait_for("worker 'left' joined")
+                serve.wait_for("worker 'right' joined")
+                pool = Pool(address, keys=keys, workers=2)
+                calibrate_pool(pool, toy.network(), batch=8, threads=2).cluster().write(file)
+                cluster = Cluster.read(file)
+                named = [(machine.worker, machine.threads) for machine in cluster.machines]
+                assert named == [("left", 2), ("right", 1)] and len(set(cluster.hosts)) == 2
+                rate = cluster.link_between(0, 1).bytes_per_s
+                assert 1e6 < rate < 1.5 * GBIT / 8, "1 Gbit/s, on a machine that others use"
+                turned = Cluster(cluster.machines[::-1], cluster.link, cluster.between)
+                plan = partition(toy.network(), turned, batch=8, strategy="balanced")
+                assert plan.costs.calibrated
+                run = train(plan, toy.data(), driver=Downpour(), epochs=20, show="nothing", on=pool)
+                assert evaluate(run, toy.data()).accuracy > 0.9
+                left.wait_for("hosts for a run of 'toy'")
+                right.wait_for("hosts for a run of 'toy'")
+            serve.wait_for("worker 'right' left")
+            began = time.monotonic()
+            with pytest.raises(
+                RunFailed, match=r"at worker 'right', for which the plan was made, and which has"
+            ):
+                train(
+                    plan, toy.data(), driver=Downpour(), epochs=1, show="nothing", on=Pool(address, keys=keys)
+                )
+            assert time.monotonic() - began < SOON_S
