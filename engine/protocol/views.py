@@ -31,6 +31,12 @@ class JoinedBatches:
         """The position after the step that begins at a position, under so many replicas."""
         return position + min(replicas * self.batch, self.examples - position % self.examples)
 
+    def share(self, position: int, rank: int, replicas: int) -> tuple[int, int]:
+        """The examples `[first, stop)`, in the order of the epoch, of one replica in the step at a position."""
+        first = position % self.examples
+        stop = first + self.after(position, replicas) - position
+        return min(first + rank * self.batch, stop), min(first + (rank + 1) * self.batch, stop)
+
     def steps(self, start: int, stop: int, replicas: int) -> int:
         """The number of steps from one position to another one, under so many replicas."""
         joined, steps = replicas * self.batch, 0

@@ -55,8 +55,8 @@ class JoinedHands(Hands):
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, machine = task.plan, task.machine
-        sampler = JointSampler(examples=task.examples, batch=plan.batch, seed=task.seed)
-        feed = JointFeed(Examples(task.opened(host)), sampler)
+        batches = JoinedBatches(task.examples, plan.batch)
+        feed = JointFeed(Examples(task.opened(host)), JointSampler(batches, seed=task.seed))
         vectors, instructions = (
             Vectors(plan, machine),
             plan.programs_for(StepKind(gradients="whole"))[machine],
@@ -90,7 +90,7 @@ class JoinedHands(Hands):
         seat = self._seat(
             task, host.incarnation, size=exchanged.size, state=exchanged.names, step=loaded.step
         )
-        work = JoinedWork(seat, JoinedBatches(task.examples, plan.batch))
+        work = JoinedWork(seat, batches)
         return Part(task.program, work, version=seat.step), body
 
     def _norms(self, task: PartTask) -> NormsLayout | None:

@@ -13,51 +13,34 @@ import numpy as np
 from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.feed import AHEAD_STEPS, Examples, Feed
 from partita.layers.box import Box
 
 
 class JointSampler:
-    """The joined batch of each step, and each replica's share of it.
+    """The examples of each replica in a joined batch, see `JoinedBatches`."""
 
-    A step begins at a position: the number of examples before it, since the first epoch began. So the number
-    of replicas may change from step to step, and no example is left out of an epoch or comes twice in one.
-    """
-
-    def __init__(self, *, examples: int, batch: int, seed: int) -> None:
-        """An order of `examples`, for replicas that take at most `batch` of them in a step."""
-        self.examples, self.batch, self._seed = examples, batch, seed
+    def __init__(self, batches: JoinedBatches, *, seed: int) -> None:
+        """An order of all examples for each epoch."""
+        self.batches, self._seed = batches, seed
         self._epoch = -1
         self._order: Array = np.zeros(0, np.int64)
 
-    def steps_per_epoch(self, replicas: int) -> int:
-        """The number of steps in which so many replicas pass through the data once."""
-        return -(-self.examples // (replicas * self.batch))
-
-    def position(self, step: int, replicas: int) -> int:
-        """The position of a step, where there were so many replicas in every step before it."""
-        epoch, within = divmod(step, self.steps_per_epoch(replicas))
-        return epoch * self.examples + within * replicas * self.batch
-
     def total(self, position: int, replicas: int) -> int:
         """The number of examples of all replicas in the step at a position: fewer in the last of an epoch."""
-        return min(replicas * self.batch, self.examples - position % self.examples)
+        return self.batches.after(position, replicas) - position
 
-    def count(self, position: int, *, rank: int, replicas: int) -> int:
-        """The number of examples of one replica in the step at a position; 0 where the others have the rest.
+    def indices(self, position: int, *, rank: int, replicas: int) -> Array:
+        """The examples of one replica in the step at a position, `[count]`; none where others have the rest.
 
         `rank` is the replica's index among so many.
         """
-        return min(max(self.total(position, replicas) - rank * self.batch, 0), self.batch)
-
-    def indices(self, position: int, *, rank: int, replicas: int) -> Array:
-        """The examples of one replica in the step at a position, `[count]`, see `count`."""
-        epoch, within = divmod(position, self.examples)
+        epoch, examples = position // self.batches.examples, self.batches.examples
         if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, 2, epoch]).permutation(self.examples)
+            self._order = np.random.default_rng([self._seed, 2, epoch]).permutation(examples)
             self._epoch = epoch
-        first = within + rank * self.batch
-        return self._order[first : first + self.count(position, rank=rank, replicas=replicas)]
+        return self._order[slice(*self.batches.share(position, rank, replicas))]
 
 
 class JointFeed(Feed):
@@ -83,7 +66,7 @@ class JointFeed(Feed):
         self.count = len(share)
         self.mean_over = max(len(share), 1) if alone else self._sampler.total(position, replicas)
         padded = share if len(share) else np.zeros(1, np.int64)
-        self._chosen = np.resize(padded, self._sampler.batch)
+        self._chosen = np.resize(padded, self._sampler.batches.batch)
         if self._examples.fetches:
             for _ in range(AHEAD_STEPS):
                 position += self._ahead.total(position, replicas)

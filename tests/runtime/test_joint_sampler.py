@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
 from partita.layers.box import Box
@@ -15,10 +16,10 @@ SIZES = st.integers(1, 120), st.integers(1, 20), st.integers(0, 9)
 
 @given(*SIZES, st.integers(1, 5))
 def test_an_epoch_shows_each_example_once(examples: int, batch: int, seed: int, replicas: int) -> None:
-    sampler = JointSampler(examples=examples, batch=batch, seed=seed)
-    steps = sampler.steps_per_epoch(replicas)
+    sampler = JointSampler(JoinedBatches(examples, batch), seed=seed)
+    steps = sampler.batches.steps(0, examples, replicas)
     for epoch in range(2):
-        positions = [sampler.position(epoch * steps + step, replicas) for step in range(steps)]
+        positions = [sampler.batches.position(0, epoch * steps + step, replicas) for step in range(steps)]
         shown = [
             sampler.indices(position, rank=rank, replicas=replicas)
             for position in positions
@@ -33,21 +34,21 @@ def test_an_epoch_shows_each_example_once(examples: int, batch: int, seed: int, 
 def test_the_shares_of_a_step_are_the_batch_of_one_larger_replica(
     examples: int, batch: int, seed: int, replicas: int, step: int
 ) -> None:
-    small = JointSampler(examples=examples, batch=batch, seed=seed)
-    large = JointSampler(examples=examples, batch=batch * replicas, seed=seed)
-    position = small.position(step, replicas)
-    assert position == large.position(step, 1)
+    small = JointSampler(JoinedBatches(examples, batch), seed=seed)
+    large = JointSampler(JoinedBatches(examples, batch * replicas), seed=seed)
+    position = small.batches.position(0, step, replicas)
+    assert position == large.batches.position(0, step, 1)
     shares = [small.indices(position, rank=rank, replicas=replicas) for rank in range(replicas)]
     np.testing.assert_array_equal(np.concatenate(shares), large.indices(position, rank=0, replicas=1))
-    counts = [small.count(position, rank=rank, replicas=replicas) for rank in range(replicas)]
-    assert counts == [len(share) for share in shares] == sorted(counts, reverse=True)
+    counts = [len(share) for share in shares]
+    assert counts == sorted(counts, reverse=True)
 
 
 @given(*SIZES, st.lists(st.integers(1, 5), min_size=1, max_size=30))
 def test_replicas_may_come_and_go_and_no_example_is_left_out(
     examples: int, batch: int, seed: int, replicas: list[int]
 ) -> None:
-    sampler, position = JointSampler(examples=examples, batch=batch, seed=seed), 0
+    sampler, position = JointSampler(JoinedBatches(examples, batch), seed=seed), 0
     shown: list[int] = []
     for present in replicas:
         for rank in range(present):
@@ -59,8 +60,8 @@ def test_replicas_may_come_and_go_and_no_example_is_left_out(
 
 
 def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
-    first, second = (JointSampler(examples=50, batch=4, seed=3) for _ in range(2))
-    positions = [first.position(step, 3) for step in range(15)]
+    first, second = (JointSampler(JoinedBatches(50, 4), seed=3) for _ in range(2))
+    positions = [first.batches.position(0, step, 3) for step in range(15)]
     shown = [first.indices(position, rank=1, replicas=3) for position in positions]
     for step in (13, 2, 14):
         np.testing.assert_array_equal(second.indices(positions[step], rank=1, replicas=3), shown[step])
@@ -69,7 +70,7 @@ def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
 
 def test_a_feed_shows_a_share_and_its_gradient_is_a_part_of_the_mean_over_all() -> None:
     data = {"picture": np.arange(10, dtype=np.float32).reshape(10, 1)}
-    sampler = JointSampler(examples=10, batch=4, seed=1)
+    sampler = JointSampler(JoinedBatches(10, 4), seed=1)
     feed, out = JointFeed(Examples(data), sampler), np.zeros((1, 4), np.float32)
     order = sampler.indices(0, rank=0, replicas=1).tolist() + sampler.indices(4, rank=0, replicas=1).tolist()
     feed.choose(0, rank=1, replicas=2)
