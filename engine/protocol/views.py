@@ -32,7 +32,7 @@ class JoinedBatches:
         return position + min(replicas * self.batch, self.examples - position % self.examples)
 
     def share(self, position: int, rank: int, replicas: int) -> tuple[int, int]:
-        """The examples `[first, stop)`, in the order of the epoch, of one replica in the step at a position."""
+        """The examples `[first, stop)`, in the order of the epoch, of one replica in a step."""
         first = position % self.examples
         stop = first + self.after(position, replicas) - position
         return min(first + rank * self.batch, stop), min(first + (rank + 1) * self.batch, stop)
