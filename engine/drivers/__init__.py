@@ -3,8 +3,8 @@
 `driver` is the base of settings, and `trainer` of a driver at work on a `job`: the data and the parameters,
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
 `downpour`, `sandblaster` and `all_reduce` are the drivers that train; the driver of a `session` does the
-steps that its user asks for. `trainers` has the trainers: of replicas that work on their own, together, or
-evaluate.
+steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` has the trainers:
+of replicas that work on their own, together, or evaluate a function.
 """
 
 from partita.engine.drivers.all_reduce import AllReduce

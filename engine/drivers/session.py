@@ -61,6 +61,10 @@ class Steps(Driver):
             yield Compute(step)
 
     def tasks(self, plan: Parts) -> list[SessionTask]:
-        """Returns the tasks of the parts of a plan."""
-        machines, settings = range(len(plan.cluster)), (self.train, self.optimizer, self.overlap)
-        return [SessionTask(plan, machine, self.replica, *settings) for machine in machines]
+        """Returns the tasks of all parts, replica by replica."""
+        settings = self.train, self.optimizer, self.overlap
+        return [
+            SessionTask(plan, machine, self.replica, *settings, replica, self.replicas)
+            for replica in range(self.replicas)
+            for machine in range(len(plan.cluster))
+        ]

@@ -23,7 +23,7 @@
   `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` for
   as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units of
   each mode (a `joined_book` those of views). In a session it is
-  `request_mode`, in which no host is started again.
+  `request_mode`, in which no host is started again, and where replicas share minibatches, `minibatch_mode`.
 
 This folder imports none of its neighbours.
 """

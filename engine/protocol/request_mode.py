@@ -40,10 +40,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Effect: the message just received is the answer of this host; take its payload."""
+    """Effect: the message just received is the answer of this host, about this unit; take its payload."""
 
     name: str
     message: m.Message
+    unit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

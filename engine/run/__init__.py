@@ -7,7 +7,8 @@ the effects of the coordinator; `interrupt` handles Ctrl-C. `metrics` makes one 
 reports, and `display` shows them, with the `phases` before; `caller` names the call or the command that
 started a run, and `run` is its result. `session` plays single steps of one replica, as its user asks
 (`inline_backend`: in the calling thread, `hosted_backend`: on hosts, by the same `supervisor`), and makes
-each `step` of its parts' answers. `evaluate` and `predict` stand on it. `minimise` plays a batch method in
+each `step` of its parts' answers. `evaluate` and `predict` stand
+on it, with `minibatches` that replicas share. `minimise` plays a batch method in
 this process, on any function.
 """
 

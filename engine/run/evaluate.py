@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from partita.engine.launch.on import On
 from partita.engine.run.arrays import Array
 from partita.engine.run.data import Data, check_data
-from partita.engine.run.phases import OnPhase, Phases, Show
+from partita.engine.run.minibatches import Minibatches, SharedSession
+from partita.engine.run.phases import Phases, Show
 from partita.engine.run.run import Run
-from partita.engine.run.session import Hosts, Session
+from partita.engine.run.session import Hosts
 from partita.engine.run.step import Step
+from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.losses import HalfSquaredError
 from partita.layers.text import counted
@@ -51,6 +54,7 @@ def evaluate(
     run: Run,
     data: Data,
     *,
+    replicas: int = 1,
     hosts: Hosts | On | str = "threads",
     timeout_s: float = 300.0,
     show: Show = "auto",
@@ -60,6 +64,8 @@ def evaluate(
     Args:
         run: a trained (or loaded) network and its plan.
         data: an array for each input and target, `[example, *shape]`.
+        replicas: copies of the network that share the batches; the result has the same bits with any number.
+            With several, a host that dies is started again, and its batches are done by another replica.
         hosts: "threads" of this process, "processes" that talk over ZeroMQ, or a
             value of `on` of `train`, such as `Pool(...)`.
         timeout_s: seconds that hosts may take to start, and for any batch.
@@ -67,19 +73,19 @@ def evaluate(
 
     Raises:
         ValueError: `run` is no run, the network has no loss, or the data does not fit it.
-        HostError: a host failed, or took too long.
+        HostError: a host failed, or took too long; with several replicas, several times.
     """
     _check_run(run, "evaluate")
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
     loss, correct, seen = 0.0, 0, 0
-    with Phases.of(show) as on_phase:
-        session = Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase)
-        for step, real in _steps(session, arrays, on_phase, "evaluating"):
-            loss += step.loss * real
-            correct += step.correct
-            seen += real
+    session = partial(SharedSession, run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
+    given = Minibatches(arrays, run.plan.batch)
+    for step, real in _steps(session, given, "evaluating", show, replicas=replicas):
+        loss += step.loss * real
+        correct += step.correct
+        seen += real
     answers = seen * len(run.plan.graph.classifiers)
     mean, accuracy = loss / seen, correct / answers if answers else math.nan
     return Evaluation(mean, accuracy, seen, _rms_error(run.plan.graph, mean))
@@ -106,6 +112,7 @@ def predict(
     run: Run,
     inputs: Data,
     *,
+    replicas: int = 1,
     hosts: Hosts | On | str = "threads",
     timeout_s: float = 300.0,
     show: Show = "auto",
@@ -115,6 +122,7 @@ def predict(
     Args:
         run: a trained (or loaded) network and its plan.
         inputs: an array for each input, `[example, *shape]`; targets are ignored.
+        replicas: see `evaluate`.
         hosts: see `evaluate`.
         timeout_s: see `evaluate`.
         show: see `evaluate`.
@@ -132,32 +140,32 @@ def predict(
     arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}
-    with Phases.of(show) as on_phase:
-        session = Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase)
-        for step, real in _steps(session, arrays, on_phase, "predicting", collect=names):
-            for name in names:
-                found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
+    session = partial(SharedSession, plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
+    for step, real in _steps(
+        session, Minibatches(arrays, plan.batch, names), "predicting", show, replicas=replicas
+    ):
+        for name in names:
+            found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return joined[names[0]] if len(names) == 1 else joined
 
 
 def _steps(
-    session: Session,
-    arrays: Mapping[str, Array],
-    on_phase: OnPhase,
-    doing: str,
-    *,
-    collect: tuple[str, ...] = (),
+    session: Callable[..., SharedSession], given: Minibatches, doing: str, show: Show, *, replicas: int
 ) -> Iterator[tuple[Step, int]]:
-    """Plays all examples in batches of one size, and closes the session.
+    """Yields the results of each minibatch, in order, and the number of its examples that count.
 
-    Yields each step and its number of examples; the last one repeats its last example, which counts for
-    nothing.
+    Args:
+        session: makes the session, from settings that it lacks.
+        given: the minibatches.
+        doing: what is shown.
+        show: see `evaluate`.
+        replicas: copies of the plan.
     """
-    examples, size = len(next(iter(arrays.values()))), session.plan.batch
-    with session:
-        for start in range(0, examples, size):
-            on_phase(f"{doing}: {start} of {examples} examples")
-            chosen = np.minimum(np.arange(start, start + size), examples - 1)
-            batch, real = {name: array[chosen] for name, array in arrays.items()}, min(size, examples - start)
-            yield session.step(batch, examples=real, collect=collect), real
+    with Phases.of(show) as on_phase:
+        one = session(show=on_phase, given=given, replicas=check_whole(replicas, "replicas is"))
+        with one:
+            steps = one.steps()
+            for n in range(len(given)):
+                on_phase(f"{doing}: {n * given.size} of {given.examples} examples")
+                yield next(steps)

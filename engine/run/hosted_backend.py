@@ -41,6 +41,7 @@ PINGS: Final = 16
 """Round trips to each part by which its clock is compared with this thread's."""
 
 _LEAST_SILENCE_S: Final = 4.0
+_ONE_REPLICA: Final = Steps()
 
 
 class HostedBackend(Work):
@@ -58,28 +59,35 @@ class HostedBackend(Work):
         timeout_s: float,
         silence_s: float | None = None,
         on_phase: OnPhase = silent,
+        driver: Steps = _ONE_REPLICA,
     ) -> None:
         """Starts the hosts.
 
         Args:
-            tasks: of the parts, by machine.
+            tasks: of the parts, replica by replica.
             launcher: starts the hosts; the backend closes it.
             timeout_s: seconds without a sign of life after which hosts that have not answered have failed.
             silence_s: seconds without any message after which a host has failed; `timeout_s` if not given.
             on_phase: called with the phases of the start.
+            driver: its program for the coordinator.
 
         Raises:
             HostError: a host fails, dies, or is silent for too long.
         """
         self.launcher, self._on_phase = launcher, on_phase
-        self._tasks: Final = {part_name(0, machine): task for machine, task in enumerate(tasks)}
+        machines = len(tasks) // driver.replicas
+        self._tasks: Final = {part_name(*divmod(n, machines)): task for n, task in enumerate(tasks)}
         dead_s = max(silence_s or timeout_s, _LEAST_SILENCE_S)
         heartbeats = HeartbeatPolicy(suspect_s=dead_s / 2, dead_s=dead_s)
-        timeouts = Timeouts(heartbeats=heartbeats, start_s=math.inf, checkpoint_every_s=None)
-        settings = RunSettings(versions=versions(), timeouts=timeouts)
-        self._mode: Final = RequestMode(timeout_s)
-        topology, outline = Topology(1, len(tasks), 0), Outline(epochs=0, examples=0, batch=0, replicas=1)
-        coordinator = Coordinator(Steps().coordinator, outline, self._mode, topology, settings=settings)
+        timeouts = Timeouts(
+            heartbeats=heartbeats, start_s=math.inf, stall_s=timeout_s, checkpoint_every_s=None
+        )
+        settings, topology = (
+            RunSettings(versions=versions(), timeouts=timeouts),
+            Topology(driver.replicas, machines, 0),
+        )
+        self._mode: Final = self._mode_of(timeout_s)
+        coordinator = Coordinator(driver.coordinator, self._outline, self._mode, topology, settings=settings)
         self._supervisor = Supervisor(launcher, coordinator, self, warn=silent)
         self._over: HostError | None = None
         self._payload_of: Callable[[str], PayloadLike] | None = None
@@ -90,6 +98,13 @@ class HostedBackend(Work):
         except BaseException:
             self.close(orderly=False)
             raise
+
+    @property
+    def _outline(self) -> Outline:
+        return Outline(epochs=0, examples=0, batch=0, replicas=1)
+
+    def _mode_of(self, timeout_s: float) -> RequestMode:
+        return RequestMode(timeout_s)
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """Replaces each part's parameters.

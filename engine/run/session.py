@@ -129,7 +129,7 @@ class Session(Arguments):
             begin(self.hosts)
         check_seconds(self.timeout_s, "timeout_s is")
         parameters = _checked(self.plan, parameters)
-        self._driver = Steps(self.train, self.optimizer, self.overlap)
+        self._driver = self._make_driver()
         self.overlap = self._driver.overlap
         self._size = self.plan.batch * self.overlap
         self._fed, self._step = False, 0
@@ -139,8 +139,10 @@ class Session(Arguments):
         if self.hosts != "inline":
             self._check_sizes()
         self._tasks = self._driver.tasks(self.plan)
-        self._collector = Collector(self.plan, self._layout, [task.instructions for task in self._tasks])
-        self._feeds = [list(self._places(task)) for task in self._tasks]
+        self._collector = Collector(
+            self.plan, self._layout, [task.instructions for task in self._tasks[: len(self.plan.cluster)]]
+        )
+        self._feeds = [list(self._places(task)) for task in self._tasks[: len(self.plan.cluster)]]
         self._ends = ExitStack()
         with Phases.of(show) as on_phase, ExitStack() as opening:
             opening.callback(lambda: self._ends.close())
@@ -152,13 +154,22 @@ class Session(Arguments):
                 raise
             opening.pop_all()
 
+    def _make_driver(self) -> Steps:
+        return Steps(self.train, self.optimizer, self.overlap)
+
+    def _hosted(
+        self, launcher: Launcher, on_phase: OnPhase, *, silence_s: float | None = None
+    ) -> HostedBackend:
+        return HostedBackend(
+            self._tasks, launcher, timeout_s=self.timeout_s, silence_s=silence_s, on_phase=on_phase
+        )
+
     def _opened(self, on_phase: OnPhase) -> HostedBackend | InlineBackend:
-        tasks, timeout_s = self._tasks, self.timeout_s
+        tasks = self._tasks
         if self.hosts == "processes":
             places = {part_name(0, machine): place for machine, place in (self.places or {}).items()}
             launcher = ProcessLauncher(hosts=len(tasks), listen=self.listen, places=places)
-            silence_s = min(timeout_s, MOST_SILENCE_S)
-            return HostedBackend(tasks, launcher, timeout_s=timeout_s, silence_s=silence_s, on_phase=on_phase)
+            return self._hosted(launcher, on_phase, silence_s=min(self.timeout_s, MOST_SILENCE_S))
         if self.places or self.listen is not None:
             raise ValueError(
                 f"hosts is '{self.hosts}', and only processes have addresses; "
@@ -167,10 +178,10 @@ class Session(Arguments):
         if not isinstance(self.hosts, str):
             launching = self._ends.enter_context(opened(self.hosts, on_phase))
             title = f"a session of '{self.plan.graph.name}'"
-            away = launching(LaunchRequest(self.plan, Topology(1, len(tasks), 0), title, on_phase))
-            return HostedBackend(tasks, away, timeout_s=timeout_s, on_phase=on_phase)
+            topology = Topology(self._driver.replicas, len(self.plan.cluster), 0)
+            return self._hosted(launching(LaunchRequest(self.plan, topology, title, on_phase)), on_phase)
         if self.hosts == "threads":
-            return HostedBackend(tasks, ThreadLauncher(), timeout_s=timeout_s, on_phase=on_phase)
+            return self._hosted(ThreadLauncher(), on_phase)
         if len(tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "

@@ -47,7 +47,7 @@ class SessionTask:
     """One machine's part of a plan.
 
     Args:
-        plan, machine, replica: identify the part.
+        plan, machine, replica, replicas: identify the part.
         program: the `replica` of the driver.
         train: whether a step has a backward pass.
         optimizer: updates the parameters after each gradient; None leaves them alone.
@@ -61,6 +61,7 @@ class SessionTask:
     optimizer: Optimizer | None = None
     overlap: int = 1
     replica: int = 0
+    replicas: int = 1
 
     def role(self, host: HostContext) -> tuple[Part, PartBody]:
         """See the protocol `HostTask`."""
@@ -76,7 +77,8 @@ class SessionTask:
     @property
     def rank(self) -> tuple[int, int]:
         """See the protocol `HostTask`."""
-        return self.machine, len(self.plan.cluster)
+        machines = len(self.plan.cluster)
+        return self.replica * machines + self.machine, self.replicas * machines
 
     @property
     def keeps_gradient(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from partita.engine import HostError, Outcome, Run, Session, evaluate, predict
+from partita.engine.launch import ProcessLauncher
 from partita.engine.parameters import initialise
+from partita.engine.run.minibatches import Minibatches, SharedSession
 from partita.layers import Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
@@ -78,6 +82,34 @@ def test_processes_give_what_threads_give() -> None:
     threads, processes = predict(run, data), predict(run, data, hosts="processes")
     assert isinstance(threads, np.ndarray)
     assert threads.tobytes() == np.asarray(processes).tobytes()
+
+
+def test_replicas_share_minibatches_with_the_same_bits() -> None:
+    run, data = run_of_toy(machines=2, batch=16), toy.data(150)
+    alone, scores = evaluate(run, data), np.asarray(predict(run, data))
+    for replicas in (2, 3):
+        assert evaluate(run, data, replicas=replicas) == alone
+        assert np.asarray(predict(run, data, replicas=replicas)).tobytes() == scores.tobytes()
+    with pytest.raises(ValueError, match="there are 2 replicas; give 'threads' or 'processes'"):
+        evaluate(run_of_toy(machines=1, batch=16), data, replicas=2, hosts="inline")
+    with pytest.raises(ValueError, match="replicas is 0"):
+        predict(run, data, replicas=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["part 0.1", "part 1.0"])
+def test_minibatches_of_a_killed_host_are_done_by_another_replica(killed: str) -> None:
+    run, data = run_of_toy(machines=2, batch=4), toy.data(200)
+    given = Minibatches(data, 4)
+    with Session(run.plan, run.parameters) as session:
+        alone = [session.step(given.batch(n)).loss for n in range(len(given))]
+    with SharedSession(run.plan, run.parameters, hosts="processes", given=given, replicas=2) as shared:
+        steps = shared.steps()
+        losses = [next(steps)[0].loss for _ in range(5)]
+        assert isinstance(shared.launcher, ProcessLauncher)
+        os.kill(shared.launcher.pid(killed), signal.SIGKILL)
+        losses += [step.loss for step, _ in steps]
+    assert losses == alone
 
 
 def test_without_a_loss_there_is_nothing_to_evaluate() -> None:

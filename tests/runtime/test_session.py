@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adagrad, HostError, Optimizer, Session
+from partita.engine import SGD, Adagrad, HostError, Optimizer, Run, Session, predict
 from partita.engine.launch import ProcessLauncher
 from partita.engine.parameters import UpdateContext, initialise
 from partita.engine.run.session import Hosts
@@ -129,6 +129,17 @@ def test_an_error_in_a_users_function_names_the_host_and_the_layer(hosts: Hosts)
         with pytest.raises(HostError, match="more than a hundred") as failure:
             session.step({"x": np.full((2, 3), 101.0)})
     assert failure.value.host == "part 0.0"
+    assert "shaky" in "".join(failure.value.__notes__)
+
+
+@pytest.mark.slow
+def test_an_error_that_comes_in_every_replica_is_the_users() -> None:
+    net = Network("clumsy")
+    stumbles(2, name="shaky")(net.input("x", shape=(3,)))
+    plan = partition(net, Cluster.local(), batch=2)
+    run = Run(plan, initialise(plan.graph.parameters.values(), 1))
+    with pytest.raises(HostError, match=r"part .\.0 failed 3 times: .*more than a hundred") as failure:
+        predict(run, {"x": np.full((8, 3), 101.0)}, replicas=2)
     assert "shaky" in "".join(failure.value.__notes__)
 
 
