@@ -2,6 +2,7 @@
 #   make demo      train the digits example over processes, and check what it reaches
 #   make test      the tests, without the slow ones        make slow   the slow ones, and more draws
 #   make gpu       the tests that need a GPU; without one they skip with a reason
+#   make ray       the runs on a Ray cluster of several nodes of this machine; installs Ray
 #   make check     ruff, mypy (of the installed package), import contracts
 #   make docs      the documentation, into docs/_build/html
 #   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n of each driver
@@ -16,10 +17,11 @@ BIN := .venv/bin
 # What was installed last: all that runs (for `demo`), and what tests, linters and documentation need besides.
 RUNS := .venv/.installed-runs
 STAMP := .venv/.installed
+RAY := .venv/.installed-ray
 ROOMS := layers partitioner engine
 INSTALLED := build/installed
 
-.PHONY: all install demo test slow gpu check lint types contracts docs bench simulate fuzz clean distclean
+.PHONY: all install demo test slow gpu ray check lint types contracts docs bench simulate fuzz clean distclean
 .DELETE_ON_ERROR:
 
 all: test
@@ -57,6 +59,12 @@ slow: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu
+
+$(RAY): $(STAMP)
+	$(LOCKED) "$(UP_TO_DATE) -a ! $(STAMP) -nt $@ || { $(PIP_INSTALL) -e '.[ray]'; touch $@; }"
+
+ray: $(RAY)
+	$(BIN)/python -m pytest -q -m ray
 
 check: lint types contracts
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from partita.engine.launch.ray.bundles import Bundle
 from partita.engine.protocol.failure import RunFailed
-from partita.engine.transport.addresses import unreachable
+from partita.engine.transport.addresses import interfaces, unreachable
 
 ADDRESS: Final = "RAY_ADDRESS"
 """Variable of the environment with the address of a cluster: Ray's own."""
@@ -94,7 +94,18 @@ def nodes() -> dict[str, Bundle]:
 
 
 def own_address() -> str:
-    """Returns the address that Ray uses for this machine."""
+    """Returns the address that Ray uses for this machine.
+
+    Raises:
+        RunFailed: this process is not in the cluster.
+    """
     ray = imported()
     here = ray.get_runtime_context().get_node_id()
-    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == here)
+    address = next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == here)
+    if address not in interfaces().values():
+        raise RunFailed(
+            f"Ray has this process at {address}, an address that this machine does not have, so workers "
+            "cannot connect to it; run it on a machine of the cluster, for example by `ray job submit`, and "
+            "not over ray://"
+        )
+    return address

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.launcher import PoolLauncher
 from partita.engine.launch.pool.needs import needs_of
@@ -30,7 +32,9 @@ def opened_ray(settings: Ray, log: Log) -> Iterator[Launching]:
     """
 
     def launching(request: LaunchRequest) -> Launcher:
-        needs = needs_of(request.plan, request.topology)
+        found = needs_of(request.plan, request.topology)
+        # Ray chooses the nodes: a plan may name workers of a standing pool, and none of those is here.
+        needs = [msgspec.structs.replace(one, workers=(), strict=False) for one in found]
         bundles: tuple[Bundle, ...] = tuple(settings.bundles or bundles_of(needs))
         workers = RayWorkers(settings, bundles + bundles[:1] * settings.spare, len(bundles))
         return PoolLauncher(

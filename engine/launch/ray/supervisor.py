@@ -123,17 +123,25 @@ class Supervisor:
     # The thread.
 
     def _supervise(self) -> None:
-        while not self._stopped.is_set():
-            for seat in self._seats:
-                if seat.call is None and time.monotonic() >= seat.again_at:
-                    self._call_again(seat)
-            calls = {seat.call: seat for seat in self._seats if seat.call is not None}
-            ready, _ = ray.wait(list(calls), timeout=_LOOK_S) if calls else ([], [])
-            if not calls:
-                self._stopped.wait(_LOOK_S)
-            for call in ready:
-                if not self._stopped.is_set():
-                    self._answered(calls[call])
+        try:
+            while not self._stopped.is_set():
+                self._look()
+        except Exception as error:  # noqa: BLE001 - the run goes on with the workers that it has
+            self._log(f"Ray actors that die are not started again any more: {error!r}")
+
+    def _look(self) -> None:
+        """Starts what is to be started, and receives answers for a while."""
+        for seat in self._seats:
+            if seat.call is None and time.monotonic() >= seat.again_at:
+                self._call_again(seat)
+        calls = {seat.call: seat for seat in self._seats if seat.call is not None}
+        if not calls:
+            self._stopped.wait(_LOOK_S)
+            return
+        ready, _ = ray.wait(list(calls), timeout=_LOOK_S)
+        for call in ready:
+            if not self._stopped.is_set():
+                self._answered(calls[call])
 
     def _call_again(self, seat: _Seat) -> None:
         if not seat.is_lost:
