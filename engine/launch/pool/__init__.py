@@ -2,9 +2,10 @@
 
 `pool` has `Pool`, the argument of `train`, and `launcher` the launcher behind it, with `client`, the thread
 that keeps up its connections. `worker` is the process that `partita worker` runs, `server` the registry of
-`partita pool serve`. The decisions of all three are in `protocol/pool`. `facts` says what this machine is,
-`host_cores` keeps hosts to cores of their own, `needs` says what the hosts of a plan need, and `user_code`
-lets the user's own modules travel; `inspect` asks a pool for its state.
+`partita pool serve`, and `probes` has the slow checks of both. The decisions of all three are in
+`protocol/pool`. `facts` says what this machine is, `host_cores` keeps hosts to cores of their own, `needs`
+says what the hosts of a plan need, and `user_code` lets the user's own modules travel; `inspect` asks a pool
+for its state.
 """
 
 from partita.engine.launch.pool.inspect import ask_pool

@@ -6,12 +6,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from queue import SimpleQueue
 from typing import Final, Self
 
 from partita.engine.launch.pool.facts import versions
+from partita.engine.launch.pool.probes import Probes
 from partita.engine.protocol.messages import MalformedMessage
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool.registry import RegistryMachine
@@ -68,12 +67,10 @@ class PoolServer:
         self._members = self._own | {one.public_key: one for one in keyring.authorised()}
         self._machine = RegistryMachine(versions(), identity=secrets.token_hex(4))
         self._stopped = False
-        self._probed: SimpleQueue[Probed] = SimpleQueue()
         with ExitStack() as stack:
             pair: KeyPair = keyring.pair("pool")
             self._door = stack.enter_context(Door(pair, endpoint, is_authorised=self._is_authorised))
-            self._probes = ThreadPoolExecutor(_PROBES, "probe")
-            stack.callback(self._probes.shutdown, wait=True, cancel_futures=True)
+            self._probes = stack.enter_context(Probes(self._door, at_once=_PROBES))
             self._closing = stack.pop_all()
         self.endpoint, self.public_key = self._door.endpoint, self._door.public_key
 
@@ -83,8 +80,8 @@ class PoolServer:
         while not self._stopped:
             for asked in self._door.receive(TICK_S):
                 self._asked(asked)
-            while not self._probed.empty():
-                self._give(self._probed.get())
+            for event in self._probes.found():
+                self._give(event)
             for stranger in self._door.strangers():
                 self._log(_named(stranger, self.endpoint, self._keyring))
             self._read_keys()
@@ -135,13 +132,9 @@ class PoolServer:
             case Answer(route=route, message=message):
                 self._door.answer(route, m.encode(message))
             case Probe(session=session, endpoint=endpoint):
-                self._probes.submit(self._probe, session, endpoint)
+                self._probes.submit(lambda: Probed(session, unreachable(endpoint) or ""))
             case Log(text=text):
                 self._log(text)
-
-    def _probe(self, session: str, endpoint: str) -> None:
-        self._probed.put(Probed(session, unreachable(endpoint) or ""))
-        self._door.wake()
 
     def _read_keys(self) -> None:
         stamp = self._keyring.stamp()

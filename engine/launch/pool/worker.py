@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final, Self
 
 import msgspec
@@ -19,6 +17,7 @@ from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.forks import ForkedHost, Forks
 from partita.engine.launch.pool.facts import machine_label, versions
 from partita.engine.launch.pool.host_cores import HostCores
+from partita.engine.launch.pool.probes import Probes
 from partita.engine.launch.processes import exit_reason
 from partita.engine.protocol.messages import MalformedMessage, Peer
 from partita.engine.protocol.pool import messages as m
@@ -37,6 +36,7 @@ from partita.engine.protocol.pool.worker_events import (
     SendToClient,
     SendToRegistry,
     StartHost,
+    Unreached,
     WorkerEffect,
 )
 from partita.engine.transport.addresses import described, unreachable
@@ -84,7 +84,6 @@ class PoolWorker:
         """
         self._settings, self._log = settings, log
         self._session = KeyPair.generate()
-        self._reached: SimpleQueue[Reached] = SimpleQueue()
         self._hosts: dict[tuple[str, str, int], ForkedHost] = {}
         self._unborn: set[tuple[str, str, int]] = set()
         self._cores = HostCores()
@@ -104,8 +103,7 @@ class PoolWorker:
             self._visit = stack.enter_context(Visit(settings.keys, settings.pool))
             self._forks = Forks()
             stack.callback(lambda: self._forks.close())
-            self._probes = ThreadPoolExecutor(_PROBES, "probe")
-            stack.callback(self._probes.shutdown, wait=True, cancel_futures=True)
+            self._probes = stack.enter_context(Probes(self._door, at_once=_PROBES))
             stack.callback(self._cores.close)
             self._closing = stack.pop_all()
 
@@ -134,8 +132,9 @@ class PoolWorker:
             self._door.strangers()  # a client may come before the pool has said so: it tries again
             for answer in self._visit.receive():
                 self._answered(answer)
-            while not self._reached.empty():
-                self._give(self._reached.get())
+            for event in self._probes.found():
+                if not isinstance(event, Unreached) or self._visit.trouble is not None:
+                    self._give(event)
             self._look_at_hosts()
             if self._stop_requested:
                 self._carry_out_all(self._machine.stop())
@@ -180,12 +179,12 @@ class PoolWorker:
             self._log(f"dropped an answer of the pool: {error}")
 
     def _diagnose(self, now: float) -> None:
-        """Says why there is no connection to the pool."""
+        """Finds out why there is no connection to the pool; clients are answered meanwhile."""
         trouble = self._visit.trouble
         if trouble is None or now - self._diagnosed_at < _DIAGNOSED_S:
             return
         self._diagnosed_at = now
-        self._carry_out_all(self._machine.unreached(self._worded(trouble), now))
+        self._probes.submit(lambda: Unreached(self._worded(trouble)))
 
     def _worded(self, trouble: Trouble) -> str:
         pool, own = self._settings.pool, self._settings
@@ -226,7 +225,7 @@ class PoolWorker:
             case SendToClient(route=route, message=message):
                 self._door.answer(route, m.encode(message))
             case Reach():
-                self._probes.submit(self._reach, effect)
+                self._probes.submit(lambda: self._reach(effect))
             case StartHost():
                 self._start(effect)
             case EndHost(run=run, name=name, incarnation=incarnation):
@@ -240,7 +239,7 @@ class PoolWorker:
             case Log(text=text):
                 self._log(text)
 
-    def _reach(self, effect: Reach) -> None:
+    def _reach(self, effect: Reach) -> Reached:
         """Tries to connect to all, from this worker's own address, and to read the files."""
         own, found = self._settings.address, ""
         for path, text in effect.files:
@@ -254,8 +253,7 @@ class PoolWorker:
             if why is not None:
                 found = f"{name} at {endpoint} cannot be reached from {described(own)}: {why}"
                 break
-        self._reached.put(Reached(effect.run, found))
-        self._door.wake()
+        return Reached(effect.run, found)
 
     # Hosts.
 

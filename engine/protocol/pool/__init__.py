@@ -8,7 +8,7 @@ lost, late or doubled does no harm, and whoever is restarted learns all from the
 `messages` are theirs, `resources` what a worker has and a host needs, `placement` who gets what, `versions`
 what must match; `registry`, `worker` and `client` are the machines, with their events and effects in
 `registry_events`, `worker_events` and `client_events`. `members` has the workers and runs that a registry
-knows.
+knows, and `pauses` the time in which the own process did not run.
 """
 
 from partita.engine.protocol.pool.client import ClientMachine

@@ -24,6 +24,7 @@ from partita.engine.protocol.pool.client_events import (
     SendToPool,
     SendToWorker,
 )
+from partita.engine.protocol.pool.pauses import OwnPauses
 from partita.engine.protocol.pool.registry_events import Log, PoolTick
 
 ASK_S: Final = 0.5
@@ -104,6 +105,7 @@ class ClientMachine:
         self._impossible_at: float | None = None
         self._waits_for = ""
         self._ended = False
+        self._pauses: Final = OwnPauses()
         self._number = self._asks = 0
         self._granted_at: float | None = None
         self._grant_number = -1
@@ -159,6 +161,11 @@ class ClientMachine:
     def _tick(self, now: float) -> list[ClientEffect]:
         if self._began_at is None:
             self._began_at = now
+        pause_s = self._pauses.before(now)
+        for worker in self.workers.values():
+            worker.received_at = min(worker.received_at + pause_s, now)
+        if self._granted_at is not None:
+            self._granted_at = min(self._granted_at + pause_s, now)
         effects: list[ClientEffect] = []
         if now - self._asked_at >= ASK_S:
             self._asked_at = now

@@ -12,6 +12,7 @@ from typing import Final
 
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool.members import SLOW_S, Members, RunMember, WorkerMember
+from partita.engine.protocol.pool.pauses import OwnPauses
 from partita.engine.protocol.pool.placement import explained, place
 from partita.engine.protocol.pool.registry_events import (
     Answer,
@@ -50,6 +51,7 @@ class RegistryMachine:
         self._identity: Final = identity
         self._members: Final = Members(identity)
         self._began_at: float | None = None
+        self._pauses: Final = OwnPauses()
         self._number = 0  # of the newest orders
         self._gone: dict[str, dict[str, int]] = {}  # `listed` of each worker that was removed, oldest first
         self._rejected: set[str] = set()  # sessions and runs: each is reported once
@@ -322,6 +324,13 @@ class RegistryMachine:
 
     def _tick(self, now: float) -> list[RegistryEffect]:
         effects: list[RegistryEffect] = []
+        pause_s = self._pauses.before(now)
+        members: tuple[WorkerMember | RunMember, ...] = (
+            *self._members.workers.values(),
+            *self._members.runs.values(),
+        )
+        for member in members:
+            member.received_at = min(member.received_at + pause_s, now)
         for session, worker in list(self._members.workers.items()):
             silent_s = now - worker.received_at
             if silent_s >= WORKER_DEAD_S:

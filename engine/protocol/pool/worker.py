@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partita.engine.protocol.pool import messages as m
+from partita.engine.protocol.pool.pauses import OwnPauses
 from partita.engine.protocol.pool.registry_events import Log, PoolTick
 from partita.engine.protocol.pool.worker_events import (
     EndHost,
@@ -24,6 +25,7 @@ from partita.engine.protocol.pool.worker_events import (
     SendToClient,
     SendToRegistry,
     StartHost,
+    Unreached,
     WorkerEffect,
 )
 
@@ -91,6 +93,7 @@ class WorkerMachine:
         self._registry, self._orders = "", 0  # identity and number of the newest orders
         self._former: list[str] = []  # identities of registries before it
         self._misses_pool = False
+        self._pauses: Final = OwnPauses()
         self._over: dict[str, int] = {}  # runs that are over, with the number of their last message
 
     @property
@@ -113,6 +116,8 @@ class WorkerMachine:
                 return []
             case Reached(run=name, trouble=trouble):
                 return self._reached(name, trouble)
+            case Unreached(reason=reason):
+                return self._unreached(reason)
             case HostBegan():
                 return self._changed(event.run, event.name, event.incarnation, pid=event.pid)
             case HostEnded():
@@ -120,8 +125,8 @@ class WorkerMachine:
             case _:
                 raise AssertionError(event)
 
-    def unreached(self, reason: str, now: float) -> Sequence[WorkerEffect]:
-        """Says that there is no connection to the registry, and why. Shown when the reason changes."""
+    def _unreached(self, reason: str) -> list[WorkerEffect]:
+        """Shows why there is no connection to the registry, when the reason changes."""
         self.is_in = False
         if reason == self._trouble:
             return []
@@ -134,6 +139,10 @@ class WorkerMachine:
         effects: list[WorkerEffect] = []
         if self._began_at is None:
             self._began_at = self._answered_at = now
+        pause_s = self._pauses.before(now)
+        self._answered_at = min(self._answered_at + pause_s, now)
+        for run in self.runs.values():
+            run.received_at = min(run.received_at + pause_s, now)
         for name, run in list(self.runs.items()):
             if now - run.received_at >= CLIENT_DEAD_S:
                 effects += self._end_run(name, f"its client was silent for {now - run.received_at:.0f} s")

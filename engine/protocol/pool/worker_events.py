@@ -54,6 +54,13 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreached:
+    """Event: there is no connection to the registry, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SendToRegistry:
     """Effect: send this to the registry, if there is a connection."""
 

@@ -212,6 +212,24 @@ def test_a_run_goes_on(site: Site, driver: str, what: str) -> None:
     assert found["bits"] == bits or driver not in SAME_BITS
 
 
+@pytest.mark.parametrize("driver", ["downpour", "sandblaster"])
+def test_a_machine_with_a_shard_is_killed(site: Site, driver: str) -> None:
+    """Its shard begins again elsewhere from the newest checkpoint, which is not on that machine."""
+    bits = reference_bits(site, driver) if driver in SAME_BITS else ""
+    with site.start_run(driver, "run") as run:
+        run.wait_for("record ", within_s=120.0)
+        read_for(run, 5.0)
+        victim = next(one for n in (0, 1) if (one := site.machine_of(f"shard {n}")).number)
+        lost, began = victim.hosts(), time.monotonic()
+        victim.kill()
+        found = finished(run)
+        gap = longest_gap(records(run), None, began)
+        printed(f"{driver}, machine of {', '.join(lost)} killed: gap {gap:.1f} s\n{texts(run)}")
+    assert records(run)[-1].at > began, "the run was over before"
+    assert float(found["accuracy"]) > 0.9
+    assert found["bits"] == bits or driver not in SAME_BITS
+
+
 @pytest.mark.parametrize("site", [1], indirect=True)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_coordinator_that_is_killed_is_resumed_on_the_same_workers(site: Site, driver: str) -> None:

@@ -106,32 +106,37 @@ def test_what_is_wrong_is_named_on_both_sides(net: Network, tmp_path: Path) -> N
         ("link", "set", "spare", "up"),
     ):
         subprocess.run([*place.command, "ip", *command], check=True)
+    after_s: dict[str, float] = {}
+
+    def named(what: str, worker: Program, text: tuple[str, ...], pool: tuple[str, ...]) -> None:
+        """Waits until both sides have named what is wrong."""
+        at_worker = worker.wait_for(*text, within_s=SOON_S)
+        after_s[what] = at_worker + (serve.wait_for(*pool, within_s=SOON_S - at_worker) if pool else 0.0)
+
     with Program("pool", "serve", net.listen, "--keys", str(keys)) as serve:
         address = address_of(serve)
         with worker(address, keys, "lost", "--interface", "spare", inside=place.command) as lost:
             lost.wait_for("joins tcp://")
-            lost.wait_for("the pool cannot reach the worker at tcp://192.0.2.5:", within_s=SOON_S)
-            serve.wait_for("'lost' is not let in", "at tcp://192.0.2.5:", within_s=SOON_S)
+            said = ("the pool cannot reach the worker at tcp://192.0.2.5:",)
+            named("wrong interface", lost, said, ("'lost' is not let in", "at tcp://192.0.2.5:"))
         with worker(address, others, "stranger", inside=place.command) as stranger:
             stranger.wait_for("joins tcp://")
-            stranger.wait_for("refuses this worker's key", address, within_s=SOON_S)
             key = Keyring(others).pair("worker").public
-            serve.wait_for(f"refused a connection from {place.address}", key, within_s=SOON_S)
+            told = (f"refused a connection from {place.address}", key)
+            named("wrong key", stranger, ("refuses this worker's key", address), told)
         with Program(
             *("worker", address, "--keys", str(keys), "--name", "old"),
             inside=place.command,
             env={"PYTHONPATH": str(site)},
         ) as old:
             old.wait_for("joins tcp://")
-            old.wait_for("cloudpickle is 0.0.1 and must be", within_s=SOON_S)
-            serve.wait_for(f"worker 'old' at tcp://{place.address}:", "0.0.1 and must be", within_s=SOON_S)
+            told = (f"worker 'old' at tcp://{place.address}:", "0.0.1 and must be")
+            named("wrong version", old, ("cloudpickle is 0.0.1 and must be",), told)
     with worker(address, keys, "alone", inside=place.command) as alone:
         alone.wait_for("joins tcp://")
-        alone.wait_for(
-            f"the pool at {address} cannot be reached from {place.address} (cable)",
-            "nothing listens at this port",
-            within_s=SOON_S,
-        )
+        said = (f"the pool at {address} cannot be reached from {place.address} (cable)", "nothing listens")
+        named("closed port", alone, said, ())
+    print(", ".join(f"{what}: {s:.1f} s" for what, s in after_s.items()), file=sys.stderr)
 
 
 def test_a_worker_that_does_not_reach_the_run_is_named(net: Network, tmp_path: Path) -> None:

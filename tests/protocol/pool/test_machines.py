@@ -29,7 +29,7 @@ from partita.engine.protocol.pool.members import Members
 from partita.engine.protocol.pool.placement import Offer, place
 from partita.engine.protocol.pool.registry import RegistryMachine
 from partita.engine.protocol.pool.resources import Resources
-from partita.engine.protocol.pool.worker import WorkerMachine
+from partita.engine.protocol.pool.worker import CLIENT_DEAD_S, WorkerMachine
 
 VERSIONS = dict.fromkeys(("partita", "python", "cloudpickle", "numpy", "libzmq", "torch", "numba"), "1.2.3")
 NEED_CPU = 1
@@ -394,6 +394,25 @@ def test_a_worker_that_is_silent_for_a_while_keeps_its_hosts() -> None:
     world.assert_all_run("run")
     assert all(incarnation == 0 for incarnation in world.wanted["run"].values())
     assert any("worker 'machine' answers again, after" in line for line in world.log), world.log
+
+
+@pytest.mark.parametrize("seconds", [1.5, 6.0, 30.0])
+def test_whoever_was_stopped_itself_gives_up_nobody(seconds: float) -> None:
+    """Client and registry are on a machine that was frozen: workers did not fall silent meanwhile."""
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    client = world.clients.pop("run")
+    registry, world.registry = world.registry, _Deaf(VERSIONS, identity="frozen")
+    stays = seconds < CLIENT_DEAD_S
+    world.run_for(seconds)
+    world.clients["run"], world.registry = client, registry
+    world.run_for(0.15)
+    assert world.registry.workers == ("machine",) and set(client.workers) == {"x"}
+    world.run_for(5.0)
+    assert (world.wanted["run"] == {"part 0.0": 0, "part 0.1": 0}) == stays, "20 s are long for a worker"
+    world.assert_all_run("run")
 
 
 def test_workers_and_runs_name_a_registry_that_was_started_again_and_one_that_is_away() -> None:
