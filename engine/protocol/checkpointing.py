@@ -203,12 +203,13 @@ class CheckpointTracker:
         return True
 
     def amended(self, shard: str, incarnation: int) -> list[Commit]:
-        """Returns the orders to write manifests again, after a shard's process has found pushes missing that
-        its files of them lack, too. After its death others are counted from that file on.
+        """Returns the order to write the newest manifest again, if a shard's process has found pushes missing
+        that its file lacks, too. After its death others are counted from that file on.
         """
+        is_ordered = self.round is not None and self.round.commit is not None
+        newest = self.round if is_ordered else self._kept
         lost = sum(self._since.get(shard, {}).values())
-        rounds = (one for one in (self._kept, self.round) if one is not None)
-        return [order for one in rounds for order in one.amend(shard, incarnation, lost)]
+        return [] if newest is None else [*newest.amend(shard, incarnation, lost)]
 
     def shard_died(self, shard: str) -> None:
         """Drops the round; the shard goes back to its committed file, and losses are counted from there."""
