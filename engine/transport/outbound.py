@@ -172,6 +172,8 @@ class OutboundConnection:
         if offer is not None:
             self._pass(encode_control(offer), None)
         is_versioned = readings is not None
+        if is_versioned and self.state.is_gone:
+            return False  # whether it reads what is sent now would not count
         header = link.place_in_region(
             self._number, message, n_bytes, number, offset, is_versioned=is_versioned
         )

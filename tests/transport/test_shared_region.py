@@ -87,6 +87,21 @@ def test_what_a_peer_reads_that_is_authorised_no_more_may_change(nothing_left: N
     near.close()
 
 
+def test_a_peer_that_is_authorised_again_gets_copies(nothing_left: None) -> None:
+    near = Hosts("shared memory")
+    left, right = near.pair()
+    memory, readings = taken(left, right), list[Reading]()
+    memory[:] = 3
+    peer = left._outbound["right"].peer
+    left.allow([])
+    left.allow([peer])
+    left.send("right", Credit(1), Versioned(memory[:MIB], readings))
+    memory[:] = 4
+    (got,) = collect(right, 1, others=[left])
+    assert got.payload.to_bytes() == b"\3" * MIB and not readings
+    near.close()
+
+
 def test_a_versioned_payload_that_finds_the_link_full_is_copied(nothing_left: None) -> None:
     near = Hosts("shared memory")
     left, right = near.pair()
