@@ -83,6 +83,9 @@ class PoolCalibration:
         found = measured[group[0]]
         return replace(
             found,
+            instruction_s=_rounded(found.instruction_s),
+            step_s=_rounded(statistics.mean(starts) if starts else found.step_s),
+            cold_s=_rounded(found.cold_s),
             name=worker.name,
             threads=threads,
             worker=worker.name,
@@ -90,7 +93,6 @@ class PoolCalibration:
             kind=group[0] if len(group) > 1 else "",
             cores=max(worker.resources.cpu, threads),
             memory_bytes=worker.resources.memory or None,
-            step_s=statistics.mean(starts) if starts else found.step_s,
         )
 
     def _between(self, one: str, other: str, first: str, second: str) -> Iterator[Between]:
@@ -241,3 +243,8 @@ def _middle(links: Sequence[Link]) -> Link:
     """Returns the link that is in the middle by the time of a message."""
     ordered = sorted(links, key=lambda link: sum(link.times(_COMPARED_BYTES)) + link.latency_s)
     return ordered[len(ordered) // 2]
+
+
+def _rounded(seconds: float) -> float:
+    """Returns seconds that a file shows in a few digits."""
+    return float(f"{seconds:.4g}")
