@@ -148,7 +148,7 @@ class RemoteFiles(HostFiles):
         name = f"data/{file.name}"
         copy = self._copy(name, (self._scratch or self._own()) / f"{file.path.stem.encode().hex()}.data")
         self._arrays.append((file.name, copy))
-        return FetchedArray(copy, file.shape, file.dtype)
+        return FetchedArray(copy, file.shape, np.dtype(file.dtype))
 
     @override
     def parameters(

@@ -95,7 +95,8 @@ class Files(DataSource):
     def bound(self, name: str) -> FileOfHosts:
         """Returns the source as an input or target, with what hosts compare. Raises OSError."""
         size = os.path.getsize(self.path)
-        return FileOfHosts(self, name, size, checksum_of(Path(self.path), size))
+        checksum = checksum_of(Path(self.path), size)
+        return FileOfHosts(self, name, size, checksum, self.shape, self.dtype)
 
     def open(self, files: HostFiles) -> Rows:
         """Maps the file on a host, which compares nothing. Raises as `array`."""
@@ -111,23 +112,16 @@ class FileOfHosts(DataSource):
         name: of the input or target.
         size: in bytes.
         checksum: see `checksum_of`.
+        shape: the number of examples, and the shape of each.
+        dtype: of the numbers.
     """
 
     file: Files
     name: str
     size: int
     checksum: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of examples, and the shape of each."""
-        return self.file.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers."""
-        found: np.dtype[Any] = np.dtype(self.file.dtype)
-        return found
+    shape: tuple[int, ...]
+    dtype: Any
 
     def open(self, files: HostFiles) -> Rows:
         """Maps the file on a host, after it was compared. Raises FileDiffers."""

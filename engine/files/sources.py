@@ -39,17 +39,15 @@ class Rows(Protocol):
 
 
 class DataSource(ABC):
-    """One array of the data: an example for each index of its first axis."""
+    """One array of the data: an example for each index of its first axis.
 
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """The number of examples, and the shape of each."""
+    Attributes:
+        shape: the number of examples, and the shape of each.
+        dtype: of the numbers.
+    """
 
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers."""
+    shape: tuple[int, ...]
+    dtype: Any
 
     def bound(self, name: str) -> DataSource:
         """Returns the source as the input or target of this name, where the run is started.
@@ -73,27 +71,17 @@ class ArrayFile(DataSource):
     """
 
     path: Path
-    type: str
-    size: tuple[int, ...]
+    dtype: Any
+    shape: tuple[int, ...]
 
     @property
     def name(self) -> str:
         """The name of the input or target."""
         return self.path.stem
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of examples, and the shape of each."""
-        return self.size
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers."""
-        return np.dtype(self.type)
-
     def write(self, array: Array) -> None:
         """Writes the array to the file."""
-        assert (array.dtype, array.shape) == (self.dtype, self.size), (array.dtype, array.shape)
+        assert (array.dtype, array.shape) == (np.dtype(self.dtype), self.shape), (array.dtype, array.shape)
         array.tofile(self.path)
 
     def open(self, files: HostFiles) -> Rows:

@@ -36,6 +36,7 @@ from partita.engine.protocol.events import Died, Received, Refuse, Send, Span, T
 from partita.engine.protocol.failure import bounded, sentence
 from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
 from partita.engine.protocol.membership import Membership, Recovered, Suspected
+from partita.engine.protocol.names import FILES
 from partita.engine.protocol.seats import Seats
 from partita.engine.protocol.wait_graph import PROGRESS_MESSAGES, WaitGraph
 
@@ -199,7 +200,7 @@ class HostLifecycle(ABC):
         match message:
             case m.Saved(file=file) if not _FILE.fullmatch(file):
                 return f"a file {sentence(file)!r}, which is not in the folder of a checkpoint"
-            case m.WaitReport(host=other) if other not in self.registry.hosts:
+            case m.WaitReport(host=other) if other not in self.registry.hosts and other != FILES:
                 return f"that it waits for {sentence(other)!r}, which is no host of this run"
             case m.LostPushes(part=part) if not self._is_part(part):
                 return f"lost pushes of {sentence(part)!r}, which is no part of this run"
@@ -228,6 +229,8 @@ class HostLifecycle(ABC):
                 self.registry.alive(host, now, compiled=compiled)
             case m.Ready():
                 return self._ready(host, now)
+            case m.WaitReport(host=other, what=what, waited_s=waited_s) if other == FILES:
+                return [Warn(f"{host.name} waits for {FILES}, for {sentence(what)}, since {waited_s:.0f} s")]
             case m.WaitReport(host=other, what=what, waited_s=waited_s):
                 self.waits.note(host.name, other, now - waited_s)
                 return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]

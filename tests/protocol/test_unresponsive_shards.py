@@ -118,3 +118,9 @@ def test_a_command_that_a_shard_does_not_answer_has_a_deadline(says: bool, limit
     stage.deliver = lambda to, message: True
     stage.play()
     assert stage.coordinator.plan.outcome is not None
+
+
+def test_a_wait_for_files_is_a_line_and_no_shards_fault(run: Run) -> None:
+    effects = run.receive("part 0.0", WaitReport("files", "examples of 'image'", 8.0))
+    assert effects == [Warn("part 0.0 waits for files, for examples of 'image', since 8 s")]
+    assert not of(Restart, run.wait(65.0))

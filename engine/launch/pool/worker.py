@@ -245,8 +245,8 @@ class PoolWorker:
         for path, text in effect.files:
             if not _reads(Path(path), text):
                 found = (
-                    f"{Path(path).parent} is not here as it is on the machine that trains, and hosts read "
-                    "data and checkpoints there; share it by the same path (TMPDIR, folder for checkpoints)"
+                    f"{Path(path).parent} is not here as it is on the machine that trains, and hosts write "
+                    "checkpoints there; share it by the same path, or give the folder without SharedFolder"
                 )
         for name, endpoint in effect.endpoints:
             why = unreachable(endpoint, source=own)
