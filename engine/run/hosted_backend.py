@@ -88,7 +88,8 @@ class HostedBackend(Work):
         )
         self._mode: Final = self._mode_of(timeout_s)
         coordinator = Coordinator(driver.coordinator, self._outline, self._mode, topology, settings=settings)
-        self._supervisor = Supervisor(launcher, coordinator, self, warn=silent)
+        warn = on_phase if self._mode.restarts else silent
+        self._supervisor = Supervisor(launcher, coordinator, self, warn=warn)
         self._over: HostError | None = None
         self._payload_of: Callable[[str], PayloadLike] | None = None
         self._answers: dict[str, tuple[Any, Payload | None]] = {}

@@ -109,7 +109,7 @@ class Supervisor:
     """Carries out the coordinator's effects, in order."""
 
     def __init__(
-        self, launcher: Launcher, coordinator: HostLifecycle, work: Work, *, warn: Callable[[str], None]
+        self, launcher: Launcher, coordinator: HostLifecycle, work: Work, *, warn: Callable[[str], object]
     ) -> None:
         """A run that has not started.
 

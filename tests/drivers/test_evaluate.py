@@ -98,18 +98,27 @@ def test_replicas_share_minibatches_with_the_same_bits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["part 0.1", "part 1.0"])
-def test_minibatches_of_a_killed_host_are_done_by_another_replica(killed: str) -> None:
-    run, data = run_of_toy(machines=2, batch=4), toy.data(200)
-    given = Minibatches(data, 4)
+def test_minibatches_of_a_killed_host_are_done_by_another_replica(
+    killed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data, batch_of = run_of_toy(machines=2, batch=4), toy.data(200), Minibatches.batch
+    given, phases, kills = Minibatches(data, 4), list[str](), list[int]()
     with Session(run.plan, run.parameters) as session:
-        alone = [session.step(given.batch(n)).loss for n in range(len(given))]
-    with SharedSession(run.plan, run.parameters, hosts="processes", given=given, replicas=2) as shared:
-        steps = shared.steps()
-        losses = [next(steps)[0].loss for _ in range(5)]
-        assert isinstance(shared.launcher, ProcessLauncher)
-        os.kill(shared.launcher.pid(killed), signal.SIGKILL)
-        losses += [step.loss for step, _ in steps]
-    assert losses == alone
+        alone = [session.step(batch_of(given, n)).loss for n in range(len(given))]
+
+    def batch(self: Minibatches, number: int) -> dict[str, np.ndarray]:
+        if number == 10 and not kills:  # both replicas have minibatches, and there are more
+            assert isinstance(shared.launcher, ProcessLauncher)
+            kills.append(shared.launcher.pid(killed))
+            os.kill(kills[0], signal.SIGKILL)
+        return batch_of(self, number)
+
+    monkeypatch.setattr(Minibatches, "batch", batch)
+    settings = {"hosts": "processes", "replicas": 2, "show": phases.append}
+    with SharedSession(run.plan, run.parameters, given=given, **settings) as shared:  # type: ignore[arg-type]
+        assert [step.loss for step, _ in shared.steps()] == alone
+    replica = killed.split()[1][0]
+    assert any(f"replica {replica} is started again" in phase for phase in phases), phases
 
 
 def test_without_a_loss_there_is_nothing_to_evaluate() -> None:
