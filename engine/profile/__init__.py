@@ -19,7 +19,7 @@ of layers), and `report` is all of it in plain numbers. `perfetto` writes traces
 from partita.engine.profile.calibration import Calibration, calibrate, known
 from partita.engine.profile.changes import Change
 from partita.engine.profile.measure import Measured, measure
-from partita.engine.profile.pool_calibration import PoolCalibration, calibrate_pool
+from partita.engine.profile.pool_calibration import PoolCalibration, calibrate_pool, cluster_of
 from partita.engine.profile.profile import Point, Profile
 from partita.engine.profile.report import MachineReport, PointReport, Report
 from partita.engine.profile.run import profile_network
@@ -36,6 +36,7 @@ __all__ = [
     "Report",
     "calibrate",
     "calibrate_pool",
+    "cluster_of",
     "known",
     "measure",
     "profile_network",

@@ -105,6 +105,32 @@ class PoolCalibration:
             yield Between(second, first, directions[1], one_way=True)
 
 
+def cluster_of(pool: Pool, *, threads: int = 1) -> Cluster:
+    """Describes the workers of a pool that was not calibrated: their cores and memory; all else is guessed.
+
+    Args:
+        pool: the pool; its registry runs.
+        threads: kernel threads of each machine, but no more than its worker's cores.
+
+    Raises:
+        ValueError: no worker has joined, or the number of threads is not a whole number of at least 1.
+        OSError: the pool does not answer.
+    """
+    check_whole(threads, "the number of threads is")
+    return Cluster(
+        tuple(
+            Machine(
+                worker.name,
+                threads=threads_of(worker, threads),
+                cores=max(worker.resources.cpu, 1),
+                memory_bytes=worker.resources.memory or None,
+                worker=worker.name,
+            )
+            for worker in _workers_of(pool).values()
+        )
+    )
+
+
 @dataclass(frozen=True)
 class PoolCalibrationArguments(Arguments):
     """The arguments of `calibrate_pool`.
@@ -148,11 +174,7 @@ def calibrate_pool(arguments: PoolCalibrationArguments) -> PoolCalibration:
     """
     given = arguments
     check_whole(given.threads, "the number of threads is")
-    workers = {
-        worker.name: worker for worker in ask_pool(given.pool.address, given.pool.keyring, Inspect()).workers
-    }
-    if not workers:
-        raise ValueError(f"no worker has joined the pool at {given.pool.address}; `partita worker --join` it")
+    workers = _workers_of(given.pool)
     given.progress("machines", 0, len(workers))
     facts = _facts(given, list(workers.values()))
     labels = {name: fact.label or name for name, fact in facts.items()}
@@ -172,6 +194,14 @@ def calibrate_pool(arguments: PoolCalibrationArguments) -> PoolCalibration:
         given.progress(f"the link between {one} and {other}", n, len(ends))
         links[one, other] = _link(given, workers[one], workers[other], machines, groups, shared=n < len(near))
     return PoolCalibration(workers, tuple(map(tuple, groups)), hosts, machines, links, pairs, given.threads)
+
+
+def _workers_of(pool: Pool) -> dict[str, WorkerStatus]:
+    """Returns the workers of a pool by their names. Raises ValueError if there are none."""
+    found = {worker.name: worker for worker in ask_pool(pool.address, pool.keyring, Inspect()).workers}
+    if not found:
+        raise ValueError(f"no worker has joined the pool at {pool.address}; `partita worker --join` it")
+    return found
 
 
 def threads_of(worker: WorkerStatus, most: int) -> int:

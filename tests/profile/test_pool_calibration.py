@@ -17,7 +17,7 @@ from partita.engine.launch import ThreadLauncher
 from partita.engine.launch.pool import Pool
 from partita.engine.profile.host_questions import AskBusy, Facts, Interview, answered
 from partita.engine.profile.links import SIZES, LinkMeasurement
-from partita.engine.profile.pool_calibration import PoolCalibration, calibrate_pool
+from partita.engine.profile.pool_calibration import PoolCalibration, calibrate_pool, cluster_of
 from partita.engine.profile.pool_pairs import groups_of, pairs_of
 from partita.engine.profile.pool_tables import pool_text
 from partita.engine.profile.store import Store
@@ -161,6 +161,17 @@ def test_a_pool_without_workers_is_refused(pool: Pool, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "ask_pool", lambda *_: Status(workers=(), runs=()))
     with pytest.raises(ValueError, match=r"no worker has joined the pool at tcp://127\.0\.0\.1:7077"):
         calibrate_pool(pool)
+
+
+def test_a_pool_that_was_not_calibrated_is_described_by_what_its_workers_have(pool: Pool) -> None:
+    cluster = cluster_of(pool, threads=2)
+    assert [(m.worker, m.threads, m.cores, m.memory_bytes) for m in cluster.machines] == [
+        ("w0", 2, 4, 4 << 30),
+        ("w1", 2, 2, 2 << 30),
+        ("w2", 1, 1, 1 << 30),
+        ("w3", 2, 2, 2 << 30),
+    ]
+    assert not partition(network(), cluster, batch=8).costs.calibrated
 
 
 def link_of(streams: Mapping[str, float]) -> LinkMeasurement:
