@@ -6,6 +6,7 @@ import importlib.util
 import signal
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +50,18 @@ GOES_ON_S = 10.0
 
 
 class TimedWitness(Witness):
-    """A witness that knows when each report came."""
+    """A witness that knows when training got further, after a loss."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lost_at = 0.0
-        self.went_on_at: dict[str, float] = {}
-        self._last: dict[str, int] = {}
+        self._further_at: list[float] = []
+        self._steps: dict[str, int] = {}
 
     def update(self, progress: Progress) -> None:
-        if self.lost_at and progress.step > self._last.get(progress.source, 0):
-            self.went_on_at.setdefault(progress.source, time.monotonic())
-        self._last[progress.source] = max(progress.step, self._last.get(progress.source, 0))
+        if progress.step > self._steps.get(progress.source, 0):
+            self._steps[progress.source] = progress.step
+            if self._further_at:
+                self._further_at.append(time.monotonic())
         super().update(progress)
 
     def lose(self, act: Callable[[], Any]) -> Callable[[], None]:
@@ -68,16 +69,18 @@ class TimedWitness(Witness):
 
         def acts() -> None:
             act()
-            self.went_on_at.clear()
-            self.lost_at = time.monotonic()
+            self._further_at = [time.monotonic()]
 
         return acts
 
     @property
     def stood_s(self) -> float:
-        """Seconds after the loss until somebody was further than before it."""
-        assert self.went_on_at, self.texts
-        return min(self.went_on_at.values()) - self.lost_at
+        """The longest time, in seconds, from the loss on in which no part got further than ever before.
+
+        What was under way at the loss may be reported after it, so the first report after it says little.
+        """
+        assert len(self._further_at) > 1, self.texts
+        return max(later - at for at, later in pairwise(self._further_at))
 
 
 @pytest.fixture
