@@ -7,53 +7,60 @@ can be saved; `evaluate` and `predict` apply a run to data; `Session` runs singl
 compares a layer's backward function with finite differences; `minimise` runs a batch method on any function.
 """
 
-from partita.engine.drivers.all_reduce import AllReduce
-from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.files.host_files import Files
-from partita.engine.files.sources import DataSource
-from partita.engine.files.stores import CheckpointStore, SharedFolder
-from partita.engine.kernels.check import GradientCheck, check_gradients
-from partita.engine.launch.pool.pool import Pool
-from partita.engine.launch.ray.settings import Ray
-from partita.engine.launch.remote_workers import HostFile
-from partita.engine.launch.symmetric.environment import Environment
-from partita.engine.methods import (
-    LBFGS,
-    Direction,
-    DirectionGenerator,
-    GradientDescent,
-    LineSearchMethod,
-    Method,
-    NonlinearCG,
-    Objective,
-)
-from partita.engine.parameters.optimizers import (
-    LARS,
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Cosine,
-    ExponentialDecay,
-    InverseTime,
-    LinearWarmup,
-    Momentum,
-    Optimizer,
-    RMSProp,
-    Schedule,
-    StepDecay,
-)
-from partita.engine.protocol.commands import Outcome
-from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
-from partita.engine.protocol.failure import HostError, RunFailed
-from partita.engine.run.evaluate import Evaluation, evaluate, predict
-from partita.engine.run.interrupt import Interrupted
-from partita.engine.run.metrics import Iteration, Record
-from partita.engine.run.minimise import Minimum, minimise
-from partita.engine.run.run import Run
-from partita.engine.run.session import Session
-from partita.engine.run.train import train
+from typing import TYPE_CHECKING
+
+from partita.engine.lazily import names_of
+
+if TYPE_CHECKING:
+    from partita.engine.drivers.all_reduce import AllReduce
+    from partita.engine.drivers.downpour import Downpour
+    from partita.engine.drivers.sandblaster import Sandblaster
+    from partita.engine.files.host_files import Files
+    from partita.engine.files.sources import DataSource
+    from partita.engine.files.stores import CheckpointStore, SharedFolder
+    from partita.engine.kernels.check import GradientCheck, check_gradients
+    from partita.engine.launch.pool.pool import Pool
+    from partita.engine.launch.ray.settings import Ray
+    from partita.engine.launch.remote_workers import HostFile
+    from partita.engine.launch.symmetric.environment import Environment
+    from partita.engine.methods import (
+        LBFGS,
+        Direction,
+        DirectionGenerator,
+        GradientDescent,
+        LineSearchMethod,
+        Method,
+        NonlinearCG,
+        Objective,
+    )
+    from partita.engine.parameters.optimizers import (
+        LARS,
+        SGD,
+        Adagrad,
+        Adam,
+        AdamW,
+        Cosine,
+        ExponentialDecay,
+        InverseTime,
+        LinearWarmup,
+        Momentum,
+        Optimizer,
+        RMSProp,
+        Schedule,
+        StepDecay,
+    )
+    from partita.engine.protocol.commands import Outcome
+    from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
+    from partita.engine.protocol.failure import HostError, RunFailed
+    from partita.engine.run.evaluate import Evaluation, evaluate, predict
+    from partita.engine.run.interrupt import Interrupted
+    from partita.engine.run.metrics import Iteration, Record
+    from partita.engine.run.minimise import Minimum, minimise
+    from partita.engine.run.run import Run
+    from partita.engine.run.session import Session
+    from partita.engine.run.train import train
+else:
+    __getattr__ = names_of(__name__, __file__)
 
 __all__ = [
     "LARS",

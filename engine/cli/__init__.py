@@ -3,25 +3,25 @@
 Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`, `worker`,
 and the groups `keys` and `pool`. `fields` makes options from the fields of dataclasses, `loading` runs the
 user's file, `planning` makes the plan and `drivers` the driver that the options ask for, and `output` knows
-how wide text may be and ends a command that went wrong with one sentence.
+how wide text may be and ends a command that went wrong with one sentence: `user_code_error` is one of the
+user's own code.
 """
 
+import sys
+from importlib import import_module
 from importlib.metadata import version as version_of
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from partita.engine.cli import calibrate, kernels, keys, plan, pool, profile, train, worker
 from partita.engine.cli.fields import Command
 
-__all__ = ["app", "main"]
+__all__ = ["ALL", "app_of", "main"]
 
-app = typer.Typer(
-    help="One network, played in parts: train neural networks cut over several machines.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+_GROUPS: Final = ("keys", "pool")
+
+ALL: Final = ("plan", "train", "profile", "calibrate", "kernels", "worker", *_GROUPS)
+"""All commands and groups."""
 
 
 def _print_version(asked: bool) -> None:
@@ -30,7 +30,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", help="Prints the version.", is_eager=True, callback=_print_version)
@@ -39,13 +38,24 @@ def options(
     """Holds the options of `partita` itself; `_print_version` acts on its only one."""
 
 
-_COMMANDS = (plan.plan, train.train, profile.profile, calibrate.calibrate, kernels.kernels, worker.worker)
-for _command in _COMMANDS:
-    app.command(cls=Command)(_command)
-app.add_typer(keys.app, name="keys")
-app.add_typer(pool.app, name="pool")
+def app_of(*names: str) -> typer.Typer:
+    """Imports commands and groups, all if none is named, and returns `partita` with these."""
+    app = typer.Typer(
+        help="One network, played in parts: train neural networks cut over several machines.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    for name in names or ALL:
+        module = import_module(f"partita.engine.cli.{name}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(cls=Command)(getattr(module, name))
+    return app
 
 
 def main() -> None:
-    """Runs the command `partita`."""
-    app()
+    """Runs the command `partita`. One that is named first is imported alone: a worker needs no driver."""
+    app_of(*(name for name in sys.argv[1:2] if name in ALL))()

@@ -9,8 +9,7 @@ import typer
 from typer import Argument, Option
 
 from partita.engine.cli.fields import Command
-from partita.engine.launch.pool.pool import default_keys
-from partita.engine.launch.symmetric.job_keys import SECRET_FILE, JobSecret, write_secret
+from partita.engine.launch.pool.join_file import default_keys
 from partita.engine.transport.keyring import ROLES, Keyring, Role
 
 app = typer.Typer(
@@ -44,6 +43,9 @@ def new(
     """Makes pairs of keys, in private files."""
     keyring = keyring_of(keys)
     if job:
+        # A worker imports this module too, and derives no keys.
+        from partita.engine.launch.symmetric.job_keys import SECRET_FILE, JobSecret, write_secret
+
         path = write_secret(keyring.folder, JobSecret.generate())
         print(f"a job's secret is in {path}; give it to all ranks: export {SECRET_FILE}={path}")
         return

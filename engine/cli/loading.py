@@ -20,14 +20,11 @@ from typing import Any, Self
 import cloudpickle
 
 from partita import layers, partitioner
+from partita.engine.cli.user_code_error import UserCodeError
 from partita.engine.drivers import Driver
 from partita.engine.protocol.failure import report_of
 from partita.engine.run.data import Data
 from partita.layers.network import Network
-
-
-class UserCodeError(Exception):
-    """An error of the user's own code: one sentence; its note is the traceback from the user's first line."""
 
 
 @dataclass(frozen=True)

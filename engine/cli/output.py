@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 import typer
 
-from partita.engine.cli.loading import UserCodeError
+from partita.engine.cli.user_code_error import UserCodeError
 from partita.engine.protocol.failure import HostError, RunFailed
-from partita.engine.run.interrupt import Interrupted
 
 
 def terminal_width() -> int | None:
@@ -25,13 +24,10 @@ def one_sentence_each() -> Iterator[None]:
     failure: BaseException
     try:
         yield
-    except Interrupted as stopped:
-        code, failure = 130, stopped
-    except KeyboardInterrupt:
-        code, failure = (
-            130,
-            KeyboardInterrupt("stopped at once; the last checkpoint, if there was one, is kept"),
-        )
+    except KeyboardInterrupt as stopped:
+        # An `Interrupted` says what was saved; its class is not imported here, as a worker knows no run.
+        at_once = KeyboardInterrupt("stopped at once; the last checkpoint, if there was one, is kept")
+        code, failure = 130, stopped if stopped.args else at_once
     except (HostError, RunFailed, UserCodeError, ImportError, ValueError, OSError) as error:
         code, failure = 1, error
     else:

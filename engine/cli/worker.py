@@ -15,16 +15,15 @@ from typer import Argument
 
 from partita.engine.cli.fields import command
 from partita.engine.cli.keys import keyring_of
-from partita.engine.launch.pool import JoinFile, PoolWorker, WorkerSettings
 from partita.engine.launch.pool.facts import resources as resources_here
-from partita.engine.launch.pool.worker import DEATH_TIMEOUT_S, stop_on_signals
+from partita.engine.launch.pool.join_file import JoinFile
+from partita.engine.launch.pool.worker import DEATH_TIMEOUT_S, PoolWorker, WorkerSettings, stop_on_signals
 from partita.engine.launch.spawned_worker import WorkerBootstrap
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.pool import Resources
 from partita.engine.transport.addresses import address_of, address_towards
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import check_endpoint
-from partita.layers.checks import check_seconds
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,8 @@ class WorkerOptions:
         Raises:
             ValueError, OSError: an option cannot be used, or a key cannot be read.
         """
+        if not 0.0 < self.death_timeout_s < float("inf"):
+            raise ValueError(f"--death-timeout is {self.death_timeout_s}; give a positive number of seconds")
         keyring = keyring_of(self.keys)
         found = _pool(address, self.join, self.join_file)
         key = found.public_key or keyring.trusted("pool").public_key
@@ -72,7 +73,7 @@ class WorkerOptions:
             _own_address(found.address, self.interface, self.contact_address),
             self.name or gethostname(),
             _resources(self.resources, self.threads),
-            check_seconds(self.death_timeout_s, "--death-timeout is"),
+            self.death_timeout_s,
         )
 
 

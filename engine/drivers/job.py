@@ -19,7 +19,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters, save_parameters, shape_difference
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters.initial_values import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
 from partita.engine.runtime.buffers import layout_of

@@ -10,7 +10,14 @@ shards have acknowledged, `temporary` is the folder of a run, and `background` a
 host.
 """
 
-from partita.engine.files.sources import ArrayFile, DataSource, Rows
-from partita.engine.files.stores import CheckpointStore, Folder, SharedFolder, UrlStore
+from typing import TYPE_CHECKING
+
+from partita.engine.lazily import names_of
+
+if TYPE_CHECKING:
+    from partita.engine.files.sources import ArrayFile, DataSource, Rows
+    from partita.engine.files.stores import CheckpointStore, Folder, SharedFolder, UrlStore
+else:
+    __getattr__ = names_of(__name__, __file__)
 
 __all__ = ["ArrayFile", "CheckpointStore", "DataSource", "Folder", "Rows", "SharedFolder", "UrlStore"]

@@ -13,8 +13,15 @@ the bundles of a Ray cluster. `remote_workers` starts workers by ssh, on the mac
 `spawned_worker` is such a worker, and `own_pool` the pool that a process serves for its own runs.
 """
 
-from partita.engine.launch.launcher import Launcher, ThreadLauncher
-from partita.engine.launch.placement import Placement
-from partita.engine.launch.processes import ProcessLauncher
+from typing import TYPE_CHECKING
+
+from partita.engine.lazily import names_of
+
+if TYPE_CHECKING:
+    from partita.engine.launch.launcher import Launcher, ThreadLauncher
+    from partita.engine.launch.placement import Placement
+    from partita.engine.launch.processes import ProcessLauncher
+else:
+    __getattr__ = names_of(__name__, __file__)
 
 __all__ = ["Launcher", "Placement", "ProcessLauncher", "ThreadLauncher"]

@@ -169,3 +169,10 @@ class ForkedHost:
                 raise subprocess.TimeoutExpired(f"host {self.number}", timeout)
         assert self.code is not None
         return self.code
+
+
+def exit_reason(code: int) -> str:
+    """Words the exit status of a host's process, or minus the signal that ended it."""
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process exited with {code}"

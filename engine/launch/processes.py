@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from partita.engine.files.server import serving
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.descriptors import reserve
-from partita.engine.launch.forks import ForkedHost, Forks
+from partita.engine.launch.forks import ForkedHost, Forks, exit_reason
 from partita.engine.launch.inline import InlineNetwork
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
@@ -235,10 +234,3 @@ def _check(endpoint: str, places: Mapping[str, Placement]) -> None:
             f"'{endpoint}' is no endpoint for hosts that are all on this machine; "
             "write tcp://127.0.0.1:PORT, or leave it out"
         )
-
-
-def exit_reason(code: int) -> str:
-    """Words the exit status of a host's process, or minus the signal that ended it."""
-    if code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process exited with {code}"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master, stored
-from partita.engine.parameters.initialise import initial_vector
+from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PassOn, RoleMachine

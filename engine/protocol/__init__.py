@@ -28,21 +28,28 @@
 This folder imports none of its neighbours.
 """
 
-from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.evaluation_mode import EvaluationMode
-from partita.engine.protocol.instruction_scheduler import InstructionScheduler
-from partita.engine.protocol.joined_mode import JoinedMode
-from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.membership import Membership
-from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
-from partita.engine.protocol.names import Topology
-from partita.engine.protocol.parameter_links import ParameterLinks
-from partita.engine.protocol.part import Part
-from partita.engine.protocol.point_links import PointLinks
-from partita.engine.protocol.shard import Shard
-from partita.engine.protocol.shard_effects import ShardRanges
-from partita.engine.protocol.sum_then_continue import SumThenContinue
+from typing import TYPE_CHECKING
+
+from partita.engine.lazily import names_of
+
+if TYPE_CHECKING:
+    from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
+    from partita.engine.protocol.coordinator import Coordinator
+    from partita.engine.protocol.evaluation_mode import EvaluationMode
+    from partita.engine.protocol.instruction_scheduler import InstructionScheduler
+    from partita.engine.protocol.joined_mode import JoinedMode
+    from partita.engine.protocol.leased_mode import LeasedMode
+    from partita.engine.protocol.membership import Membership
+    from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
+    from partita.engine.protocol.names import Topology
+    from partita.engine.protocol.parameter_links import ParameterLinks
+    from partita.engine.protocol.part import Part
+    from partita.engine.protocol.point_links import PointLinks
+    from partita.engine.protocol.shard import Shard
+    from partita.engine.protocol.shard_effects import ShardRanges
+    from partita.engine.protocol.sum_then_continue import SumThenContinue
+else:
+    __getattr__ = names_of(__name__, __file__)
 
 __all__ = [
     "ApplyOnArrival",

@@ -32,9 +32,9 @@ from partita.engine.protocol.request_mode import Answered, Call, Compiling, Requ
 from partita.engine.protocol.views import Outline
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
 from partita.engine.run.supervisor import Supervisor, Work
-from partita.engine.runtime.host import versions
 from partita.engine.runtime.session import PartStep
 from partita.engine.runtime.task import HostTask
+from partita.engine.runtime.versions import versions
 from partita.engine.transport.payload import Payload, PayloadLike
 
 PINGS: Final = 16

@@ -24,7 +24,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.launch.request import LaunchRequest
 from partita.engine.numerics import master, storage, stored
 from partita.engine.parameters.files import shape_difference
-from partita.engine.parameters.initialise import initial_vector
+from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector

@@ -35,8 +35,8 @@ from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
 from partita.engine.run.supervisor import Supervisor, Work
-from partita.engine.runtime.host import versions
 from partita.engine.runtime.task import HostTask
+from partita.engine.runtime.versions import versions
 from partita.layers.text import counted
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Hosts at work: joins the protocol's machines, the kernels and a mailbox. Only this folder knows all three.
 
 `host` is the interpreter of every host's machine (one mailbox, one thread, one role), and `task` what a host
-is set up with: a role's machine and the body that carries out its effects.
+is set up with: a role's machine and the body that carries out its effects; `versions` are what hosts must
+    share.
 The roles are a part, a part in a `session`, and a `shard` with its `gradient_pool`, for which a driver
 chooses one of the `shard_policies`. All parts have one `part_body`: it has a `runner` of their steps (a
 `step_runner`, or those of `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over

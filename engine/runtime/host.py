@@ -7,15 +7,10 @@ module carries that out with the mailbox, the clock and the role's body.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final
-
-import cloudpickle
-import numpy as np
-import zmq
 
 from partita.engine.files.access import HostFiles, RemoteFiles
 from partita.engine.kernels.nodes.compiler import NodeCompileError
@@ -36,21 +31,12 @@ from partita.engine.protocol.messages import Failed, Message, Peer, SetUpProgres
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, unpack_task
+from partita.engine.runtime.versions import versions
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
 _OF_HOSTS: Final = (BuildRole, Reach, Refuse, EndHost)
-
-
-def versions() -> dict[str, str]:
-    """The versions that all hosts of a run must share."""
-    return {
-        "python": platform.python_version(),
-        "cloudpickle": cloudpickle.__version__,
-        "numpy": np.__version__,
-        "libzmq": zmq.zmq_version(),
-    }
 
 
 class Host:

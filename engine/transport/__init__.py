@@ -13,15 +13,28 @@ Pools of workers have no mailboxes: who has an authorised key asks at a `door`, 
 folder of keys, and `addresses` says what can be reached from where.
 """
 
-from partita.engine.transport.counters import Count, Counters
-from partita.engine.transport.encryption import Encryption
-from partita.engine.transport.in_process import InProcessMailbox, InProcessNetwork
-from partita.engine.transport.keyring import Keyring
-from partita.engine.transport.keys import InsecureKeyFile, KeyPair, MalformedKeyFile, read_keys, write_keys
-from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
-from partita.engine.transport.payload import Buffer, Payload, PayloadLike, Reading, Steady, Versioned
-from partita.engine.transport.sockets import LOOPBACK, EndpointUnavailable
-from partita.engine.transport.zeromq import ZmqMailbox
+from typing import TYPE_CHECKING
+
+from partita.engine.lazily import names_of
+
+if TYPE_CHECKING:
+    from partita.engine.transport.counters import Count, Counters
+    from partita.engine.transport.encryption import Encryption
+    from partita.engine.transport.in_process import InProcessMailbox, InProcessNetwork
+    from partita.engine.transport.keyring import Keyring
+    from partita.engine.transport.keys import (
+        InsecureKeyFile,
+        KeyPair,
+        MalformedKeyFile,
+        read_keys,
+        write_keys,
+    )
+    from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
+    from partita.engine.transport.payload import Buffer, Payload, PayloadLike, Reading, Steady, Versioned
+    from partita.engine.transport.sockets import LOOPBACK, EndpointUnavailable
+    from partita.engine.transport.zeromq import ZmqMailbox
+else:
+    __getattr__ = names_of(__name__, __file__)
 
 __all__ = [
     "LOOPBACK",

@@ -121,7 +121,7 @@ def check_partita(arguments: list[str]) -> None:
     """Parses the arguments as the command itself does, without running it."""
     name, *rest = arguments
     if "--help" not in arguments:
-        command: Any = typer.main.get_command(cli.app)
+        command: Any = typer.main.get_command(cli.app_of())
         command.commands[name].make_context(name, rest)
 
 

@@ -379,7 +379,7 @@ def test_every_option_has_the_help_and_the_default_of_its_field(partita: Partita
     assert "Steps from one fetch of parameters to the next. [default: 1]" in text
     assert "Adds l2 / 2 * |x|^2 over all parameters to the mean loss. [default: 0.0]" in text
     for command in ("plan", "train", "profile", "calibrate", "kernels"):
-        for parameter in get_command(cli.app).commands[command].params:  # type: ignore[attr-defined]
+        for parameter in get_command(cli.app_of()).commands[command].params:  # type: ignore[attr-defined]
             assert len(parameter.help) > 8, (command, parameter.name)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.engine.parameters.initialise import CONSTANTS, DRAWN
+from partita.engine.parameters.initial_values import CONSTANTS, DRAWN
 from partita.layers import (
     Activation,
     Add,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.parameters import initialise
-from partita.engine.parameters.initialise import BLOCK, initial_range
+from partita.engine.parameters.initial_values import BLOCK, initial_range
 from partita.layers import Parameter
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from partita.engine import Adagrad, Session
-from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters.initial_values import initialise
 from partita.layers import Dense, L2Pool2D, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 

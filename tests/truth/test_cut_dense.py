@@ -9,7 +9,7 @@ import pytest
 
 from partita.engine import SGD, Adagrad, Downpour, Session, train
 from partita.engine.parameters import gather, initialise
-from partita.engine.parameters.initialise import initial_vector
+from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, InputSplit, Plan, Replicated, RowSplit, Whole, partition

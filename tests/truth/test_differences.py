@@ -29,7 +29,7 @@ from partita.engine import (
     StepDecay,
 )
 from partita.engine.parameters import UpdateContext
-from partita.engine.parameters.initialise import initial_range
+from partita.engine.parameters.initial_values import initial_range
 from partita.engine.parameters.optimizers.optimizer import clip_factor
 from partita.layers import (
     Activation,

@@ -19,7 +19,7 @@ from partita.engine.parameters import (
     initialise,
     scatter,
 )
-from partita.engine.parameters.initialise import initial_vector
+from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import (

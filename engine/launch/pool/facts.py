@@ -13,7 +13,7 @@ import psutil
 
 from partita.engine.protocol.pool.resources import Resources
 from partita.engine.protocol.pool.versions import SAME_RELEASE
-from partita.engine.runtime.host import versions as versions_of_hosts
+from partita.engine.runtime.versions import versions as versions_of_hosts
 
 _ENGINE: Final = Path(__file__).resolve().parents[2]
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -12,13 +12,10 @@ from typing import Final, Self
 
 import msgspec
 
-from partita.engine.files.temporary import temporary_folder
-from partita.engine.launch.bootstrap import Bootstrap
-from partita.engine.launch.forks import ForkedHost, Forks
+from partita.engine.launch.forks import ForkedHost, Forks, exit_reason
 from partita.engine.launch.pool.facts import machine_label, versions
 from partita.engine.launch.pool.host_cores import HostCores
 from partita.engine.launch.pool.probes import Probes
-from partita.engine.launch.processes import exit_reason
 from partita.engine.protocol.messages import MalformedMessage, Peer
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool.registry_events import Log, PoolTick
@@ -48,6 +45,8 @@ TICK_S: Final = 0.1
 DEATH_TIMEOUT_S: Final = 60.0
 """Default of the seconds without an answer of the pool after which a worker ends."""
 
+_NONE: Final = msgspec.Raw(b"null")
+_ZERO: Final = msgspec.Raw(b"0")
 _PROBES: Final = 8  # at once
 _DIAGNOSED_S: Final = 2.0  # between two looks at why the pool cannot be reached
 
@@ -101,8 +100,8 @@ class PoolWorker:
             )
             self._machine = WorkerMachine(self._join(), death_timeout_s=settings.death_timeout_s)
             self._visit = stack.enter_context(Visit(settings.keys, settings.pool))
-            self._forks = Forks()
-            stack.callback(lambda: self._forks.close())
+            self._forks: Forks | None = None
+            stack.callback(self._end_template)
             self._probes = stack.enter_context(Probes(self._door, at_once=_PROBES))
             stack.callback(self._cores.close)
             self._closing = stack.pop_all()
@@ -225,6 +224,7 @@ class PoolWorker:
             case SendToClient(route=route, message=message):
                 self._door.answer(route, m.encode(message))
             case Reach():
+                self._template()  # imports while addresses are tried
                 self._probes.submit(lambda: self._reach(effect))
             case StartHost():
                 self._start(effect)
@@ -260,23 +260,33 @@ class PoolWorker:
     def _start(self, effect: StartHost) -> None:
         place = (effect.run, effect.name, effect.incarnation)
         try:
-            bootstrap = msgspec.json.decode(effect.bootstrap, type=Bootstrap)
+            # The class of a `Bootstrap` knows all that a host imports, and this process is to stay small.
+            bootstrap = msgspec.json.decode(effect.bootstrap, type=dict[str, msgspec.Raw])
         except msgspec.MsgspecError:
             self._give(HostEnded(*place, "its description cannot be read"))
             return
-        listen, scratch = f"tcp://{self._settings.address}:*", ""
-        if bootstrap.files is not None:
-            scratch = self._scratch_of(effect.run)
-        here = msgspec.structs.replace(bootstrap, listen=listen, scratch=scratch)
-        if not self._forks.is_alive:
-            self._forks.close()
-            self._forks = Forks()
-        self._cores.take(place, bootstrap.cores)
-        self._hosts[place] = self._forks.start(msgspec.json.encode(here))
+        scratch = self._scratch_of(effect.run) if bootstrap.get("files", _NONE) != _NONE else ""
+        own = {"listen": f"tcp://{self._settings.address}:*", "scratch": scratch}
+        self._cores.take(place, msgspec.json.decode(bootstrap.get("cores", _ZERO), type=int))
+        self._hosts[place] = self._template().start(msgspec.json.encode(bootstrap | own))
         self._unborn.add(place)
+
+    def _template(self) -> Forks:
+        """Returns the template, which is started for the first client, and kept for those that follow."""
+        if self._forks is None or not self._forks.is_alive:
+            self._end_template()
+            self._forks = Forks()
+        return self._forks
+
+    def _end_template(self) -> None:
+        if self._forks is not None:
+            self._forks.close()
 
     def _scratch_of(self, run: str) -> str:
         """Returns the folder of this machine for copies of a run's files; "" if it cannot be made."""
+        # A worker that waits for runs needs none of this, and may be one of many on a machine.
+        from partita.engine.files.temporary import temporary_folder
+
         if run not in self._scratch:
             try:
                 stack = ExitStack()
@@ -293,7 +303,8 @@ class PoolWorker:
             self._scratch.pop(run)[0].close()
 
     def _look_at_hosts(self) -> None:
-        self._forks.read()
+        if self._forks is not None:
+            self._forks.read()
         for place in [one for one in self._unborn if self._hosts[one].pid is not None]:
             self._unborn.discard(place)
             self._give(HostBegan(*place, self._hosts[place].pid or 0))

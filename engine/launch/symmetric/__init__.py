@@ -6,7 +6,14 @@ another, with `job_keys` for those that follow from a secret. `rank_zero` coordi
 all other ranks do.
 """
 
-from partita.engine.launch.symmetric.environment import Environment
-from partita.engine.launch.symmetric.job_keys import JobSecret
+from typing import TYPE_CHECKING
+
+from partita.engine.lazily import names_of
+
+if TYPE_CHECKING:
+    from partita.engine.launch.symmetric.environment import Environment
+    from partita.engine.launch.symmetric.job_keys import JobSecret
+else:
+    __getattr__ = names_of(__name__, __file__)
 
 __all__ = ["Environment", "JobSecret"]

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from partita.engine.launch.own_pool import SAID_S
-from partita.engine.launch.pool.pool import JoinFile
+from partita.engine.launch.pool.join_file import JoinFile
 from partita.engine.launch.pool.worker import PoolWorker, WorkerSettings, stop_on_signals
 from partita.engine.launch.request import Log
 from partita.engine.launch.symmetric.job import Job

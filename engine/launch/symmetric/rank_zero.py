@@ -9,7 +9,7 @@ from typing import Final
 
 from partita.engine.launch.own_pool import DRAINED_S, OwnPool
 from partita.engine.launch.pool.facts import resources
-from partita.engine.launch.pool.pool import JoinFile
+from partita.engine.launch.pool.join_file import JoinFile
 from partita.engine.launch.request import Log
 from partita.engine.launch.spawned_worker import SpawnedWorker, WorkerBootstrap, end_all, own_command
 from partita.engine.launch.symmetric.job import Job

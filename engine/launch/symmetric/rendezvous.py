@@ -26,7 +26,7 @@ import psutil
 import zmq
 from typing_extensions import override
 
-from partita.engine.launch.pool.pool import JoinFile, default_keys
+from partita.engine.launch.pool.join_file import JoinFile, default_keys
 from partita.engine.launch.symmetric.job import JOB, Environ, Job
 from partita.engine.launch.symmetric.job_keys import SECRET, SECRET_FILE, JobKeyring, JobSecret
 from partita.engine.protocol.messages import Peer
