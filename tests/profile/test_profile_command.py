@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from partita.engine import cli
+from partita.engine import Pool, cli
 from partita.engine.launch import ThreadLauncher
+from partita.engine.launch.request import LaunchRequest
 from partita.engine.profile import Report
 from partita.partitioner import Cluster, Link, Machine, partition
 from tests.faults import toy
@@ -119,3 +122,23 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     assert run(monkeypatch, *arguments) == 1
     assert sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_with_a_pool_all_numbers_of_machines_are_measured_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Doublings up to the workers that it waits for, however many cores are here."""
+    asked: list[object] = []
+
+    @contextmanager
+    def opened(settings: object, log: object) -> Iterator[Callable[[LaunchRequest], ThreadLauncher]]:
+        asked.append(settings)
+        yield lambda request: ThreadLauncher()
+
+    monkeypatch.setattr(sys.modules["partita.engine.run.session"], "opened", opened)
+    arguments = ["--on", "tcp://198.18.0.1:7077", "--keys", "nowhere", "--pool-workers", "3"]
+    code = run(monkeypatch, FILE, "--batch", "8", "--steps", "1", "--threads", "64", *arguments)
+    said = capsys.readouterr().out
+    pool = Pool("tcp://198.18.0.1:7077", keys=Path("nowhere"), workers=3)
+    assert code == 0 and asked == [pool] * 3, asked
+    assert sum(" measured " in line for line in said.splitlines()) == 3, said
