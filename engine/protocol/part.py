@@ -174,7 +174,7 @@ class Part(RoleMachine):
         if isinstance(event.message, Heartbeat):
             return ()
         kind = type(event.message).__name__
-        return (Refuse(event.sender, f"a {kind}, which is not for a part of this driver"),)
+        return (Refuse(event.sender, f"'{kind}', which is not for a part of this driver"),)
 
     def _peers_changed(self, event: PeersChanged, now: float) -> Iterator[Any]:
         known, self._revision = self._peers, event.revision

@@ -202,7 +202,7 @@ def test_long_waits_of_the_player_are_reported() -> None:
 
 def test_a_message_that_is_for_no_part_in_training_is_refused() -> None:
     (refused,) = Played().receive(COORDINATOR, Assignment(0, 0, 0, 0, 1))
-    assert isinstance(refused, Refuse) and "not for a part in training" in refused.reason
+    assert isinstance(refused, Refuse) and "not for a part of this driver" in refused.reason
 
 
 def test_an_action_that_needs_other_replicas_is_an_error_of_the_driver() -> None:

@@ -54,4 +54,4 @@ def test_each_request_is_played_once_in_its_turn_and_answered(events: list[str])
 def test_what_is_no_request_is_refused() -> None:
     part = Part(Steps().replica, RequestedWork())
     (refused,) = part.receive(Received(COORDINATOR, 0, m.Begin(0, 5)), 0.0)
-    assert refused == Refuse(COORDINATOR, "a Begin, which is not for a part of this driver")
+    assert refused == Refuse(COORDINATOR, "'Begin', which is not for a part of this driver")

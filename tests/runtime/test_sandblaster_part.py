@@ -281,6 +281,6 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
         found = [type(said.get(timeout=60)) for _ in range(5)]
         assert found == [FetchPoint] * 2 + [Contribution] * 2 + [AssignmentResult]
         role.receive(Received(COORDINATOR, 0, AssignmentResult(0, 0, 0, 0.0, 0)), 0.0)
-        assert refused == [("coordinator", "a AssignmentResult, which is not for a part of this driver")]
+        assert refused == [("coordinator", "'AssignmentResult', which is not for a part of this driver")]
     finally:
         role.close()
