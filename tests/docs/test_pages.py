@@ -29,7 +29,18 @@ from tests.docs.pages import (
     steps,
 )
 
-LANGUAGES = {"python", "shell", "text", "toml", "{eval-rst}", "{toctree}", "{image}", "{note}", "{math}"}
+LANGUAGES = {
+    "python",
+    "shell",
+    "text",
+    "toml",
+    "yaml",
+    "{eval-rst}",
+    "{toctree}",
+    "{image}",
+    "{note}",
+    "{math}",
+}
 
 
 def page_names() -> list[str]:
