@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,12 +13,24 @@ import numpy as np
 import pytest
 
 from benchmarks._namespaces import GBIT, network, why_not
-from partita.engine import Adagrad, AllReduce, Downpour, Pool, Run, Sandblaster, evaluate, train
+from partita.engine import (
+    Adagrad,
+    AllReduce,
+    Downpour,
+    Pool,
+    Run,
+    RunFailed,
+    Sandblaster,
+    SharedFolder,
+    evaluate,
+    train,
+)
 from partita.engine.drivers import Driver
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.launch.pool.helpers import Program, new_keys, worker
 
+SOON_S = 10.0
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 
 
@@ -100,3 +113,41 @@ def test_every_driver_trains_evaluates_and_goes_on_with_nothing_shared(tmp_path:
             if name != "alone":
                 assert_same(run, trained(None, near / name, driver, epochs, True))
     assert not list(tmp_path.rglob(".partita-*")), "what marks the folders is removed"
+
+
+def test_a_shared_folder_that_a_worker_does_not_have_is_named(tmp_path: Path) -> None:
+    keys, kept = new_keys(tmp_path / "keys"), tmp_path / "kept"
+    kept.mkdir()
+    apart = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {kept} && exec "$@"', "sh")
+    with Program("pool", "serve", "tcp://127.0.0.1:*", "--keys", str(keys)) as serve:
+        serve.wait_for("serves a pool at")
+        address = serve.said[-1].split()[4]
+        pool, driver = Pool(address, keys=keys), Downpour(shards=2)
+        with worker(address, keys, "apart", inside=apart) as one:
+            serve.wait_for("worker 'apart' joined")
+            began = time.monotonic()
+            with pytest.raises(RunFailed, match=r"worker 'apart' at .* is not here as it is on the machine"):
+                train(
+                    plan_of_toy(),
+                    toy.data(),
+                    driver=driver,
+                    epochs=1,
+                    show="nothing",
+                    checkpoints=SharedFolder(kept),
+                    on=pool,
+                )
+            assert time.monotonic() - began < SOON_S
+            one.wait_for("no host of 'toy' by Downpour is started", str(kept))
+        with worker(address, keys, "beside"):
+            serve.wait_for("worker 'beside' joined")
+            run = train(
+                plan_of_toy(),
+                toy.data(),
+                driver=driver,
+                epochs=2,
+                show="nothing",
+                checkpoints=SharedFolder(kept),
+                on=pool,
+            )
+            assert run.checkpoint == kept and len(list(kept.rglob("shard-*"))) >= 2
+    assert not list(tmp_path.rglob(".partita-*")), "what marks the folder is removed"
