@@ -71,6 +71,11 @@ def _connect(ray: Any, address: str | None, log: Callable[[str], object]) -> Non
     try:
         ray.init(address=address or "auto", logging_level=logging.WARNING)
     except ConnectionError as error:
+        if "AuthenticationError" in str(error.__cause__):
+            raise RunFailed(
+                f"the Ray cluster at {wanted or 'this machine'} wants its token: set RAY_AUTH_MODE=token, "
+                "and RAY_AUTH_TOKEN_PATH to a file with the token of its head"
+            ) from None
         if wanted is not None:
             text = " ".join(str(error).split())
             raise RunFailed(f"there is no Ray cluster at {wanted}: {text}") from None

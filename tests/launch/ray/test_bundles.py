@@ -152,12 +152,30 @@ def test_without_ray_the_command_that_installs_it_is_named(
         train(plan, toy.data(), driver=Downpour(), epochs=1, on="ray", show="nothing")
 
 
+class NotConnected:
+    """Stands where Ray's module is, up to a connection that is refused."""
+
+    is_initialized = shutdown = staticmethod(lambda: False)
+
+    @staticmethod
+    def init(**_: object) -> None:
+        cause = RuntimeError("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken")
+        raise ConnectionError("Failed to connect") from cause
+
+
+def test_a_cluster_that_wants_its_token_is_named_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", NotConnected)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    wanted = (
+        "the Ray cluster at this machine wants its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH"
+    )
+    with pytest.raises(RunFailed, match=wanted), connected(None, print):
+        pass
+
+
 def test_an_address_where_nothing_listens_is_named_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class NotConnected:
-        is_initialized = shutdown = staticmethod(lambda: False)
-
     monkeypatch.setitem(sys.modules, "ray", NotConnected)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     said = "there is no Ray cluster at 127.0.0.1:1: nothing listens at this port; .* RAY_ADDRESS is right"
