@@ -173,9 +173,13 @@ class PoolWorker:
 
     def _answered(self, data: bytes) -> None:
         try:
-            self._give(FromRegistry(m.decode(data)))
+            message = m.decode(data)
         except MalformedMessage as error:
             self._log(f"dropped an answer of the pool: {error}")
+        else:
+            if isinstance(message, m.Orders) and message.clients:
+                self._template()  # imports while the first client comes
+            self._give(FromRegistry(message))
 
     def _diagnose(self, now: float) -> None:
         """Finds out why there is no connection to the pool; clients are answered meanwhile."""
@@ -224,7 +228,6 @@ class PoolWorker:
             case SendToClient(route=route, message=message):
                 self._door.answer(route, m.encode(message))
             case Reach():
-                self._template()  # imports while addresses are tried
                 self._probes.submit(lambda: self._reach(effect))
             case StartHost():
                 self._start(effect)
