@@ -139,3 +139,7 @@ class JobKeyring(Keyring):
     @override
     def stamp(self) -> tuple[int, int]:
         return 0, 0
+
+    @override
+    def remedy(self, *, other_key: bool) -> str:
+        return f"its rank needs the same {SECRET} and the same job as this one"

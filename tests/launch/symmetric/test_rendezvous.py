@@ -79,6 +79,7 @@ def test_ranks_agree_on_keys_without_a_word() -> None:
         assert trusted[ring.pair("worker").public] == "worker"
         assert ring.trusted("pool").public_key == rings[0].pair("pool").public
     assert rings[1].pair("client").public not in trusted
+    assert "needs the same PARTITA_JOB_SECRET" in rings[0].remedy(other_key=True)
 
 
 def test_a_secret_is_not_shown_nor_pickled_nor_short(tmp_path: Path) -> None:
