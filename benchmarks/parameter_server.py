@@ -47,30 +47,9 @@ def main() -> None:
 
 def compared(name: str, *, rounds: int) -> list[Row]:
     """The rows of one size."""
-    size, steps = SIZES[name], STEPS[name]
+    steps = STEPS[name]
     with contextlib.ExitStack() as stack:
-
-        def worker(module: str, *arguments: str) -> Worker:
-            return stack.enter_context(Worker(module, *arguments, environment=threads_of(1)))
-
-        workers = {
-            "shared memory": worker("_partita_shards", json.dumps([size, "here", True])),
-            "TCP, encrypted": worker("_partita_shards", json.dumps([size, "", True])),
-            "TCP, not encrypted": worker("_partita_shards", json.dumps([size, "", False])),
-            "gloo": worker("_gloo_shards", str(size)),
-        }
-        for what, package, module in OTHERS:
-            if find_spec(package) is None:
-                print(f"{what} has no row: the package '{package}' is not installed", flush=True)
-                continue
-            try:
-                workers[what] = worker(module, str(size))
-                workers[what].call("first")
-            except WorkerEnded as error:
-                print(f"{what} has no row: {error}", flush=True)
-                del workers[what]
-        firsts = [one.call("first") for one in workers.values()]
-        assert max(firsts) - min(firsts) < 1e-6, dict(zip(workers, firsts, strict=True))
+        workers = opened(stack, SIZES[name])
         typical: dict[str, list[float]] = {what: [] for what in workers}
         on_cores: dict[str, list[float]] = {what: [] for what in workers}
 
@@ -89,7 +68,7 @@ def compared(name: str, *, rounds: int) -> list[Row]:
         (what, *(readable_seconds(figures[what]) for figures in (typical, measured, on_cores)))
         for what in measured
     ]
-    print_table(f"{size:,} parameters, float32", ("what", "typical", "sustained", "on cores"), lines)
+    print_table(f"{SIZES[name]:,} parameters, float32", ("what", "typical", "sustained", "on cores"), lines)
     return [
         row(
             f"{name}: {what}: gloo's time over Partita's",
@@ -99,6 +78,33 @@ def compared(name: str, *, rounds: int) -> list[Row]:
         )
         for what, at_least in (("shared memory", 2.5), ("TCP, encrypted", 1.3), ("TCP, not encrypted", 1.3))
     ]
+
+
+def opened(stack: contextlib.ExitStack, size: int) -> dict[str, Worker]:
+    """Starts the contenders, which all compute the same, and prints who cannot take part."""
+
+    def worker(module: str, *arguments: str) -> Worker:
+        return stack.enter_context(Worker(module, *arguments, environment=threads_of(1)))
+
+    workers = {
+        "shared memory": worker("_partita_shards", json.dumps([size, "here", True])),
+        "TCP, encrypted": worker("_partita_shards", json.dumps([size, "", True])),
+        "TCP, not encrypted": worker("_partita_shards", json.dumps([size, "", False])),
+        "gloo": worker("_gloo_shards", str(size)),
+    }
+    for what, package, module in OTHERS:
+        if find_spec(package) is None:
+            print(f"{what} has no row: the package '{package}' is not installed", flush=True)
+            continue
+        try:
+            workers[what] = worker(module, str(size))
+            workers[what].call("first")
+        except WorkerEnded as error:
+            print(f"{what} has no row: {error}", flush=True)
+            del workers[what]
+    firsts = [one.call("first") for one in workers.values()]
+    assert max(firsts) - min(firsts) < 1e-6, dict(zip(workers, firsts, strict=True))
+    return workers
 
 
 def busy_s(worker: Worker) -> float:
