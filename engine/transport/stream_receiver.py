@@ -121,16 +121,21 @@ class StreamReceiver:
                 if self._has == self._want.nbytes:
                     found += self._take()
         except BlockingIOError:
-            self._choose_wake_bytes(self._channel)
+            pass  # all that has come is read
         except OSError:
             self._close_channel()
         except (BrokenSeal, MalformedFrames):
             found.append((b"", None))
             self._close_channel()
+        self._choose_wake_bytes()
+        # Only now: those of one turn are no sign that earlier messages are missing.
+        self.undelivered_bytes += sum(landed.view.nbytes for _, landed in found if landed is not None)
         return found
 
-    def _choose_wake_bytes(self, channel: socket.socket) -> None:
+    def _choose_wake_bytes(self) -> None:
         """Makes the channel readable when much of a large payload is there: a turn of a poll takes time."""
+        if self._channel is None:
+            return
         missing = 0
         if self._start is not None:
             _, n_bytes, is_clear = self._start
@@ -138,7 +143,7 @@ class StreamReceiver:
         wanted = _WAKE_BYTES if missing >= 2 * _WAKE_BYTES else 1
         if wanted != self._wake_bytes:
             self._wake_bytes = wanted
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _greet(self) -> bool:
         """Sends the token once the channel is connected."""
@@ -207,7 +212,6 @@ class StreamReceiver:
             self._read_record()
             return []
         buffer, self._landing, self._start = self._landing, None, None
-        self.undelivered_bytes += n_bytes
         self._read(memoryview(bytearray(LENGTH_BYTES)))
         return [(header, Landed(buffer, buffer.data[:n_bytes].toreadonly(), is_clear, self))]
 

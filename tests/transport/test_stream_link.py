@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from contextlib import closing
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partita.engine.protocol import encode
@@ -285,6 +287,8 @@ def ends(nothing_left: None) -> Iterator[Ends]:
 
 
 @given(st.lists(st.sampled_from([*SIZES, "read", "write"]), max_size=30), st.booleans())
+@example([None, MIB + 5, "write", 1, MIB + 5, MIB + 5, MIB + 5, 262144, 4096, "read", 262145], True)
+@example([MIB + 5, "write", "write"] * 6, True)
 def test_any_order_of_reading_and_writing(steps: list[int | str | None], clear: bool) -> None:
     ends = Ends(clear=clear)
     sent, got = 0, []
@@ -308,6 +312,26 @@ def test_any_order_of_reading_and_writing(steps: list[int | str | None], clear: 
         assert payload is None or payload.to_bytes() == bytes([n % 256]) * payload.n_bytes
     assert ends.reassembly.malformed == 0
     ends.close()
+
+
+def test_a_turn_that_ends_before_a_payload_does_leaves_no_bytes_that_wake_nobody(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large payload the channel is readable by much; of what is left of it by a byte."""
+    monkeypatch.setattr(sys.modules[StreamReceiver.__module__], "_READ_BYTES", MIB)
+    receiver, size = ends.receiver, MIB + 300_000
+    assert receiver._channel is not None
+    receiver._channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, MIB // 2)
+    receiver._wake_bytes = MIB // 2  # as after the begin of a larger payload
+    ends.sender.send(0, Credit(0), [memoryview(bytes(size))], size)
+    until = time.monotonic() + DEADLINE_S
+    got: list[object] = []
+    while not got:
+        assert time.monotonic() < until
+        ends.sender.flush()
+        if select.select([receiver.channel], [], [], 0.05)[0]:
+            got += ends.reassembly.poll_link()
+    assert len(got) == 1
 
 
 @pytest.mark.parametrize("clear", [False, True], ids=["sealed", "clear"])
