@@ -389,10 +389,11 @@ class HostLifecycle(ABC):
             return self._give_up(host, why, now)
         if self.phase is not Phase.LAUNCHING:
             return []
-        return [self._starting]
+        return [self.starting_effect]
 
     @property
-    def _starting(self) -> Starting:
+    def starting_effect(self) -> Starting:
+        """How far the hosts are that start, for the display."""
         registry, ready = self.registry, self.registry.counts[HostState.READY]
         return Starting(registry.n_present, registry.running, ready, registry.compiled, self._last_text())
 

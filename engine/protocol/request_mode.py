@@ -19,7 +19,7 @@ from partita.engine.protocol.actions import Calls, CoordinatorAction
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect
 from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.host_registry import HostRecord
+from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
 from partita.engine.protocol.work_mode import WorkMode
 
 
@@ -102,6 +102,10 @@ class RequestMode(WorkMode):
         self._alive_at = now
         payload = Span("request", 0, 0) if event.has_payload else None
         return [Send(name, event.request, payload) for name in event.hosts]
+
+    @override
+    def joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
+        return [self.run.starting_effect]  # the last of them: all are ready
 
     @override
     def receive(self, host: HostRecord, message: object, now: float) -> list[Any]:
