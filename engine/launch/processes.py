@@ -98,17 +98,20 @@ class ProcessLauncher(Launcher):
         self._inline_names = frozenset(inline if not self._places else ())
         self.mailbox = self._inline if self._inline_names else self._network
         self._ending = contextlib.ExitStack()
-        self._address: FilesAddress | None = None
-        if files is not None:
-            address = endpoint.removeprefix("tcp://").rpartition(":")[0]
-            self.files, self._address = self._ending.enter_context(
-                serving(files, address=address, encryption=encryption)
-            )
+        self._address = None if files is None else self._serve(files, endpoint)
         if any(part_indices(name) for name in self._inline_names):
             self._ending.enter_context(blas_on_one_thread())  # a host's process has no other threads of it
         self._coordinator = Peer(
             COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key, self._here.machine
         )
+
+    def _serve(self, files: Catalogue, endpoint: str) -> FilesAddress:
+        """Begins to serve files at the coordinator's address."""
+        address = endpoint.removeprefix("tcp://").rpartition(":")[0]
+        self.files, found = self._ending.enter_context(
+            serving(files, address=address, encryption=self._encryption)
+        )
+        return found
 
     def pid(self, name: str) -> int:
         """Returns the process id of a host. Raises LookupError where it does not run yet."""

@@ -53,11 +53,13 @@ class Profile:
         points: results by number of machines; the others are compared with the first.
         cores: cores of this machine.
         steps: steps measured of each plan.
+        elsewhere: whether workers measured, see `ProfileArguments.on`.
     """
 
     points: tuple[Point, ...]
     cores: int
     steps: int
+    elsewhere: bool = False
 
     def report(self) -> Report:
         """Returns the profile in plain numbers."""
@@ -72,6 +74,7 @@ class Profile:
             self.steps,
             all(point.plan.costs.calibrated for point in self.points),
             tuple(_reported(point, self.points[0]) for point in self.points),
+            self.elsewhere,
         )
 
     def draw(self, path: str | Path) -> Path:

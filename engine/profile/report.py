@@ -88,6 +88,7 @@ class Report:
         steps: steps measured of each plan.
         calibrated: whether predictions stand on measured kernels.
         points: results by number of machines.
+        elsewhere: whether workers measured, see `ProfileArguments.on`, and not this machine.
         format: version of the JSON.
     """
 
@@ -100,6 +101,7 @@ class Report:
     steps: int
     calibrated: bool
     points: tuple[PointReport, ...]
+    elsewhere: bool = False
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -137,10 +139,8 @@ class Report:
         first = self.points[0].machines
         lines = [f"{' or '.join(map(str, threads))} {'thread' if threads == [1] else 'threads'} a machine"]
         if any(point.source == "measured" for point in self.points):
-            lines.append(
-                f"measured: the tenth percentile of {counted(self.steps, 'step')}, on this machine's "
-                f"{counted(self.cores, 'core')}"
-            )
+            where = "at workers" if self.elsewhere else f"on this machine's {counted(self.cores, 'core')}"
+            lines.append(f"measured: the tenth percentile of {counted(self.steps, 'step')}, {where}")
         if first > 1:
             lines.append(f"speed-up over {counted(first, 'machine')}, because it does not fit on fewer")
         lines.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")

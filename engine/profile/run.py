@@ -113,7 +113,7 @@ def profile_network(arguments: ProfileArguments) -> Profile:
     fed = batch_for(plans[0].graph, given.data, batch=plans[0].batch, precision=given.precision)
     assert given.cores is not None, "set with the arguments"
     points = tuple(profiler.point(plan, fed, given.cores) for plan in plans)
-    return Profile(points, given.cores, given.steps)
+    return Profile(points, given.cores, given.steps, elsewhere=given.on is not None)
 
 
 class _Profiler:

@@ -88,6 +88,7 @@ def test_the_text_says_which_is_which(profile: Profile) -> None:
     lines = str(profile).splitlines()
     assert lines[0].startswith("toy: a training step, batch 8, float32, ")
     assert "on this machine's 2 cores" in lines[1] and lines[1].endswith("simulated: predicted, uncalibrated")
+    assert "of 20 steps, at workers; " in str(replace(profile, elsewhere=True, steps=20)).splitlines()[1]
     table = [line.split() for line in lines[4:7]]
     assert [row[:2] for row in table] == [["1", "measured"], ["2", "measured"], ["4", "simulated"]]
     assert [line.partition(":")[0].strip() for line in lines[9:]] == ["1 machine", "2 machines", "4 machines"]
