@@ -10,15 +10,12 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.files.sources import DataSource, Rows
-
-if TYPE_CHECKING:
-    from partita.engine.files.access import HostFiles
+from partita.engine.files.sources import DataSource, OpensArrays, Rows
 
 Array = npt.NDArray[Any]
 
@@ -98,7 +95,7 @@ class Files(DataSource):
         checksum = checksum_of(Path(self.path), size)
         return FileOfHosts(self, name, size, checksum, self.shape, self.dtype)
 
-    def open(self, files: HostFiles) -> Rows:
+    def open(self, files: OpensArrays) -> Rows:
         """Maps the file on a host, which compares nothing. Raises as `array`."""
         return self.array()
 
@@ -123,7 +120,7 @@ class FileOfHosts(DataSource):
     shape: tuple[int, ...]
     dtype: Any
 
-    def open(self, files: HostFiles) -> Rows:
+    def open(self, files: OpensArrays) -> Rows:
         """Maps the file on a host, after it was compared. Raises FileDiffers."""
         path = Path(self.file.path)
         try:

@@ -9,13 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from partita.engine.files.access import HostFiles
 
 Array = npt.NDArray[Any]
 
@@ -38,6 +35,13 @@ class Rows(Protocol):
         """Returns the examples of these numbers or of a slice, `[count, *shape]`."""
 
 
+class OpensArrays(Protocol):
+    """The files of a host, as far as a source needs them (`access.HostFiles`)."""
+
+    def array(self, file: ArrayFile, /) -> Rows:
+        """Opens an array of the coordinator's machine."""
+
+
 class DataSource(ABC):
     """One array of the data: an example for each index of its first axis.
 
@@ -58,7 +62,7 @@ class DataSource(ABC):
         return self
 
     @abstractmethod
-    def open(self, files: HostFiles) -> Rows:
+    def open(self, files: OpensArrays) -> Rows:
         """Opens the examples on a host. What it raises ends the run, or starts the host again."""
 
 
@@ -84,6 +88,6 @@ class ArrayFile(DataSource):
         assert (array.dtype, array.shape) == (np.dtype(self.dtype), self.shape), (array.dtype, array.shape)
         array.tofile(self.path)
 
-    def open(self, files: HostFiles) -> Rows:
+    def open(self, files: OpensArrays) -> Rows:
         """Maps the file, or a copy of it that is fetched as it is needed."""
         return files.array(self)
