@@ -21,7 +21,7 @@ from partita.partitioner import Cluster, Whole, partition
 from tests.faults import toy
 from tests.faults.helpers import Command, Witness, hosts_of, sigint
 
-EPOCHS = 40
+EPOCHS = 160  # a report comes after 0.2 s: a host that is killed then is missed before the run ends
 LONG = 400  # so many steps are done before the first checkpoint, and after Ctrl-C
 PER_EPOCH = 256 // (2 * 8)  # steps of two replicas
 STEPS = EPOCHS * PER_EPOCH
