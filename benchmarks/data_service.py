@@ -1,4 +1,4 @@
-"""What it costs that a host fetches its examples over the network, beside one that maps the file.
+"""Steps of a host that fetches its examples over the network, beside those of one that maps the file.
 
     python -m benchmarks.data_service [--megabytes 400] [--epochs 3]
 

@@ -15,12 +15,12 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.inspect import ask
 from partita.engine.launch.pool.launcher import PoolLauncher
 from partita.engine.launch.pool.needs import needs_of
-from partita.engine.launch.pool.pool import Door, Pool
+from partita.engine.launch.pool.pool import Door, Pool, WorkerSource
 from partita.engine.launch.pool.server import PoolServer, PoolThread
 from partita.engine.launch.request import LaunchRequest, Log
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.messages import Peer
-from partita.engine.protocol.pool.messages import Inspect
+from partita.engine.protocol.pool.messages import Inspect, Need
 from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import EndpointUnavailable
@@ -53,11 +53,17 @@ class ServedPool(Pool):
         yield self.entry
 
 
-def launch_on(pool: Pool, request: LaunchRequest) -> Launcher:
-    """Makes the launcher of a run at the workers of a pool. Raises as `PoolLauncher`."""
+def launch_on(pool: WorkerSource, request: LaunchRequest, needs: Sequence[Need] | None = None) -> Launcher:
+    """Makes the launcher of a run at the workers of a pool. Raises as `PoolLauncher`.
+
+    Args:
+        pool: its workers start the hosts.
+        request: the run.
+        needs: of its hosts; those that follow from its plan if not given.
+    """
     return PoolLauncher(
         pool,
-        needs_of(request.plan, request.topology),
+        needs_of(request.plan, request.topology) if needs is None else needs,
         title=request.title,
         log=request.log,
         files=request.files,
@@ -172,7 +178,8 @@ class OwnPool:
             if missing and now >= say_at:
                 say_at = now + 2 * SAID_S
                 self.say(f"waits for {_worded(workers, named, what)}")
-            time.sleep(_LOOK_S if missing else 0.0)
+            if missing:
+                time.sleep(_LOOK_S)
 
     def _joined(self) -> frozenset[str]:
         return frozenset(one.name for one in ask(self._peer, self._client, Inspect()).workers)

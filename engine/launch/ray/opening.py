@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from partita.engine.launch.launcher import Launcher
-from partita.engine.launch.pool.launcher import PoolLauncher
+from partita.engine.launch.own_pool import launch_on
 from partita.engine.launch.pool.needs import needs_of
 from partita.engine.launch.pool.pool import Door
 from partita.engine.launch.pool.server import PoolServer, PoolThread
@@ -37,14 +37,7 @@ def opened_ray(settings: Ray, log: Log) -> Iterator[Launching]:
         needs = [msgspec.structs.replace(one, workers=(), strict=False) for one in found]
         bundles: tuple[Bundle, ...] = tuple(settings.bundles or bundles_of(needs))
         workers = RayWorkers(settings, bundles + bundles[:1] * settings.spare, len(bundles))
-        return PoolLauncher(
-            workers,
-            needs,
-            title=request.title,
-            log=request.log,
-            files=request.files,
-            encryption=request.encryption,
-        )
+        return launch_on(workers, request, needs)
 
     with connected(settings.address, log):
         yield launching
