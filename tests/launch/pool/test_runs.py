@@ -161,7 +161,7 @@ def test_a_pool_that_is_started_again_is_not_noticed_by_a_run(tmp_path: Path, wi
 
 def test_a_process_serves_the_pool_itself_where_nobody_does(tmp_path: Path) -> None:
     keys = new_keys(tmp_path / "keys")
-    port = 20_000 + os.getpid() % 20_000
+    port = 20_000 + os.getpid() % 12_000  # below those that the system gives to connections
     address = f"tcp://127.0.0.1:{port}"
     with worker(address, keys, "early", "--death-timeout", "90") as early:
         early.wait_for("cannot be reached from 127.0.0.1 (lo): nothing listens at this port")
