@@ -19,7 +19,7 @@ from typing import Final
 
 from partita.engine.protocol.pool.resources import Resources
 
-_HOST: Final = re.compile(r"(?P<host>(?:[\w.-]+@)?\w[\w.-]*)(?::(?P<slots>\d+))?", flags=re.ASCII)
+_HOST: Final = re.compile(r"(?P<host>(?:\w[\w.-]*@)?\w[\w.-]*)(?::(?P<slots>\d+))?", flags=re.ASCII)
 _IGNORED: Final = ("max_slots", "max-slots")  # of Open MPI: processes above which it refuses to start more
 
 

@@ -38,6 +38,8 @@ def test_the_forms_of_open_mpi_mpich_and_our_own() -> None:
         ("", "hosts names no machine; write a line for each"),
         ("# node1\n\n", "hosts names no machine"),
         ("node1\n-oProxyCommand=evil", "hosts, line 2: '-oProxyCommand=evil' is not the name of a machine"),
+        ("-oProxyCommand=evil@node1", "hosts, line 1: '-oProxyCommand=evil@node1' is not the name"),
+        ("-l@1", "hosts, line 1: '-l@1' is not the name of a machine"),
         ("node1;rm", "hosts, line 1: 'node1;rm' is not the name"),
         ("node1 slots=many", "hosts, line 1: 'cpu=many' is not a resource"),
         ("node1 disk=4", "hosts, line 1: 'disk=4' is not a resource"),
