@@ -243,7 +243,7 @@ class Trainer(ABC):
         """
         before, replicas = manifest.steps, self.topology.replicas
         if len(before) == replicas and not manifest.done:
-            return tuple(step * self.steps_per_epoch // manifest.steps_per_epoch for step in before)
+            return tuple(step * self.steps_per_epoch // manifest.units_per_epoch for step in before)
         return (int(manifest.epochs * self.steps_per_epoch),) * replicas
 
     def resume(self, resumed: Resumed) -> None:

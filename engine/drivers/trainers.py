@@ -93,7 +93,7 @@ class JoinedTrainer(Trainer):
 
     def _position_in(self, manifest: Manifest) -> int:
         """Returns the examples that a checkpoint holds: exactly, if replicas did them together."""
-        if manifest.done and manifest.steps_per_epoch == self.job.examples:
+        if manifest.done and manifest.units_per_epoch == self.job.examples:
             return int(manifest.epochs * self.job.examples)
         return self._batches.position(0, min(super().steps_in(manifest)), self.topology.replicas)
 
@@ -153,7 +153,7 @@ class LeasedTrainer(Trainer):
 
     def _units_in(self, manifest: Manifest) -> tuple[tuple[int, int], ...]:
         """Returns the steps that a checkpoint holds, as ranges: epochs stay epochs."""
-        old, new = manifest.steps_per_epoch, self.steps_per_epoch
+        old, new = manifest.units_per_epoch, self.steps_per_epoch
         if not manifest.done:
             return ((0, int(manifest.epochs * new)),)
         return tuple((-(-start * new // old), stop * new // old) for start, stop in manifest.done)

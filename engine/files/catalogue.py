@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from partita.engine.parameters.checkpoint import MANIFEST, Checkpoints
-from partita.engine.parameters.manifest import SHARD_FILE
+from partita.engine.parameters.manifest import SHARD_FILE, own_file
 
 _CHECKPOINT: Final = re.compile(r"checkpoint/(\d{1,18})/([^/]{1,100})", flags=re.ASCII)
 
@@ -50,11 +50,6 @@ class Catalogue:
         if match is None or match[2] != own_file(writer, incarnation):
             return None
         return int(match[1]), match[2]
-
-
-def own_file(writer: str, incarnation: int) -> str:
-    """Returns the name of a host's file in a checkpoint."""
-    return f"{writer.replace(' ', '-')}.epoch-{incarnation}.safetensors"
 
 
 def checkpoint_file(checkpoint: int, file: str) -> str:

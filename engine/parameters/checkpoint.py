@@ -1,8 +1,8 @@
 """Checkpoints: a folder for each, one safetensors file for each shard, and last, with all hashes, a manifest.
 
     FOLDER/00000012-5f3a9c20/partita     the mark, with the run that created this folder
-                             shard-0.epoch-0.safetensors      values and optimizer state, by ranges
-                             shard-1.epoch-0.safetensors
+                             shard-0.incarnation-0.safetensors    values and optimizer state, by ranges
+                             shard-1.incarnation-0.safetensors
                              manifest.json                    makes the checkpoint complete
 
 A folder's name contains the checkpoint's number and the run, so that a process that outlives its run writes
@@ -32,10 +32,10 @@ from partita.engine.parameters.files import (
     sync_folder,
     write_atomically,
 )
+from partita.engine.parameters.formats import CheckpointError, NewerFormat
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import (
     SHARD_FILE,
-    CheckpointError,
     Manifest,
     ShardRecord,
     decode_manifest,
@@ -179,12 +179,15 @@ class Checkpoints:
         Returns None where there is no complete one. `Checkpoint.skipped` describes damaged ones.
 
         Raises:
+            NewerFormat: a newer version wrote the newest one that is not damaged.
             CheckpointError: no complete checkpoint is usable.
         """
         skipped: list[str] = []
         for number in self.complete():
             try:
                 return self.open(number, shapes, network=network, skipped=skipped)
+            except NewerFormat:
+                raise
             except CheckpointError as error:
                 skipped.append(str(error))
         if skipped:
@@ -215,9 +218,10 @@ class Checkpoints:
             if folder.is_symlink():
                 raise CheckpointError("it is a link, and checkpoints do not leave their folder; remove it")
             try:
-                manifest = decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))
+                data = read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES)
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"its manifest cannot be read ({error})") from error
+            manifest = decode_manifest(data)
             if manifest.checkpoint != number:
                 raise CheckpointError(f"its manifest is of checkpoint {manifest.checkpoint}")
             why = shape_difference(manifest.shapes, shapes) or layer_difference(
@@ -227,7 +231,7 @@ class Checkpoints:
                 raise CheckpointError(f"it is of another network: {why}")
             return Checkpoint(folder, manifest, slots=slots, skipped=tuple(skipped), fetch=fetch)
         except CheckpointError as error:
-            raise CheckpointError(f"checkpoint {folder} cannot be used: {error}") from error
+            raise type(error)(f"checkpoint {folder} cannot be used: {error}") from error
 
     def _own(self, number: int) -> Path:
         """Returns the folder in which this run writes a checkpoint."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from partita.engine.parameters.files import open_plain, read_plain, write_atomically
+from partita.engine.parameters.formats import CheckpointError
 from partita.engine.parameters.journal_format import (
     MAGIC,
     JournalEntry,
@@ -27,7 +28,6 @@ from partita.engine.parameters.journal_format import (
     encode_header,
     run_difference,
 )
-from partita.engine.parameters.manifest import CheckpointError
 
 JOURNAL_BYTES: Final = 1 << 32  # largest journal that is read
 
@@ -51,13 +51,15 @@ class Journal:
         end: end of the complete entries (bytes).
         entries: those in the file when it was opened.
         cut: sentence about bytes behind the last complete entry, which will be cut off; "" if there are none.
+        older: whether the file has an older format, in which nothing is appended to it.
     """
 
     path: Final[Path]
     header: Final[JournalHeader]
-    end: Final[int]
+    end: int
     entries: Final[tuple[JournalEntry, ...]] = ()
     cut: Final[str] = ""
+    older: bool = False
     _descriptor: int | None = field(default=None, init=False)
     _failed: bool = field(default=False, init=False)
 
@@ -80,6 +82,7 @@ class Journal:
         """Reads the journal of any run without changing it; None where there is no file.
 
         Raises:
+            NewerFormat: a newer version wrote it.
             CheckpointError: its header is damaged.
         """
         try:
@@ -93,14 +96,15 @@ class Journal:
         try:
             header, start = decode_header(data)
         except CheckpointError as error:
-            raise CheckpointError(f"the journal {path} {error}") from error
+            raise type(error)(f"the journal {path} {error}") from error
         entries, end = decode_entries(data, start)
         rest = len(data) - end
         cut = (
             f"the journal {path} is damaged or cut short behind request {len(entries)}; its last {rest} "
             f"bytes do not count"
         )
-        return cls(path, header, end, entries, cut if rest else "")
+        older = not data.startswith(encode_header(header))
+        return cls(path, header, end, entries, cut if rest else "", older)
 
     def check(self, expected: JournalHeader) -> None:
         """Raises CheckpointError where a run like this cannot continue the journal: says what differs."""
@@ -142,6 +146,8 @@ class Journal:
     def claim(self) -> int:
         """Opens the file for appending, and cuts off incomplete entries; returns its descriptor.
 
+        One of an older format is first replaced, atomically, by the same entries in today's.
+
         Raises:
             OSError: the file cannot be written.
         """
@@ -149,6 +155,10 @@ class Journal:
             raise OSError(f"{self.path} could not be written before; what it holds now is not known")
         if self._descriptor is None:
             with self._no_retry():
+                if self.older:
+                    data = encode_header(self.header) + b"".join(map(encode_entry, self.entries))
+                    write_atomically(self.path, data)
+                    self.end, self.older = len(data), False
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 os.ftruncate(descriptor, self.end)
                 os.lseek(descriptor, 0, os.SEEK_END)

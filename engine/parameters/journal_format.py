@@ -15,14 +15,27 @@ from typing import Final
 import msgspec
 
 from partita.engine.parameters.files import layer_difference, shape_difference
+from partita.engine.parameters.formats import (
+    CheckpointError,
+    Fields,
+    Upgrade,
+    decode_any,
+    newest,
+    renamed,
+)
 from partita.engine.parameters.layout import Shape
-from partita.engine.parameters.manifest import CheckpointError
-
-FORMAT: Final = 1
 
 MAGIC: Final = b"partita journal "  # first bytes of a journal
 _FRAME: Final = struct.Struct("<II")  # bytes of the body, and the CRC-32 of that length and the body
 _KEY: Final = struct.Struct("<QQ")  # index, digest
+
+
+def _header_2(fields: Fields) -> Fields:
+    return renamed(fields, {"stretch": "unit_size"})
+
+
+HEADER_UPGRADES: Final[tuple[Upgrade, ...]] = (_header_2,)
+"""Entries are the same in all formats."""
 
 
 class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +53,7 @@ class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         examples, portion, unit_size, batch, overlap, l2: how the function is cut and summed (`unit_size`,
             `batch` and `overlap` in portions; `batch` None is all).
         seed: of the order of the examples.
-        format: of journals; others are refused.
+        format: of journals.
     """
 
     run: str
@@ -52,13 +65,13 @@ class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     data: str
     examples: int
     portion: int
-    unit_size: int = msgspec.field(name="stretch")
+    unit_size: int
     batch: int | None
     overlap: int
     l2: float
     seed: int
     network: dict[str, str] = {}
-    format: int = FORMAT
+    format: int = newest(HEADER_UPGRADES)
 
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -116,19 +129,21 @@ def encode_header(header: JournalHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> tuple[JournalHeader, int]:
-    """Decodes the first line, and returns where it ends. Raises CheckpointError."""
+    """Decodes the first line, of any known format, and returns where it ends.
+
+    Raises:
+        NewerFormat: a newer version wrote it.
+        CheckpointError: it is damaged.
+    """
     end = data.find(b"\n") + 1
     first = len(MAGIC) + 9
     text = data[first : end - 1]
     if not end or data[:first] != MAGIC + f"{zlib.crc32(text):08x} ".encode():
         raise CheckpointError("is damaged in its first line; train from the start, or give another folder")
     try:
-        found = msgspec.json.decode(text, type=dict[str, object]).get("format")
-        if found == FORMAT:
-            return msgspec.json.decode(text, type=JournalHeader), end
+        return decode_any(text, JournalHeader, HEADER_UPGRADES), end
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"does not say what it is ({error})") from error
-    raise CheckpointError(f"has format {found}, and this version reads {FORMAT}")
 
 
 def encode_entry(entry: JournalEntry) -> bytes:

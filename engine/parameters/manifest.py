@@ -14,19 +14,34 @@ from typing import Annotated, Final
 
 import msgspec
 
+from partita.engine.parameters.formats import CheckpointError as CheckpointError
+from partita.engine.parameters.formats import Fields, NewerFormat, Upgrade, decode_any, newest, renamed
 from partita.engine.parameters.layout import Shape
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.names import part_indices, shard_index
 
-FORMAT: Final = 1
 SHARD_FILE: Final = re.compile(
-    r"(?:shard-\d{1,9}|part-\d{1,9}\.\d{1,9})\.epoch-\d{1,9}\.safetensors", flags=re.ASCII
+    r"(?:shard-\d{1,9}|part-\d{1,9}\.\d{1,9})\.(?:incarnation|epoch)-\d{1,9}\.safetensors",
+    flags=re.ASCII,
 )
-"""Name of the file of a shard, or of a part whose replica keeps the parameters itself."""
+"""Name of the file of a shard, or of a part whose replica keeps the parameters itself ("epoch": format 1)."""
 
 
-class CheckpointError(ValueError):
-    """A checkpoint is damaged, incomplete, or of another network."""
+def _record_2(fields: Fields) -> Fields:
+    return renamed(fields, {"epoch": "incarnation"})
+
+
+def _manifest_2(fields: Fields) -> Fields:
+    files = fields.get("entries")
+    if not isinstance(files, list) or not all(isinstance(one, dict) for one in files):
+        raise msgspec.ValidationError("no list of files")
+    entries = [renamed(one, {"epoch": "incarnation"}) for one in files]
+    names = {"rule": "optimizer", "steps_per_epoch": "units_per_epoch"}
+    return {**renamed(fields, names), "entries": entries}
+
+
+RECORD_UPGRADES: Final[tuple[Upgrade, ...]] = (_record_2,)
+MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (_manifest_2,)
 
 
 class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,28 +51,37 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         run: id of the run that wrote it. The watermarks are valid in this run only: the parts of a later one
             count their pushes from zero again.
         shard: "shard K", or "part R.M".
-        epoch: of the process that wrote it.
+        incarnation: of the process that wrote it.
         version: number of applied pushes.
         seen: for each part, the last applied push: (incarnation, sequence).
         updates: largest number of updates of any number, in this run and those before it, for schedules; 0 in
             older files.
         stops: for each part, the step below which the numbers contain its gradients.
+        format: of records.
     """
 
     run: str
     shard: str
-    epoch: int
+    incarnation: int
     version: int
     seen: dict[str, tuple[int, int]]
     updates: int = 0
     stops: dict[str, int] = {}
+    format: int = newest(RECORD_UPGRADES)
 
     @property
     def file(self) -> str:
-        """Name of its file, different for each epoch, so that a replaced process overwrites nothing."""
+        """Name of its file."""
         known = shard_index(self.shard) is not None or part_indices(self.shard) is not None
         assert known, f"{self.shard!r} is neither a shard nor a part"
-        return f"{self.shard.replace(' ', '-')}.epoch-{self.epoch}.safetensors"
+        return own_file(self.shard, self.incarnation)
+
+
+def own_file(writer: str, incarnation: int) -> str:
+    """Returns the name of a host's file in a checkpoint, different for each incarnation, so that a replaced
+    process overwrites nothing.
+    """
+    return f"{writer.replace(' ', '-')}.incarnation-{incarnation}.safetensors"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,38 +94,38 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         dtype: of all numbers, "float32" or "float64".
         optimizer: as it prints itself.
         steps: done by each replica.
-        steps_per_epoch: of each replica. A run that continues with another batch or other data counts epochs.
+        units_per_epoch: steps of each replica; where there is `done`, the units that it counts. A run that
+            continues with another batch or other data counts epochs.
         lost: number of acknowledged pushes that failures had lost so far.
         entries: the shards' files.
         network: a text for each layer, by name, for what shapes do not distinguish; empty in older files.
         position: for a batch method, the number of journal entries that the vectors contain; None for
             Downpour.
-        done: units of the run that the files hold: ascending ranges `[start, stop)`. `steps_per_epoch` then
-            counts the units: steps where the replicas share them, examples where they do each step together.
-            Empty in older files.
-        format: of checkpoints; others are refused.
+        done: units of the run that the files hold: ascending ranges `[start, stop)` of steps where the
+            replicas share them, of examples where they do each step together. Empty in older files.
+        format: of manifests.
     """
 
     checkpoint: int
     run: str
     shapes: dict[str, Shape]
     dtype: str
-    optimizer: str = msgspec.field(name="rule")
+    optimizer: str
     steps: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
-    steps_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
+    units_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
     entries: tuple[ShardFile, ...]
     lost: int = 0
     network: dict[str, str] = {}
     position: Annotated[int, msgspec.Meta(ge=0)] | None = None
     done: tuple[tuple[int, int], ...] = ()
-    format: int = FORMAT
+    format: int = newest(MANIFEST_UPGRADES)
 
     @property
     def epochs(self) -> Fraction:
         """The epochs that are done, on the average of the replicas."""
         if self.done:
-            return Fraction(sum(stop - start for start, stop in self.done), self.steps_per_epoch)
-        return Fraction(sum(self.steps), self.steps_per_epoch * len(self.steps))
+            return Fraction(sum(stop - start for start, stop in self.done), self.units_per_epoch)
+        return Fraction(sum(self.steps), self.units_per_epoch * len(self.steps))
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,18 +143,19 @@ def decode_manifest(data: bytes) -> Manifest:
     """Decodes a manifest, and checks what can be checked without its files.
 
     Raises:
-        CheckpointError: it is damaged, of another format, or names a file that is no shard's.
+        NewerFormat: a newer version wrote it.
+        CheckpointError: it is damaged, or names a file that is no shard's.
     """
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         body = bytes(envelope.manifest)
         if hashlib.sha256(body).hexdigest() != envelope.sha256:
             raise CheckpointError("its manifest is damaged (the SHA-256 in it is another)")
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = decode_any(body, Manifest, MANIFEST_UPGRADES)
+    except NewerFormat as error:
+        raise NewerFormat(f"its manifest {error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"its manifest is damaged ({error})") from error
-    if manifest.format != FORMAT:
-        raise CheckpointError(f"it has format {manifest.format}, and this version reads {FORMAT}")
     if manifest.dtype not in ("float32", "float64"):
         raise CheckpointError(f"its numbers are {manifest.dtype!r}, neither float32 nor float64")
     bounds = [-1, *(bound for some in manifest.done for bound in some)]
@@ -148,8 +173,15 @@ def encode_record(record: ShardRecord) -> dict[str, str]:
 
 
 def decode_record(metadata: dict[str, str] | None) -> ShardRecord:
-    """Decodes a record from safetensors metadata. Raises CheckpointError."""
+    """Decodes a record from safetensors metadata.
+
+    Raises:
+        NewerFormat: a newer version wrote it.
+        CheckpointError: it is damaged.
+    """
     try:
-        return msgspec.json.decode((metadata or {}).get("partita", ""), type=ShardRecord)
-    except msgspec.MsgspecError as error:
+        return decode_any((metadata or {}).get("partita", ""), ShardRecord, RECORD_UPGRADES)
+    except NewerFormat as error:
+        raise NewerFormat(f"the record in a shard's file {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"a shard's file does not say what it is ({error})") from error

@@ -103,8 +103,11 @@ class Checkpoint:
             if slots is not None and self._contains(entry.file, slots):
                 fetch(entry.file, True)
                 self._verify(entry.file, entry.sha256)
-            if (record.shard, record.epoch, record.version) != (entry.shard, entry.epoch, entry.version):
-                raise CheckpointError(f"{entry.file} says that it is of {record.shard}, epoch {record.epoch}")
+            written = (record.shard, record.incarnation, record.version)
+            if written != (entry.shard, entry.incarnation, entry.version):
+                raise CheckpointError(
+                    f"{entry.file} says that it is of {record.shard}, incarnation {record.incarnation}"
+                )
         kinds: dict[str, list[Slot]] = {"values": []}
         for tensors in self._tensors.values():
             for kind, slot in tensors.values():

@@ -131,10 +131,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A shard's file in a checkpoint. The manifest has these names; `epoch` is the shard's incarnation."""
+    """A shard's file in a checkpoint. The manifest has these names."""
 
     shard: str
-    epoch: int
+    incarnation: int
     version: int
     file: str
     sha256: str

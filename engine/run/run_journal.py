@@ -17,9 +17,10 @@ import msgspec
 from partita.engine.drivers.trainer import Resumed
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import hash_plain, write_atomically
+from partita.engine.parameters.formats import CheckpointError, NewerFormat
 from partita.engine.parameters.journal import Journal
 from partita.engine.parameters.journal_format import JournalHeader
-from partita.engine.parameters.manifest import CheckpointError, Manifest
+from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.coordinator_effects import AppendJournal
 
 JOURNAL: Final = "journal"
@@ -91,6 +92,8 @@ class RunJournal:
                 break
             try:
                 manifest = self._store.open(number, journal.header.shapes).manifest
+            except NewerFormat:
+                raise
             except CheckpointError as error:
                 skipped.append(str(error))
                 continue

@@ -228,7 +228,7 @@ class Training(Work):
             dtype=job.precision,
             optimizer=repr(trainer.learner),
             steps=commit.steps,
-            steps_per_epoch=trainer.units_per_epoch,
+            units_per_epoch=trainer.units_per_epoch,
             entries=commit.entries,
             lost=commit.lost + self._lost_before,
             position=commit.position,

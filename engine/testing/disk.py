@@ -89,4 +89,4 @@ class Disk:
             file = self.files.get(entry.file)
             there = file is not None and (file.version, file.sha256) == (entry.version, entry.sha256)
             require(there, "I5", entry, "is not on disk")
-            require(current[entry.shard] == entry.epoch, "I5", entry, "is of an old process")
+            require(current[entry.shard] == entry.incarnation, "I5", entry, "is of an old process")

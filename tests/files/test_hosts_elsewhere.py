@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from partita.engine.files.access import FilesAddress, HostFiles, RemoteFiles, marked
-from partita.engine.files.catalogue import Catalogue, own_file
+from partita.engine.files.catalogue import Catalogue
 from partita.engine.files.connection import FileConnection, FilesUnavailable
 from partita.engine.files.copies import COPY_CHUNK_BYTES
 from partita.engine.files.fetched import FetchedArray
@@ -27,6 +27,7 @@ from partita.engine.parameters import (
     gather,
     save_parameters,
 )
+from partita.engine.parameters.manifest import own_file
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Peer
 from partita.engine.runtime.feed import Examples

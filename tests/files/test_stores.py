@@ -99,7 +99,7 @@ def test_a_damaged_file_there_is_named_and_an_older_checkpoint_used(url: str, tm
     UrlFolder(url).put_bytes(b"torn", file)
     found = MirroredCheckpoints(tmp_path / "b", UrlFolder(url)).latest(SHAPES)
     assert found is not None and found.manifest.checkpoint == 1
-    assert "shard-0.epoch-0.safetensors is damaged" in found.skipped[0]
+    assert "shard-0.incarnation-0.safetensors is damaged" in found.skipped[0]
     UrlFolder(url).remove_file(file)
     with pytest.raises(CheckpointError, match="cannot be fetched"):
         MirroredCheckpoints(tmp_path / "c", UrlFolder(url)).open(2, SHAPES)

@@ -121,7 +121,7 @@ def test_any_range_can_be_read(tmp_path: Path) -> None:
 
 def test_it_stores_the_records_of_its_own_run(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    write(checkpoints, 3, epoch=2)
+    write(checkpoints, 3, incarnation=2)
     found = latest(checkpoints)
     assert found.manifest.steps == (40, 42)
     assert found.records["shard 1"].version == 8
@@ -262,7 +262,11 @@ def test_a_linked_folder_is_neither_written_nor_read(tmp_path: Path) -> None:
 
 def test_what_is_not_a_checkpoint_of_a_run_stays(tmp_path: Path) -> None:
     """Folders of eight digits, also with a manifest of another kind, and files in a folder of ours."""
-    for name, file in (("20240131", "notes"), ("00000001", "manifest.json"), ("99999999", "shard-0.epoch-0")):
+    for name, file in (
+        ("20240131", "notes"),
+        ("00000001", "manifest.json"),
+        ("99999999", "shard-0.incarnation-0"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("a user's")
     (tmp_path / "00000003-run").mkdir()  # of another run's name, without a mark
@@ -339,12 +343,12 @@ def test_another_network_is_refused(tmp_path: Path, shapes: dict[str, tuple[int,
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "it has format 2"),
+        ({"format": 3}, "its manifest has format 3, and this version of Partita reads formats up to 2"),
         ({"dtype": "object"}, "neither float32 nor float64"),
         ({"checkpoint": 5}, "its manifest is of checkpoint 5"),
         ({"entries": (ShardFile("shard 0", 0, 0, "../../etc/passwd", ""),)}, "no name of a shard's file"),
         (
-            {"entries": (ShardFile("shard 0", 0, 0, "/shard-0.epoch-0.safetensors", ""),)},
+            {"entries": (ShardFile("shard 0", 0, 0, "/shard-0.incarnation-0.safetensors", ""),)},
             "no name of a shard's",
         ),
         ({"entries": ()}, "do not hold every number of 'values' once"),

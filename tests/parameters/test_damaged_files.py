@@ -50,7 +50,7 @@ def is_a_sentence(text: str) -> bool:
     return bool(text) and "\n" not in text and "Traceback" not in text and len(text) < 1000
 
 
-@pytest.mark.parametrize("kind", ["manifest.json", "shard-0.epoch-0.safetensors"])
+@pytest.mark.parametrize("kind", ["manifest.json", "shard-0.incarnation-0.safetensors"])
 def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path, kind: str) -> None:
     template = tmp_path / "template"
     for number in (1, 2):

@@ -152,8 +152,10 @@ def test_a_damaged_first_line_is_one_sentence(
 
 
 def test_another_format_and_unknown_fields_are_refused(path: Path) -> None:
-    Journal.create(path, msgspec.structs.replace(HEADER, format=2))
-    with pytest.raises(CheckpointError, match="has format 2, and this version reads 1"):
+    Journal.create(path, msgspec.structs.replace(HEADER, format=3))
+    with pytest.raises(
+        CheckpointError, match="has format 3, and this version of Partita reads formats up to 2"
+    ):
         opened(path, HEADER)
 
 
@@ -227,7 +229,7 @@ def test_a_manifest_names_a_position_and_old_ones_are_still_read() -> None:
         dtype="float32",
         optimizer="",
         steps=(1,),
-        steps_per_epoch=1,
+        units_per_epoch=1,
         entries=(),
     )
     assert decode_manifest(encode_manifest(manifest)).position is None

@@ -44,7 +44,7 @@ def write(
     shards: int = 2,
     run: str = "run",
     base: float = 0.0,
-    epoch: int = 0,
+    incarnation: int = 0,
 ) -> Manifest:
     """A checkpoint of values base, base + 1 ..., with the squares in "sum"."""
     layout = Layout(MACHINES, SHAPES, shards)
@@ -52,10 +52,10 @@ def write(
     for shard in range(shards):
         values = gather(layout.slots_of(shard), whole(base))
         seen = {"part 0.0": (0, 6 + shard)}
-        record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, seen, updates=50 + shard)
+        record = ShardRecord(run, f"shard {shard}", incarnation, 7 + shard, seen, updates=50 + shard)
         snapshot = ShardSnapshot(values, {"sum": values * values})
         file, sha256 = checkpoints.write_shard(number, record, layout.slots_of(shard), snapshot)
-        entries.append(ShardFile(record.shard, record.epoch, record.version, file, sha256))
+        entries.append(ShardFile(record.shard, record.incarnation, record.version, file, sha256))
     manifest = Manifest(
         checkpoint=number,
         run=run,
@@ -63,7 +63,7 @@ def write(
         dtype="float32",
         optimizer="Adagrad(rate=0.05)",
         steps=(40, 42),
-        steps_per_epoch=16,
+        units_per_epoch=16,
         entries=tuple(entries),
     )
     checkpoints.commit(manifest)

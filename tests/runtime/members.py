@@ -234,7 +234,7 @@ class Members:
             dtype=master(self.plan.precision).name,
             optimizer="",
             steps=(step,) * self.replicas,
-            steps_per_epoch=1,
+            units_per_epoch=1,
             entries=tuple(
                 ShardFile(name, one.incarnation, one.version, one.file, one.sha256) for name, one in saved
             ),

@@ -127,7 +127,7 @@ def commit(folder: Path, number: int, entries: list[ShardFile], *, dtype: str = 
         dtype=dtype,
         optimizer="",
         steps=(1,),
-        steps_per_epoch=1,
+        units_per_epoch=1,
         entries=tuple(entries),
     )
     Checkpoints(folder, run="run").commit(manifest)

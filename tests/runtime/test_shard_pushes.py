@@ -75,7 +75,7 @@ def commit(folder: Path, number: int, entries: list[ShardFile]) -> None:
         dtype="float64",
         optimizer="",
         steps=(1,),
-        steps_per_epoch=1,
+        units_per_epoch=1,
         entries=tuple(entries),
     )
     Checkpoints(folder, run="run").commit(manifest)

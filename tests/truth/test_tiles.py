@@ -164,7 +164,7 @@ def test_a_checkpoint_is_read_into_a_plan_of_other_tiles(tmp_path: Path, before:
     checkpoints.commit(
         Manifest(
             checkpoint=1, run="run", shapes=shapes, dtype="float32", optimizer="SGD(rate=0.1)", steps=(1,),
-            steps_per_epoch=1, entries=tuple(entries),
+            units_per_epoch=1, entries=tuple(entries),
         )
     )  # fmt: skip
     found = checkpoints.open(1, shapes)

@@ -114,7 +114,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         newest = self.schedule.disk.newest() if isinstance(event, Received) else None
         if newest is None or not isinstance(event.message, LostPushes):  # type: ignore[union-attr]
             return did
-        if all(self.current[entry.shard] == entry.epoch for entry in newest.entries):
+        if all(self.current[entry.shard] == entry.incarnation for entry in newest.entries):
             lost = self.machine.lost
             require(
                 newest.lost >= lost, "I2", "checkpoint", newest.checkpoint, "counts", newest.lost, "of", lost
@@ -166,7 +166,9 @@ class DownpourSchedule(Schedule):
         """Requires that the files hold the work that counts as done, and that lost pushes are counted."""
         lineages = self._lineages(order)
         if order.checkpoint in self.disk.manifests:
-            living = {entry.shard: self.model.lineages[entry.shard, entry.epoch] for entry in order.entries}
+            living = {
+                entry.shard: self.model.lineages[entry.shard, entry.incarnation] for entry in order.entries
+            }
             most = sum(len(lineage.lost) for lineage in living.values())
             require(order.lost <= most, "I2", order, "counts more than the shards, which have lost", most)
             return
