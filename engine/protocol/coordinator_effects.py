@@ -81,6 +81,15 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Misbehaved:
+    """Event: the interpreter has a message of this process that it may not send."""
+
+    name: str
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndHosts:
     """Effect: end every process of these hosts, and revoke their keys. A later `Restart` may follow."""
 
@@ -210,7 +219,16 @@ class AppendJournal:
 
 
 CoordinatorEvent: TypeAlias = (
-    Opened | Launched | ProcessStarted | Received | Tick | Died | StopRequested | Committed | NotCommitted
+    Opened
+    | Launched
+    | ProcessStarted
+    | Received
+    | Misbehaved
+    | Tick
+    | Died
+    | StopRequested
+    | Committed
+    | NotCommitted
 )
 CoordinatorEffect: TypeAlias = (
     Refuse

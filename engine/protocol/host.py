@@ -17,10 +17,11 @@ from enum import Enum
 from typing import Any, Final
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.conduct import Conduct
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
-from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.names import COORDINATOR, FILES
 from partita.engine.protocol.permissions import rejection_reason
 
 # What a role's machine is given, beside `Received`, `Tick` and results of its own body.
@@ -192,7 +193,7 @@ class HostMachine:
         self._timers: Final = timers
         self._sent_at = self._beat_at = self._progress_at = float("-inf")
         self._failed: m.Failed | None = None
-        self._refused: Final[set[str]] = set()  # senders: the first refusal of each is reported
+        self._conduct: Final = Conduct(frozenset({COORDINATOR, FILES}))
 
     @property
     def failed(self) -> bool:
@@ -225,7 +226,7 @@ class HostMachine:
             case Raised(report=report):
                 return self._fail(report, now)
             case Refuse():
-                return self._refuse(event)
+                return self._refuse(event, now)
             case _:
                 return self._give(event, now)
 
@@ -233,11 +234,13 @@ class HostMachine:
 
     def _received(self, event: Received, now: float) -> Sequence[Any]:
         message = event.message
+        if self._conduct.is_cut_off(event.sender):
+            return []
         reason = rejection_reason(
             message, sender=event.sender, receiver=self.name, incarnation=event.incarnation
         )
         if reason is not None:
-            return self._refuse(Refuse(event.sender, reason))
+            return self._refuse(Refuse(event.sender, reason), now)
         if self.phase is HostPhase.AT_WORK and type(message) not in _OWN:
             return self._give(event, now)
         if isinstance(message, m.Stop):
@@ -263,17 +266,30 @@ class HostMachine:
         effects: list[Any] = []
         if directory.applies_to(self.revision):
             self.revision, self._addresses = directory.revision, directory.applied_to(self._addresses)
-            self.peers = {name: peer.incarnation for name, peer in self._addresses.items()}
-            effects.append(Reach(tuple(self._addresses.values()), directory.peers))
+            before, self.peers = self.peers, {n: peer.incarnation for n, peer in self._addresses.items()}
+            for name in [name for name in before if self.peers.get(name) != before[name]]:
+                self._conduct.forget(name)
+            effects.append(self._reach(directory.peers))
             effects += self._give(PeersChanged(self.revision, self.peers), now)
         return [*effects, Send(COORDINATOR, m.DirectoryAck(self.revision))]
 
-    def _refuse(self, effect: Refuse) -> list[Any]:
-        """Counts a message out of place; the first of each sender is reported to the user."""
-        if effect.sender in self._refused:
+    def _reach(self, new: tuple[m.Peer, ...]) -> Reach:
+        """Messages are taken of all in the directory but those that are cut off."""
+        kept = (peer for peer in self._addresses.values() if not self._conduct.is_cut_off(peer.name))
+        return Reach(tuple(kept), new)
+
+    def _refuse(self, effect: Refuse, now: float) -> list[Any]:
+        """Counts a message out of place. The first of each sender is reported; one with several is cut off,
+        unless it is the coordinator or its files, without which there is no run.
+        """
+        sender, reason = effect.sender, sentence(effect.reason)
+        if self._conduct.is_cut_off(sender):
             return [effect]
-        self._refused.add(effect.sender)
-        return [effect, Send(COORDINATOR, m.Refused(effect.sender, sentence(effect.reason)))]
+        verdict = self._conduct.refused(sender, now)
+        if verdict == "cut off":
+            report = m.Refused(sender, reason, cut_off=True, incarnation=self.peers.get(sender, 0))
+            return [effect, Send(COORDINATOR, report), self._reach(())]
+        return [effect, Send(COORDINATOR, m.Refused(sender, reason))] if verdict == "first" else [effect]
 
     # The role.
 
@@ -297,13 +313,13 @@ class HostMachine:
         effects = self.role.receive(event, now)
         for effect in effects:
             if isinstance(effect, Refuse):
-                return self._with_refusals(effects)
+                return self._with_refusals(effects, now)
         return effects
 
-    def _with_refusals(self, effects: Sequence[Any]) -> list[Any]:
+    def _with_refusals(self, effects: Sequence[Any], now: float) -> list[Any]:
         found: list[Any] = []
         for effect in effects:
-            found += self._refuse(effect) if isinstance(effect, Refuse) else (effect,)
+            found += self._refuse(effect, now) if isinstance(effect, Refuse) else (effect,)
         return found
 
     # Time, and the end.

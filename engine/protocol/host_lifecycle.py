@@ -17,12 +17,14 @@ from enum import Enum
 from typing import Any, Final
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.conduct import MOST_ACCUSED, Conduct
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     CoordinatorEffect,
     CoordinatorEvent,
     EndRun,
     Launched,
+    Misbehaved,
     Opened,
     ProcessStarted,
     Restart,
@@ -79,6 +81,7 @@ class HostLifecycle(ABC):
         self.least: Final = min(settings.least or self._n_replicas, self._n_replicas)
         self.shards_revision = 0  # the first directory with the present shards
         self.waits: Final = WaitGraph()
+        self._conduct: Final = Conduct()
 
     @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
@@ -106,6 +109,9 @@ class HostLifecycle(ABC):
                 return self._stop_requested(now)
             case Died() | Launched() | ProcessStarted():
                 return self._process_event(event, now)
+            case Misbehaved(name=name, incarnation=incarnation, reason=reason):
+                host = self.registry.current(name, incarnation)
+                return [Refuse(name, reason)] if host is None else self._refuse(host, reason, now)
             case _:
                 return self._own_event(event, now)
 
@@ -190,9 +196,12 @@ class HostLifecycle(ABC):
                 effects.append(Warn(f"{sign.name} sends again after {sign.silent_s:.1f} s"))
             elif isinstance(sign, Send):
                 effects.append(sign)
-        reason = self._rejection_reason(host, event.message)
+        if self._conduct.is_cut_off(host.name):  # a shard, whose lease has to end
+            return effects
+        reason = self._conduct.flood(host.name, event.message, now)
+        reason = reason or self._rejection_reason(host, event.message)
         if reason is not None:
-            return [*effects, Refuse(host.name, reason)]
+            return [*effects, *self._refuse(host, reason, now)]
         return effects + self._handle(host, event.message, now)
 
     def _rejection_reason(self, host: HostRecord, message: object) -> str | None:
@@ -236,6 +245,8 @@ class HostLifecycle(ABC):
                 return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
             case m.Failed():
                 return self._failed(host, message, now)
+            case m.Refused():
+                return self._accused(host, message, now)
             case _:
                 if isinstance(message, PROGRESS_MESSAGES):
                     self.waits.clear(host.name)
@@ -303,6 +314,33 @@ class HostLifecycle(ABC):
         self.seats.join(replica.index, (part.incarnation for part in replica.parts))
         return self._joined(replica, now)
 
+    # Misbehaviour.
+
+    def _refuse(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Counts a message out of place; a host that sends several is cut off."""
+        refusal: list[CoordinatorEffect] = [Refuse(host.name, reason)]
+        if self._conduct.refused(host.name, now) != "cut off":
+            return refusal
+        return refusal + self._cut_off(host, f"cut off by the coordinator: {sentence(reason)}", now)
+
+    def _accused(self, accuser: HostRecord, refused: m.Refused, now: float) -> list[CoordinatorEffect]:
+        """Reports what a host has refused. It replaces one that was cut off, or who cuts off too many."""
+        by = sentence(refused.by)
+        if not refused.cut_off:
+            return [Warn(f"{accuser.name} refused what {by} sent: {sentence(refused.reason)}")]
+        accused = self.registry.current(refused.by, refused.incarnation)
+        if accused is None or accused is accuser:
+            return []
+        if not self._conduct.accused(accuser.name):
+            return self._cut_off(
+                accuser, f"cut off by the coordinator: it cuts off more than {MOST_ACCUSED}, now {by}", now
+            )
+        return self._cut_off(accused, f"cut off by {accuser.name}: {sentence(refused.reason)}", now)
+
+    def _cut_off(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
+        """Replaces a host that misbehaves; nothing more of its process is taken."""
+        return self._died(host, why, now)
+
     # Death.
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
@@ -351,6 +389,7 @@ class HostLifecycle(ABC):
     def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
         """Notes that no process of a host runs any more."""
         self._membership.forget(host.name)
+        self._conduct.forget(host.name)
         self.directories.withdraw(host)
         self.waits.clear(host.name)
         if host.replica is not None:

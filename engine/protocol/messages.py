@@ -407,10 +407,14 @@ class Failed(MessageStruct, frozen=True, tag=True):
 
 
 class Refused(MessageStruct, frozen=True, tag=True):
-    """A message to the sender was not permitted or malformed, and had no effect."""
+    """A message to the sender was not permitted or malformed, and had no effect. `cut_off`: it was one of
+    several, and nothing more is taken of that process, which has this incarnation.
+    """
 
     by: str
     reason: str
+    cut_off: bool = False
+    incarnation: Count = 0
 
 
 class Stop(MessageStruct, frozen=True, tag=True):

@@ -17,7 +17,7 @@ from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Resta
 from partita.engine.protocol.elastic import ElasticLifecycle
 from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.host_registry import HostRecord, HostRegistry, ReplicaRecord
+from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
 from partita.engine.protocol.journaled_plan import JournaledPlan
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.views import Outline
@@ -151,10 +151,25 @@ class Supervision(ElasticLifecycle):
                 f"{shard.name} is alive and does not answer, also after {shard.unresponsive - 1} "
                 f"replacements: {why}; look at what it printed, and at the network between these hosts"
             )
+        self._unresponsive[shard.name] = shard
+        return self._replace_later(shard, why, now)
+
+    def _replace_later(self, shard: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
         self._membership.revoke(shard.name)
-        self._replaced[shard.name] = self._unresponsive[shard.name] = shard
+        self._replaced[shard.name] = shard
         shard.replaced = now + self.timeouts.heartbeats.dead_s, why
         return [Warn(f"{shard.name}: {why}; it is replaced when its lease has ended")]
+
+    @override
+    def _cut_off(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
+        if host.replaced is not None:
+            return []
+        if host.replica is not None or host.state is not HostState.READY:
+            return super()._cut_off(host, why, now)
+        host.deaths += 1
+        if host.deaths >= self.timeouts.deaths:
+            return self._give_up(host, f"{host.name} was replaced {host.deaths} times: {why}", now)
+        return self._replace_later(host, why, now)
 
     def shards_answer(self) -> None:
         """Notes that all shards have answered."""

@@ -27,6 +27,7 @@ from partita.engine.protocol.coordinator_effects import (
     EndHosts,
     EndRun,
     Launched,
+    Misbehaved,
     NotCommitted,
     Opened,
     ProcessStarted,
@@ -37,7 +38,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import RunFailed, sentence
 from partita.engine.protocol.host_lifecycle import HostLifecycle
-from partita.engine.protocol.messages import Hello, Refused, SetUp
+from partita.engine.protocol.messages import Hello, SetUp
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import rejection_reason
 from partita.engine.runtime.task import HostTask, pack_task
@@ -195,16 +196,14 @@ class Supervisor:
         )
         match event.message:
             case _ if reason is not None:
-                self._refuse(event.sender, reason)
+                self.dispatch(Misbehaved(event.sender, event.incarnation, reason))
                 return
             case Hello(endpoint=endpoint):
                 try:
                     self._launcher.reach(event.sender, event.incarnation, endpoint)
                 except ValueError as error:
-                    self._refuse(event.sender, f"a Hello: {error}")
+                    self.dispatch(Misbehaved(event.sender, event.incarnation, f"a Hello: {error}"))
                     return
-            case Refused(by=by, reason=why):
-                self._warn(f"{event.sender} refused what {sentence(by)} sent: {sentence(why)}")
         assert event.payload is None or isinstance(event.payload, Payload)
         self.payload = event.payload
         self.dispatch(event)

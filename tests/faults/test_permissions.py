@@ -1,4 +1,4 @@
-"""A host that acts outside its role: refused, counted, reported once; the others go on with their work."""
+"""A host that acts outside its role: refused, counted, reported, cut off; the others go on with their work."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from partita.engine import SGD
 from partita.engine.drivers.session import Steps
 from partita.engine.parameters import gather, save_parameters
 from partita.engine.protocol import Message
+from partita.engine.protocol.conduct import MOST_REFUSED
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Begin,
@@ -143,14 +144,21 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
     for sender in ("part 0.1", "shard 0"):
         for message, payload in orders:
             members.receive(sender, message, payload)
+    # They are cut off by now.
     members.receive("part 0.1", Parameters(0, 0, 0), np.ones(8, np.float32))
     members.receive("shard 0", Tensor(0, "hidden", (((0, 1),),)), np.ones(4, np.float32))
     members.receive("part 1.0", Credit(0))
 
-    refused = [members.answer(Refused).message for _ in range(3)]
-    assert sorted(r.by for r in refused if isinstance(r, Refused)) == ["part 0.1", "part 1.0", "shard 0"]
+    refused = [members.answer(Refused).message for _ in range(5)]
+    assert sorted((r.by, r.cut_off) for r in refused if isinstance(r, Refused)) == [
+        ("part 0.1", False),
+        ("part 0.1", True),
+        ("part 1.0", False),
+        ("shard 0", False),
+        ("shard 0", True),
+    ]
     check_that_it_plays(members)
-    assert members.box.counters.refused_messages == 2 * len(orders) + 3
+    assert members.box.counters.refused_messages >= 2 * MOST_REFUSED + 1
     assert not (tmp_path / "unpickled").exists()
     members.receive(COORDINATOR, Stop())
     members.thread.join(DEADLINE_S)
