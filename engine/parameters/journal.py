@@ -161,6 +161,8 @@ class Journal:
                     self.end, self.older = len(data), False
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 os.ftruncate(descriptor, self.end)
+                if self.cut:  # else a power loss may bring back what was cut off, behind new entries
+                    os.fsync(descriptor)
                 os.lseek(descriptor, 0, os.SEEK_END)
             self._descriptor = descriptor
         return self._descriptor
