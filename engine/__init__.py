@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         StepDecay,
     )
     from partita.engine.protocol.commands import Outcome
+    from partita.engine.protocol.durability import Log, Replicated
     from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
     from partita.engine.protocol.failure import HostError, RunFailed
     from partita.engine.run.evaluate import Evaluation, evaluate, predict
@@ -90,6 +91,7 @@ __all__ = [
     "Iteration",
     "LineSearchMethod",
     "LinearWarmup",
+    "Log",
     "Method",
     "Minimum",
     "Momentum",
@@ -101,6 +103,7 @@ __all__ = [
     "RMSProp",
     "Ray",
     "Record",
+    "Replicated",
     "Ring",
     "Run",
     "RunFailed",

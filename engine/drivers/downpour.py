@@ -15,6 +15,8 @@ from typing_extensions import override
 from partita.engine.drivers.driver import Driver
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
+from partita.engine.protocol.durability import Durability, durability_of
+from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.leased_work import HasSteps
 from partita.layers.checks import check_fields, check_whole
 
@@ -45,6 +47,9 @@ class Downpour(Driver):
             and the least replicas are ready; the others join when they are. A replica that dies too often
             leaves, as long as the least remain, and is tried again later. If not given, the run needs all
             replicas.
+        durability: who keeps what a shard has acknowledged. "checkpoint": nobody, so that its failure costs
+            the pushes since the last checkpoint. "log": a log beside the checkpoints (see `Log`).
+            "replicated": a second process of each shard (see `Replicated`).
 
     Raises:
         ValueError: a number is not a whole number of at least 1, or the optimizer is none.
@@ -65,15 +70,18 @@ class Downpour(Driver):
     run_ahead: int = 16
     overlap: int = 1
     elastic: tuple[int, int] | None = None
+    durability: Mode | Durability = "checkpoint"
 
     def __post_init__(self) -> None:
         self._check_elastic()
-        counts = (field.name for field in fields(self) if field.name not in ("optimizer", "elastic"))
+        others = ("optimizer", "elastic", "durability")
+        counts = (field.name for field in fields(self) if field.name not in others)
         check_fields(self, check_whole, *counts, of="Downpour's ")
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(
                 f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
             )
+        durability_of(self.durability)
 
     @override
     def replica(self, me: HasSteps) -> Program:

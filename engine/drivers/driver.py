@@ -15,12 +15,16 @@ from partita.engine.methods import Objective
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.durability import Durability, durability_of
+from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
 from partita.layers.checks import is_whole
 
-LIMITS: Final = ("max_iterations", "gtol", "ftol", "replicas", "elastic", "backups")
-"""Settings that limit a method's end, or who computes, not its path: they may change when a run goes on."""
+LIMITS: Final = ("max_iterations", "gtol", "ftol", "replicas", "elastic", "backups", "durability")
+"""Settings that limit a method's end, or who computes or keeps, not its path: they may change when a run goes
+on.
+"""
 
 Inline: TypeAlias = Literal["auto", "none", "shard", "all"]
 """Settings of which hosts run in the process of the call."""
@@ -43,6 +47,7 @@ class Driver(Arguments):
     elastic: tuple[int, int] | None = None
     backups: bool = True
     inline: Inline = "auto"
+    durability: Mode | Durability = "checkpoint"
 
     evaluates: ClassVar[bool] = False
     """Whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""
@@ -82,6 +87,11 @@ class Driver(Arguments):
     def is_sharded(self) -> bool:
         """Whether no replica has the whole state: then a death leads back to the last checkpoint."""
         return False
+
+    @property
+    def keepers(self) -> Durability:
+        """The keepers of what shards acknowledge. Raises ValueError where the setting has no meaning."""
+        return durability_of(self.durability)
 
     def _check_elastic(self) -> None:
         """Checks `elastic`, and sets `replicas` to the most. Raises ValueError."""
@@ -127,6 +137,7 @@ class Driver(Arguments):
                 raise ValueError(f"the driver {name} has no '{field}'; give its dataclass that field")
         if kind.replica is Driver.replica:
             raise ValueError(f"the driver {name} has no program; define its generator replica(self, me)")
+        durability_of(self.durability)
         if self.evaluates and not self.shards:
             raise ValueError(f"the driver {name} has no shards, which execute requests; give it a number")
 

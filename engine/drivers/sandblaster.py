@@ -18,6 +18,8 @@ from partita.engine.drivers.driver import Driver, Inline, settings_text
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.protocol.actions import Compute, Install, Plan, Program, Pull, Push, Room
 from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.durability import Durability, durability_of
+from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.leased_work import HasSteps
 from partita.engine.protocol.views import Outline
 from partita.layers.checks import check_choice, check_fields, check_flag, check_number, check_whole
@@ -58,6 +60,9 @@ class Sandblaster(Driver):
             and the least replicas are ready; the others join when they are. A replica that dies too often
             leaves, as long as the least remain, and is tried again later. The bits stay the same. If not
             given, the run needs all replicas.
+        durability: who keeps what a shard has acknowledged. "checkpoint": nobody, so that its failure costs
+            the pushes since the last checkpoint. "log": a log beside the checkpoints (see `Log`).
+            "replicated": a second process of each shard (see `Replicated`).
 
     Raises:
         ValueError: a setting is out of range.
@@ -88,9 +93,11 @@ class Sandblaster(Driver):
     warm_start: Downpour | None = field(default=None, metadata={"option": ""})
     warm_epochs: int = 1
     elastic: tuple[int, int] | None = None
+    durability: Mode | Durability = "checkpoint"
 
     def __post_init__(self) -> None:
         self._check_elastic()
+        durability_of(self.durability)
         if not isinstance(self.method, Method):
             raise ValueError(f"Sandblaster's method is {self.method!r}; give a method, for example LBFGS()")
         given = (name for name in ("portion", "push_every", "batch") if getattr(self, name) is not None)

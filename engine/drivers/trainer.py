@@ -191,6 +191,7 @@ class Trainer(ABC):
             precision=job.precision,
             policy=self.policy(shard),
             heartbeats=self.settings.timeouts.heartbeats,
+            durability=self.driver.keepers,
         )
 
     @property

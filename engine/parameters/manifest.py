@@ -57,6 +57,8 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         updates: largest number of updates of any number, in this run and those before it, for schedules; 0 in
             older files.
         stops: for each part, the step below which the numbers contain its gradients.
+        updates_of: for each machine of the plan, the updates of its numbers, for this run; empty in older
+            files.
         format: of records.
     """
 
@@ -67,6 +69,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seen: dict[str, tuple[int, int]]
     updates: int = 0
     stops: dict[str, int] = {}
+    updates_of: dict[int, int] = {}
     format: int = newest(RECORD_UPGRADES)
 
     @property

@@ -153,6 +153,11 @@ class Checkpoint:
         record = self.records.get(shard)
         return record.stops if record is not None and record.run == run else {}
 
+    def updates_of(self, shard: str, run: str) -> Mapping[int, int]:
+        """Returns the number of updates of each machine's numbers in a shard, in this run."""
+        record = self.records.get(shard)
+        return record.updates_of if record is not None and record.run == run else {}
+
     def updates(self, slots: Sequence[Slot]) -> int:
         """Returns the largest number of updates of a shard that had some of these slots."""
         entries = (entry for entry in self.manifest.entries if self._contains(entry.file, slots))

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.commands import POINT
+from partita.engine.protocol.durability.records import Record
 from partita.engine.protocol.events import Persist, Received, Refuse, Send
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.names import COORDINATOR, machine_of
@@ -39,12 +40,14 @@ class RestoredState:
         updates: updates of each value so far, in earlier runs, too.
         seen: the watermarks of this run. (A part of another run counts its pushes from zero again.)
         stops: for each part, the step below which the shard has its gradients, in this run.
+        updates_of: for each machine, the updates of its values, in this run; if not given, `updates`.
     """
 
     version: int = 0
     updates: int = 0
     seen: Mapping[str, Watermark] = field(default_factory=dict)
     stops: Mapping[str, int] = field(default_factory=dict)
+    updates_of: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class _Part:
     staleness: int = 0
     applied: int = 0
     lost: int = 0
+    number: int = 0  # of the record of the last push applied
 
     def held_before(self) -> PushRecord | None:
         """Returns the record of earlier processes.
@@ -98,13 +102,24 @@ class ApplyOnArrival(Policy):
         self.version = restored.version
         self._own: Final = own
         self._restored: Final = restored
-        self._updates: Final = dict.fromkeys(own.ranges, restored.updates)
+        self._updates: Final = {n: restored.updates_of.get(n, restored.updates) for n in own.ranges}
+        self._updates_at_start: Final = sum(self._updates.values())
         self._parts = {
             part: _Part(*watermark, restored.stops.get(part, 0)) for part, watermark in restored.seen.items()
         }
         self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in own.ranges}
-        for part, records in (acknowledged or {}).items():
-            for record in records if machine_of(part) in own.ranges else ():
+        self._parted_at = restored.version
+        self._unreported: list[str] = []
+        self.learn(acknowledged or {})
+
+    def learn(self, acknowledged: Mapping[str, Sequence[PushRecord]]) -> None:
+        """Counts pushes that earlier processes have acknowledged as lost, where they are not here.
+
+        Args:
+            acknowledged: as `__init__` takes it.
+        """
+        for part, records in acknowledged.items():
+            for record in records if machine_of(part) in self._own.ranges else ():
                 self._account(self._parts.setdefault(part, _Part()), record)
         self._unreported = [name for name, part in self._parts.items() if part.lost]
 
@@ -128,6 +143,23 @@ class ApplyOnArrival(Policy):
         raise AssertionError(event)
 
     @override
+    def replay(self, record: Record) -> list[ShardEffect]:
+        sender, push = record.request.sender, record.request.message
+        assert isinstance(push, m.Push) and record.number == self.version + 1, (record, self.version)
+        part = self._parts.setdefault(sender, _Part())
+        self._account(part, PushRecord(push.incarnation, 0))  # the fetch of a new process is no record
+        effects = self._apply(sender, push, part, record.request.payload)
+        self._parted_at = self.version
+        return [effect for effect in effects if isinstance(effect, ApplyGradient)]
+
+    @override
+    def promised_by(self, event: Received) -> int:
+        """An answer to a part's new process promises the pushes of the one before it."""
+        part = self._parts.get(event.sender)
+        is_new = part is not None and event.incarnation > part.incarnation
+        return part.number if part is not None and is_new and isinstance(event.message, m.Fetch) else 0
+
+    @override
     def tick(self, *, leased: bool) -> list[Send]:
         unreported, self._unreported = self._unreported, []
         return [*map(self._report_lost, unreported)]
@@ -136,8 +168,16 @@ class ApplyOnArrival(Policy):
     def persist(self, checkpoint: int) -> Persist:
         updates = max(self._updates.values(), default=self._restored.updates)
         stops = {name: part.stop for name, part in self._parts.items()}
-        incarnation = self._own.incarnation
-        return Persist(checkpoint, incarnation, self.version, updates, self.seen, stops, finite=True)
+        return Persist(
+            checkpoint,
+            self._own.incarnation,
+            self.version,
+            updates,
+            self.seen,
+            stops,
+            finite=True,
+            updates_of=dict(self._updates),
+        )
 
     def _push(self, event: Received, push: m.Push) -> list[ShardEffect]:
         sender = event.sender
@@ -166,13 +206,14 @@ class ApplyOnArrival(Policy):
         # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
         # is counted from where its history and this one part.
         own = push.shard_incarnation == self._own.incarnation
-        base = push.version if own else min(push.version, self._restored.version)
+        base = push.version if own else min(push.version, self._parted_at)
         machine = machine_of(sender)
         applied = self._applied_at[machine]
         part.staleness = len(applied) - bisect_right(applied, base)
         part.sequence, part.stop = push.sequence, max(part.stop, push.stop)
         part.applied += 1
         self.version += 1
+        part.number = self.version
         applied.append(self.version)
         del applied[:-MOST_STALE]
         span, updates = self._own.span(POINT, machine), self._updates[machine]
@@ -238,7 +279,7 @@ class ApplyOnArrival(Policy):
     def validate(self) -> None:
         applied = sum(part.applied for part in self._parts.values())
         assert self.version == self._restored.version + applied, (self.version, applied)
-        updates = sum(updates - self._restored.updates for updates in self._updates.values())
+        updates = sum(self._updates.values()) - self._updates_at_start
         assert updates == applied, (self._updates, applied)
         for name, part in self._parts.items():
             assert machine_of(name) in self._own.ranges, name

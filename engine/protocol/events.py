@@ -63,8 +63,9 @@ class Send(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Persist:
     """Effect: write the shard's state, as it is now, to its file of this checkpoint, with these counts;
-    `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied; `finite`
-    refuses to write numbers that are not.
+    `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied;
+    `updates_of` the updates of each machine's numbers, and `updates` is the largest of them; `finite` refuses
+    to write numbers that are not.
     """
 
     checkpoint: int
@@ -74,6 +75,7 @@ class Persist:
     seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stops: Mapping[str, int] = field(default_factory=dict)
     finite: bool = False
+    updates_of: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.durability import HeldReplies, Keep, Kept, Record
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
@@ -53,7 +54,12 @@ class Shard(RoleMachine):
     """
 
     def __init__(
-        self, own: ShardRanges, policy: Policy, *, heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
+        self,
+        own: ShardRanges,
+        policy: Policy,
+        *,
+        heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS,
+        keeps: bool = False,
     ) -> None:
         """Creates a shard without a lease.
 
@@ -61,6 +67,7 @@ class Shard(RoleMachine):
             own: its name, incarnation and ranges.
             policy: with the counts of the checkpoint that it starts from.
             heartbeats: how often it asks for a lease, and how long one lasts.
+            keeps: whether somebody keeps its records; then a reply that promises one waits until it is kept.
         """
         self.policy: Final = policy
         self.name: Final = own.name
@@ -74,6 +81,7 @@ class Shard(RoleMachine):
         self._wanted: int | None = None  # the newest checkpoint asked for while a file is written
         self._saved: m.Saved | None = None
         self._save_failed: m.SaveFailed | None = None
+        self._held: Final = HeldReplies(policy.version) if keeps else None
 
     @property
     def version(self) -> int:  # type: ignore[override]
@@ -100,7 +108,9 @@ class Shard(RoleMachine):
             case Received():
                 effects = self._received(event, now)
             case OperationsDone(scalars=scalars):
-                effects = self.policy.operations_done(scalars, leased=self.holds_lease(now))
+                effects = self._hold(self.policy.operations_done(scalars, leased=self.holds_lease(now)))
+            case Kept(number=number):
+                return [] if self._held is None else self._held.release(number)
             case Tick():
                 return [*self.policy.tick(leased=self.holds_lease(now))]
             case Persisted() | NotPersisted():
@@ -118,7 +128,7 @@ class Shard(RoleMachine):
         policy, message = self.policy, event.message
         if isinstance(message, policy.orders if event.sender == COORDINATOR else policy.requests):
             if self.holds_lease(now):
-                return policy.receive(event)
+                return policy.receive(event) if self._held is None else self._handle(event, self._held)
             if not self.fenced:
                 self._early[event.sender, type(message)] = event
             return []
@@ -128,6 +138,22 @@ class Shard(RoleMachine):
             return self._save(message.checkpoint, now)
         return [Refuse(event.sender, f"{self.name} does not take a {type(message).__name__} from it")]
 
+    # Records.
+
+    def _handle(self, event: Received, held: HeldReplies) -> list[ShardEffect]:
+        """Handles a request of which a record may have to be kept."""
+        before, promised = self.policy.version, self.policy.promised_by(event)
+        if promised > held.kept:
+            held.delay(ReceiveAgain(event), (event.sender, type(event.message)), promised)
+            return []
+        effects = self._hold(self.policy.receive(event))
+        if self.policy.version == before:
+            return effects
+        return [Keep(Record(self.policy.version, event)), *effects]
+
+    def _hold(self, effects: list[ShardEffect]) -> list[ShardEffect]:
+        return effects if self._held is None else self._held.hold(effects, self.policy.version)
+
     # The lease.
 
     def _heartbeat(self, message: m.Heartbeat, now: float) -> list[ShardEffect]:
@@ -136,6 +162,8 @@ class Shard(RoleMachine):
         if message.incarnation > self.incarnation:
             self.fenced = True
             self._early.clear()
+            if self._held is not None:
+                self._held.clear()
             return [Fenced(message.incarnation)]
         if message.clock is not None and message.clock <= now:
             self._leased_until = max(self._leased_until, message.clock + self._lease_s)
@@ -192,4 +220,7 @@ class Shard(RoleMachine):
             assert len(self._writing) <= 1, self._writing
         if self._wanted is not None:
             assert self._wanted > self._writing[0].checkpoint, (self._wanted, self._writing)
+        if self._held is not None:
+            self._held.validate()
+            assert self._held.kept <= self.version, (self._held.kept, self.version)
         self.policy.validate()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from partita.engine.protocol.commands import Operation
+from partita.engine.protocol.durability.records import Keep, Kept, Record
 from partita.engine.protocol.events import (
     NotPersisted,
     Persist,
@@ -121,7 +122,7 @@ class DropGradients:
     """Effect: free all kept gradients."""
 
 
-ShardEvent: TypeAlias = Received | Tick | PeersChanged | OperationsDone | Persisted | NotPersisted
+ShardEvent: TypeAlias = Received | Tick | PeersChanged | OperationsDone | Persisted | NotPersisted | Kept
 LongEffect: TypeAlias = RunOperations | LoadCheckpoint
 ShardEffect: TypeAlias = (
     ApplyGradient
@@ -130,6 +131,7 @@ ShardEffect: TypeAlias = (
     | AddGradient
     | MoveGradient
     | DropGradients
+    | Keep
     | Send
     | Persist
     | Fenced
@@ -195,6 +197,14 @@ class Policy(ABC):
     @abstractmethod
     def persist(self, checkpoint: int) -> Persist:
         """Returns the effect that writes all vectors as they are now, with the counts that belong to them."""
+
+    def replay(self, record: Record) -> list[ShardEffect]:
+        """Returns the effects that carry out a record again, without replies."""
+        raise AssertionError(f"{type(self).__name__} has no records")
+
+    def promised_by(self, event: Received) -> int:
+        """Returns the number of a record that must be kept before the request is handled; 0: of none."""
+        return 0
 
     @property
     def lost(self) -> int:

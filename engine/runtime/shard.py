@@ -22,6 +22,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import WORTH_SHARING, VectorStore, compile_operations
 from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.commands import POINT, n_vectors
+from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.shard import Shard
@@ -75,6 +76,7 @@ class ShardTask:
         precision: of all numbers, "float32" or "float64".
         policy: what happens to gradients.
         heartbeats: the coordinator's policy.
+        durability: who keeps its records.
     """
 
     shard: int
@@ -86,6 +88,7 @@ class ShardTask:
     precision: str
     policy: ShardPolicy
     heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
+    durability: Durability = CHECKPOINT_ONLY
 
     @property
     def threads(self) -> int:
@@ -102,7 +105,8 @@ class ShardTask:
         body = ShardBody(self, host)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
         own = ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
-        return Shard(own, self.policy.machine(own, body.restored), heartbeats=self.heartbeats), body
+        policy, keeps = self.policy.machine(own, body.restored), self.durability.keeps
+        return Shard(own, policy, heartbeats=self.heartbeats, keeps=keeps), body
 
 
 class ShardBody(Body):
@@ -210,6 +214,7 @@ class ShardBody(Body):
             updates=found.updates(self._slots),
             seen=found.seen(name, task.run),
             stops=found.stops(name, task.run),
+            updates_of=found.updates_of(name, task.run),
         )
 
     def _prepared(self) -> Updater | None:

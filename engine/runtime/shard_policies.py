@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,10 @@ from partita.engine.protocol.shard_effects import Policy, ShardRanges
 from partita.engine.protocol.sum_then_continue import SumThenContinue
 
 
+def no_records(policy: Policy) -> None:
+    """Replays nothing: the checkpoint is all that there is."""
+
+
 class ShardPolicy(Protocol):
     """Settings of a policy, which can be pickled."""
 
@@ -20,8 +24,13 @@ class ShardPolicy(Protocol):
     def optimizer(self) -> Optimizer | None:
         """The optimizer that the shard applies, if its state is among the vectors."""
 
-    def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
-        """Returns the policy's machine, with the counts of the checkpoint that the shard starts from."""
+    def machine(
+        self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = ...
+    ) -> Policy:
+        """Returns the policy's machine, with the counts of the checkpoint that the shard starts from.
+
+        `replay` gives it the records since.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +45,14 @@ class ApplyPolicy:
     optimizer: Optimizer
     acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
-    def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
+    def machine(
+        self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records
+    ) -> Policy:
         """Returns the policy, see `ShardPolicy`."""
-        return ApplyOnArrival(own, restored=restored, acknowledged=self.acknowledged)
+        policy = ApplyOnArrival(own, restored=restored)
+        replay(policy)
+        policy.learn(self.acknowledged)
+        return policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +69,10 @@ class SumPolicy:
     def optimizer(self) -> None:
         """None: a method's commands update the parameters."""
 
-    def machine(self, own: ShardRanges, restored: RestoredState) -> Policy:
+    def machine(
+        self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records
+    ) -> Policy:
         """Returns the policy, see `ShardPolicy`."""
-        return SumThenContinue(own, unit_size=self.unit_size, number=restored.version)
+        policy = SumThenContinue(own, unit_size=self.unit_size, number=restored.version)
+        replay(policy)
+        return policy

@@ -61,7 +61,7 @@ class StateFiles:
         self, order: Persist, slots: Sequence[Slot], snapshot: ShardSnapshot
     ) -> Persisted | NotPersisted:
         checkpoint, version = order.checkpoint, order.version
-        counts = (dict(order.seen), order.updates, dict(order.stops))
+        counts = (dict(order.seen), order.updates, dict(order.stops), dict(order.updates_of))
         record = ShardRecord(self._run, self._host.name, order.incarnation, version, *counts)
         try:
             if order.finite:

@@ -57,10 +57,12 @@ def shard(
     seen: Mapping[str, Watermark] | None = None,
     acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
     leased: bool = True,
+    keeps: bool = False,
 ) -> Shard:
     own = ShardRanges("shard 0", shard_incarnation, RANGES)
     restored = RestoredState(version, seen=seen or {})
-    machine = Shard(own, ApplyOnArrival(own, restored=restored, acknowledged=acknowledged))
+    policy = ApplyOnArrival(own, restored=restored, acknowledged=acknowledged)
+    machine = Shard(own, policy, keeps=keeps)
     if leased:
         receive(machine, COORDINATOR, Heartbeat(shard_incarnation, clock=0.0))
     return machine

@@ -322,7 +322,14 @@ def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
     push(machine, "part 0.0", 0)
     (persist,) = receive(machine, "coordinator", Save(3))
     assert persist == Persist(
-        3, incarnation=0, version=1, updates=1, seen={"part 0.0": (0, 0)}, stops={"part 0.0": 0}, finite=True
+        3,
+        incarnation=0,
+        version=1,
+        updates=1,
+        seen={"part 0.0": (0, 0)},
+        stops={"part 0.0": 0},
+        finite=True,
+        updates_of={0: 1, 1: 0},
     )
     push(machine, "part 0.0", 1)
     assert isinstance(persist, Persist)
@@ -347,7 +354,9 @@ def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
     for checkpoint in (1, 3, 2):
         assert receive(machine, "coordinator", Save(checkpoint)) == []
     effects = feed(machine, Persisted(1, 0, "file", "hash"))
-    assert effects[-1] == Persist(3, incarnation=0, version=0, updates=0, seen={}, finite=True)
+    assert effects[-1] == Persist(
+        3, incarnation=0, version=0, updates=0, seen={}, finite=True, updates_of={0: 0, 1: 0}
+    )
     assert feed(machine, Persisted(3, 0, "file", "hash")) == [
         Send("coordinator", Saved(3, 0, 0, "file", "hash"))
     ]

@@ -1,0 +1,28 @@
+"""Durability: the records of a shard, who keeps them, and the replies that wait for it.
+
+A shard is a deterministic machine over requests in order, so its state is a checkpoint and the requests that
+have changed it since: its `records`. A keeper has the records of a shard; a reply that promises one is `held`
+until every keeper has it. The `settings` name the keepers: nobody, a log, or a second process.
+"""
+
+from partita.engine.protocol.durability.held import HeldReplies
+from partita.engine.protocol.durability.records import Keep, Kept, Record
+from partita.engine.protocol.durability.settings import (
+    CheckpointOnly,
+    Durability,
+    Log,
+    Replicated,
+    durability_of,
+)
+
+__all__ = [
+    "CheckpointOnly",
+    "Durability",
+    "HeldReplies",
+    "Keep",
+    "Kept",
+    "Log",
+    "Record",
+    "Replicated",
+    "durability_of",
+]
