@@ -7,12 +7,17 @@
 #   make docs      the documentation, into docs/_build/html
 #   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n of each driver
 #   make fuzz      frames of every kind, FRAMES=n, for everything that reads what others send
+#   make storm     runs of every driver whose processes are killed and frozen, SECONDS=n, SEED=n
+#   make soak      the same for HOURS=n
 #   make clean     remove what was built (make distclean: and the .venv)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
 PIP_FLAGS ?=
 SEEDS ?= 50000
 FRAMES ?= 1000000
+SECONDS ?= 600
+HOURS ?= 8
+SEED ?=
 BIN := .venv/bin
 # What was installed last: all that runs (for `demo`), and what tests, linters and documentation need besides.
 RUNS := .venv/.installed-runs
@@ -21,7 +26,7 @@ RAY := .venv/.installed-ray
 ROOMS := layers partitioner engine
 INSTALLED := build/installed
 
-.PHONY: all install demo test slow gpu ray check lint types contracts docs bench simulate fuzz clean distclean
+.PHONY: all install demo test slow gpu ray check lint types contracts docs bench simulate fuzz storm soak clean distclean
 .DELETE_ON_ERROR:
 
 all: test
@@ -97,6 +102,12 @@ simulate: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --frames $(FRAMES)
+
+storm: $(STAMP)
+	$(BIN)/python -m tests.storm --seconds $(SECONDS) $(addprefix --seed ,$(SEED))
+
+soak: SECONDS = $(shell expr $(HOURS) \* 3600)
+soak: storm
 
 clean:
 	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -7,12 +7,11 @@ engine itself keeps for its counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
-
-import pytest
 
 from partita.engine.drivers.trainers import LeasedTrainer
 from partita.engine.parameters import Checkpoints
@@ -26,8 +25,8 @@ from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.shard import ShardBody, ShardTask
 from partita.engine.runtime.task import HostContext
 
-Push = tuple[str, str, int, int]
-"""(shard, part, incarnation, sequence)"""
+Push = tuple[str, str, int, int, int]
+"""(shard, part, incarnation, sequence, life of the run's own process)"""
 
 
 class _Log:
@@ -47,6 +46,7 @@ class WatchedPart(PartTask):
         (machine, body), log = super().role(link), _Log(self.log, link)
         assert isinstance(machine, Part)
         links: Any = machine.work.others[0]
+        _log_units(machine.work, links, log, link)
         receive = links.receive
 
         def watched(event: Any, now: float) -> Any:
@@ -73,12 +73,16 @@ class WatchedShard(ShardTask):
         role, log = super().role(link), _Log(self.log, link)
         log.write("from", self.checkpoint)
         machine: Any = role[0]
-        receive = machine.receive
+        receive, has_applied = machine.receive, False
 
         def watched(event: Any, now: float) -> Any:
+            nonlocal has_applied
             effects = receive(event, now)
             for effect in effects:
                 if isinstance(effect, ApplyGradient):
+                    if not has_applied:
+                        has_applied = True
+                        log.write("at work", time.monotonic())
                     push = effect.part, effect.incarnation, effect.sequence
                     log.write("applied", link.name, *push)
                 elif isinstance(effect, Persist):
@@ -89,42 +93,88 @@ class WatchedShard(ShardTask):
         return role
 
 
-class Oracle:
-    """Reads the logs of a run."""
+def _log_units(work: Any, links: Any, log: _Log, link: HostContext) -> None:
+    """Logs the units whose gradients are in each push that a part sends."""
+    begin, computed, push = work.begin, links.computed, links._push
+    units: dict[int, int] = {}  # of the steps under way
+    waiting: dict[str, list[int]] = {shard: [] for shard in links.shards}
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def begun(action: Any, now: float) -> Iterator[Any]:
+        for effect in begin(action, now):
+            units[effect.step] = effect.unit
+            yield effect
+
+    def counted(step: int, now: float) -> Iterator[Any]:
+        yield from computed(step, now)
+        unit = units.pop(step)
+        for one in links._links.values():
+            if step >= one.held:
+                waiting[one.shard].append(unit)
+
+    def pushed(one: Any, now: float) -> Iterator[Any]:
+        log.write("pushed", one.shard, link.name, link.incarnation, one.sequences, *waiting[one.shard])
+        waiting[one.shard].clear()
+        yield from push(one, now)
+
+    work.begin, links.computed, links._push = begun, counted, pushed
+
+
+class Oracle:
+    """Reads the logs of one life of a run's own process."""
+
+    def __init__(self, folder: Path, *, life: int = 0) -> None:
+        self.folder, self.life = folder, life
 
     @classmethod
-    def watching(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Self:
-        """Every part and shard of the runs that follow writes its log here."""
+    def watching(cls, folder: Path, setattr: Callable[[Any, str, Any], object] = setattr) -> Self:
+        """Every part and shard of the runs that follow writes its log here.
+
+        Args:
+            folder: of the logs.
+            setattr: replaces a method of a class; a test's is undone at its end.
+        """
         for method, kind in (("part", WatchedPart), ("shard", WatchedShard)):
-            monkeypatch.setattr(LeasedTrainer, method, _watched(method, kind, folder))
+            setattr(LeasedTrainer, method, _watched(method, kind, folder))
         return cls(folder)
 
     @property
     def acknowledged(self) -> set[Push]:
         """The pushes that were acknowledged to parts."""
-        return {_push(words) for path in self.folder.glob("part *") for words in _lines(path, "acknowledged")}
+        return {
+            self._push(words) for path in self.folder.glob("part *") for words in _lines(path, "acknowledged")
+        }
 
     def held(self, checkpoints: Path) -> set[Push]:
         """Pushes that are in the newest checkpoint."""
         (newest, *_) = Checkpoints(checkpoints).complete()
-        shards = {path.name.partition("#")[0] for path in self.folder.glob("shard *")}
-        return {push for shard in shards for push in self._files(shard)[newest]}
+        return {push for shard in self.shards for push in self.files(shard)[newest]}
 
-    def _files(self, shard: str) -> dict[int, set[Push]]:
-        """Content of each file of a shard."""
-        files: dict[int, set[Push]] = {}
+    @property
+    def shards(self) -> set[str]:
+        """The shards that have written a log."""
+        return {path.name.partition("#")[0] for path in self.folder.glob("shard *")}
+
+    @property
+    def units(self) -> dict[Push, tuple[int, ...]]:
+        """The units of each push that a part has sent."""
+        found = (words for path in self.folder.glob("part *") for words in _lines(path, "pushed"))
+        return {self._push(words): tuple(map(int, words[5:])) for words in found}
+
+    def files(self, shard: str, earlier: Mapping[int, set[Push]] | None = None) -> dict[int, set[Push]]:
+        """Content of each file of a shard, with those of earlier lives."""
+        files: dict[int, set[Push]] = dict(earlier or {})
         for path in sorted(self.folder.glob(f"{shard}#*"), key=lambda path: int(path.name.partition("#")[2])):
             (start,) = _lines(path, "from")
             has = set() if start[1] == "None" else set(files[int(start[1])])
             for words in _lines(path):
                 if words[0] == "applied":
-                    has.add(_push(words))
+                    has.add(self._push(words))
                 elif words[0] == "persisted":
                     files[int(words[1])] = set(has)
         return files
+
+    def _push(self, words: list[str]) -> Push:
+        return words[1], words[2], int(words[3]), int(words[4]), self.life
 
 
 def _watched(method: str, kind: Any, folder: Path) -> Any:
@@ -142,7 +192,3 @@ def _lines(path: Path, what: str = "") -> Iterator[list[str]]:
         words = line.split("|")
         if words[0] == what or not what:
             yield words
-
-
-def _push(words: list[str]) -> Push:
-    return words[1], words[2], int(words[3]), int(words[4])

@@ -20,7 +20,7 @@ from tests.faults.oracle import Oracle
 def oracle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Oracle:
     folder = tmp_path / "log"
     folder.mkdir()
-    return Oracle.watching(folder, monkeypatch)
+    return Oracle.watching(folder, monkeypatch.setattr)
 
 
 def train_toy(folder: Path, *, epochs: int = 150, checkpoint_every_s: float = 0.7) -> Run:

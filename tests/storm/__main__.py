@@ -1,0 +1,168 @@
+"""`python -m tests.storm`: kills and freezes everything in turn, and prints what that cost.
+
+Ends with an error at the first violation, which names the seed, the faults and the folder of the run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from itertools import chain, count
+from pathlib import Path
+from random import Random
+from typing import Annotated, Final
+
+from typer import Option, Typer
+
+from tests.storm.cells import CELLS, LENGTHS, Spec
+from tests.storm.census import left_behind, segments
+from tests.storm.checks import Violated
+from tests.storm.pool import StormPool
+from tests.storm.recovery import percentile
+from tests.storm.storm import Outcome, Setting, StormyRun
+
+app: Final = Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def specs(random: Random, only: str, places: list[str], scale: float) -> list[Spec]:
+    """Returns one run of each cell, in an order that is drawn."""
+    found = [
+        Spec(
+            driver,
+            durability,
+            place,
+            *random.choice([(1, 2), (2, 2), (2, 3)]),
+            int(LENGTHS[driver] * scale),
+            0,
+        )
+        for driver, durability in CELLS
+        for place in places
+        if only in f"{driver} {durability} {place}"
+    ]
+    random.shuffle(found)
+    return found
+
+
+class Storm:
+    """A storm: its setting, the calm runs to compare with, and the outcomes."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._calm: dict[Spec, Path] = {}
+        self.outcomes: list[Outcome] = []
+
+    def play(self, spec: Spec) -> Outcome:
+        """Plays one run. Raises Violated."""
+        setting = self._setting
+        pool = setting.pool
+        if spec.place == "pool" and pool is not None:
+            spec = _at(spec, pool)
+        calm = None if spec.counts else self._calm_of(spec)
+        number = len(self.outcomes)
+        run = StormyRun(setting, spec, setting.folder / f"{number}-{'-'.join(spec.cell)}")
+        outcome = run.play(calm)
+        self.outcomes.append(outcome)
+        shutil.rmtree(run.folder)
+        return outcome
+
+    def _calm_of(self, spec: Spec) -> Path:
+        """The folder of the same run here, without faults."""
+        here = _at(spec, None)
+        if here not in self._calm:
+            folder = self._setting.folder / f"calm-{len(self._calm)}"
+            calm = Setting(self._setting.folder, self._setting.mark, 1e9, Random(0))
+            StormyRun(calm, here, folder).play()
+            self._calm[here] = folder
+        return self._calm[here]
+
+
+@app.command()
+def main(
+    seconds: Annotated[float, Option(help="How long, about.")] = 600.0,
+    seed: Annotated[int | None, Option(help="Of what is drawn.")] = None,
+    every: Annotated[float, Option(help="Seconds from one fault to the next.")] = 2.0,
+    only: Annotated[str, Option(help="Cells whose name has this text: 'downpour', 'log pool'.")] = "",
+    place: Annotated[str, Option(help="'here', 'pool', or both.")] = "here,pool",
+    scale: Annotated[float, Option(help="Length of each run, as a multiple.")] = 1.0,
+) -> None:
+    """Storms."""
+    seed = Random().randrange(10**6) if seed is None else seed
+    random, places = Random(seed), place.split(",")
+    print(f"storm of {seconds:g} s, a fault every {every:g} s, seed {seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="partita-storm-"))
+    setting = Setting(folder, f"storm-{folder.name}", every, random)
+    before, began = segments(), time.monotonic()
+    storm = Storm(setting)
+    try:
+        if "pool" in places:
+            setting.pool = StormPool(folder / "pool", setting.env(folder / "tmp"))
+        drawn = chain.from_iterable(specs(random, only, places, scale) for _ in count())
+        while time.monotonic() - began < seconds:
+            print(line(storm.play(next(drawn))), flush=True)
+        if setting.pool is not None:
+            setting.pool.close()
+            left = left_behind(setting.mark, (), folder / "tmp", before, within_s=10.0)
+            if left:
+                raise Violated(f"the pool has left behind: {', '.join(left)}")
+    except BaseException as error:
+        error.add_note(f"seed {seed}; all files are kept in {folder}")
+        raise
+    finally:
+        if setting.pool is not None:
+            for process in setting.pool.all.values():
+                process.kill()
+    print(table(storm.outcomes, setting))
+    shutil.rmtree(folder)
+
+
+def _at(spec: Spec, pool: StormPool | None) -> Spec:
+    values = {field: getattr(spec, field) for field in spec.__struct_fields__}
+    if pool is None:
+        return Spec(**{**values, "place": "here", "pool": "", "keys": ""})
+    return Spec(**{**values, "place": "pool", "pool": pool.address, "keys": str(pool.keys)})
+
+
+def line(outcome: Outcome) -> str:
+    """One run in one line."""
+    counts, cell = outcome.counts, " ".join(outcome.spec.cell)
+    text = f"{cell:<28} {outcome.seconds:5.1f} s, {len(outcome.faults)} faults, {outcome.lives} lives"
+    if outcome.spec.counts:
+        lost = f"{counts.lost} lost (reported {counts.reported}), {counts.redone} done again"
+        return f"{text}; {counts.acknowledged:,} acknowledged, {lost}"
+    return f"{text}; the bits of a calm run"
+
+
+def table(outcomes: list[Outcome], setting: Setting) -> str:
+    """What the storm was, and what came of it."""
+    faults = [fault for outcome in outcomes for fault in outcome.faults]
+    kills = Counter(fault.role for fault in faults if fault.frozen_s is None)
+    freezes = Counter(fault.role for fault in faults if fault.frozen_s is not None)
+    lines = [f"{len(outcomes)} runs in {sum(one.seconds for one in outcomes):.0f} s, {len(faults)} faults"]
+    lines += [f"{'role':<12} {'kills':>6} {'freezes':>8}  detection p50, p99    recovery p50, p99 (alone)"]
+    for role in sorted({*kills, *freezes}):
+        text = f"{role:<12} {kills[role]:>6} {freezes[role]:>8}"
+        found = [one for outcome in outcomes for one in outcome.recoveries if one.fault.role == role]
+        alone = [one for one in found if one.alone]
+        for values in (
+            [o.detection_s for o in found],
+            [o.recovery_s for o in found],
+            [o.recovery_s for o in alone],
+        ):
+            text += f"   {percentile(values, 0.5):5.2f} s {percentile(values, 0.99):5.2f} s ({len(values)})"
+        lines.append(text)
+    for role, (first, last, most) in sorted(setting.census.growth().items()):
+        lines.append(
+            f"memory of {role:<12} {first:6.1f} MiB at first, {last:6.1f} at last; one grew by {most:.1f}"
+        )
+    counts = [outcome.counts for outcome in outcomes]
+    lines.append(
+        f"{sum(c.acknowledged for c in counts):,} pushes acknowledged; "
+        f"{sum(c.lost for c in counts)} lost, all of them reported; 0 doubled; 0 left behind"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    app()

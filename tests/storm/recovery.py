@@ -1,0 +1,93 @@
+"""How long a fault lasts: until it is detected, and from then until its victim's successor is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tests.storm.victims import Fault
+
+DEAD_S: Final = 3.5
+"""A process that is frozen for less is not replaced."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How long one fault lasted.
+
+    Args:
+        fault: which.
+        detection_s: until a successor was ordered.
+        recovery_s: from then until it was at work.
+        alone: no other fault came before the successor was at work.
+    """
+
+    fault: Fault
+    detection_s: float
+    recovery_s: float
+    alone: bool
+
+
+def events_of(folder: Path, life: int) -> list[dict[str, Any]]:
+    """The events of one life of a run's own process; the last line may be torn by a kill."""
+    path = folder / f"events-{life}"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [msgspec.json.decode(line) for line in lines]
+
+
+def at_work(folder: Path, life: int, events: Iterable[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    """When each process of a host did its first work. Downpour's shards write that down themselves."""
+    found = {(one["host"][0], one["host"][1]): one["at"] for one in events if one["what"] == "work"}
+    for path in (folder / f"log-{life}").glob("shard *"):
+        name, _, incarnation = path.name.partition("#")
+        times = [line.split("|")[1] for line in path.read_text().splitlines() if line.startswith("at work|")]
+        found.pop((name, int(incarnation)), None)
+        found.update({(name, int(incarnation)): float(one) for one in times})
+    return found
+
+
+def recoveries(folder: Path, faults: Sequence[Fault], starts: Sequence[float]) -> Iterator[Recovery]:
+    """Yields the recoveries from the faults of a run whose own process was started at these times."""
+    events = [events_of(folder, life) for life in range(len(starts))]
+    for fault in faults:
+        if fault.role == "coordinator":
+            found = _of_coordinator(fault, events, starts)
+        else:
+            found = _of_host(fault, events[fault.life], at_work(folder, fault.life, events[fault.life]))
+        if found is not None:
+            ordered, worked = found
+            others = [one for one in faults if fault.at - 2.0 < one.at < worked and one is not fault]
+            yield Recovery(fault, ordered - fault.at, worked - ordered, not others)
+
+
+def _of_coordinator(
+    fault: Fault, events: Sequence[list[dict[str, Any]]], starts: Sequence[float]
+) -> tuple[float, float] | None:
+    if fault.frozen_s is not None or fault.life + 1 >= len(starts):
+        return None
+    steps = [one["at"] for one in events[fault.life + 1] if one["what"] == "progress"]
+    return (starts[fault.life + 1], steps[0]) if steps else None
+
+
+def _of_host(
+    fault: Fault, events: list[dict[str, Any]], works: dict[tuple[str, int], float]
+) -> tuple[float, float] | None:
+    if fault.frozen_s is not None and fault.frozen_s < DEAD_S:
+        return None
+    for one in events:
+        if one["what"] == "restart" and one["at"] >= fault.at:
+            for name, incarnation in one["hosts"]:
+                if name == fault.name:
+                    worked = works.get((name, incarnation))
+                    return None if worked is None else (one["at"], worked)
+    return None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that is at least as large as this share of them; NaN of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
