@@ -71,7 +71,7 @@ class _Search:
     """Gives bundles to nodes, one after another, and takes the last back where the next has no place."""
 
     def __init__(self, nodes: Sequence[Bundle], *, apart: bool) -> None:
-        self._left = [dict(node) for node in nodes]
+        self._left: list[dict[str, float] | None] = [dict(node) for node in nodes]  # None: takes no more
         self._apart = apart
         self._tries = 0
 
@@ -82,11 +82,11 @@ class _Search:
             return True
         tried: list[dict[str, float]] = []
         for number, left in enumerate(self._left):
-            if left in tried or not _covers(left, bundles[0]):
+            if left is None or left in tried or not _covers(left, bundles[0]):
                 continue  # nodes with the same amounts left are the same
             tried.append(left)
             after = {name: amount - bundles[0].get(name, 0.0) for name, amount in left.items()}
-            self._left[number] = {} if self._apart else after
+            self._left[number] = None if self._apart else after
             if self.holds(bundles[1:]):
                 return True
             self._left[number] = left

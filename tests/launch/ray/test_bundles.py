@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partita.engine import Downpour, Ray, RunFailed, train
@@ -90,6 +90,7 @@ def by_trying(nodes: Sequence[Bundle], bundles: Sequence[Bundle], strategy: Stra
 amounts = st.fixed_dictionaries({"CPU": st.integers(0, 4).map(float)}, optional={"odd": st.just(1.0)})
 
 
+@example([{"CPU": 0.0}], [{"CPU": 0.0}, {"CPU": 0.0}], "STRICT_SPREAD")
 @given(
     st.lists(amounts, max_size=3),
     st.lists(amounts, min_size=1, max_size=4),
