@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from partita.engine.parameters.checkpoint import MANIFEST, MARK, Checkpoints
-from partita.engine.parameters.files import make_folder
+from partita.engine.parameters.checkpoint import MANIFEST, MANIFEST_BYTES, MARK, Checkpoints
+from partita.engine.parameters.files import make_folder, read_plain
 from partita.engine.parameters.layout import Shape
-from partita.engine.parameters.manifest import SHARD_FILE, CheckpointError, Manifest
+from partita.engine.parameters.manifest import SHARD_FILE, CheckpointError, Manifest, decode_manifest
 from partita.engine.parameters.reader import Checkpoint, Fetch
 from partita.engine.parameters.slots import Slot
 
@@ -183,6 +183,17 @@ class MirroredCheckpoints(Checkpoints):
         if again or name not in self._sent:
             self._remote.put(path, name)
             self._sent.add(name)
+
+    @override
+    def _is_whole(self, number: int) -> bool:
+        """Whether all files of a checkpoint are at the URL; they are not fetched to be read."""
+        folder = self.path(number)
+        try:
+            manifest = decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))
+        except (OSError, ValueError):
+            return False
+        there = self._remote.names(folder.name)
+        return all(file in there for file in (MANIFEST, *(entry.file for entry in manifest.entries)))
 
     @override
     def prune(self, *, first: int = 0) -> None:

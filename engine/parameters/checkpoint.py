@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,7 @@ class Checkpoints:
         self.folder: Final = Path(folder)
         self._keep: Final = keep
         self._run: Final = run
+        self._whole: Final[dict[int, object]] = {}  # for each number, the files that were whole
         if keep < 1:
             raise ValueError(f"keep={keep} would leave no checkpoint; use 1 or more")
         if self.folder.exists() and not self.folder.is_dir():
@@ -126,6 +128,7 @@ class Checkpoints:
         folder, data = self.checked(manifest)
         sync_folder(self.folder)
         write_atomically(folder / MANIFEST, data)
+        self._whole[manifest.checkpoint] = _written(folder)
 
     def checked(self, manifest: Manifest) -> tuple[Path, bytes]:
         """Returns the folder of a checkpoint that can be completed, and the content of its manifest.
@@ -142,9 +145,11 @@ class Checkpoints:
         return folder, data
 
     def prune(self, *, first: int = 0) -> None:
-        """Removes complete checkpoints beyond the newest `keep`, and incomplete ones older than the newest.
+        """Removes what is older than the newest `keep` whole checkpoints, and incomplete ones older than the
+        newest.
 
-        Checkpoints below `first` are of a replaced run, and are removed once there is a newer one.
+        Damaged ones do not count, so where there are fewer whole ones, all stay. Checkpoints below `first`
+        are of a replaced run, and are removed once there is a newer one that is whole.
 
         Raises:
             OSError: something could not be removed; the remaining checkpoints are intact.
@@ -153,14 +158,29 @@ class Checkpoints:
         if not complete:
             return
         own = [number for number in complete if number >= first] or complete
-        kept = set(own[: self._keep])
+        whole = list(islice(filter(self._is_whole, own), self._keep))
+        oldest = whole[-1] if len(whole) == self._keep else own[-1] if whole else 0
         for number, path in list(self._found()):
-            if number < complete[0] and number not in kept and _is_marked(path):
+            is_complete = number in complete
+            if number < (oldest if is_complete else complete[0]) and _is_marked(path):
                 _remove(path)
         for path in list(self.folder.iterdir()):
             half_made = _HALF_MADE.fullmatch(path.name)
             if half_made and int(half_made[1]) < complete[0] and not path.is_symlink() and path.is_dir():
                 _remove(path)
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether a checkpoint can be used. It is read again only if its files have changed since."""
+        folder = self.path(number)
+        try:
+            files = _written(folder)
+            if self._whole.get(number) != files:
+                shapes = decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES)).shapes
+                self.open(number, shapes)
+                self._whole[number] = files
+        except (OSError, ValueError):
+            return False
+        return True
 
     def complete(self) -> list[int]:
         """Returns the numbers of the complete checkpoints, newest first."""
@@ -289,6 +309,12 @@ def shard_pieces(
     return pieces_of(tensors, encode_record(record))
 
 
+def _written(folder: Path) -> object:
+    """Returns what changes when a file of a checkpoint is written. Raises OSError."""
+    found = ((path.name, path.lstat()) for path in sorted(folder.iterdir()))
+    return [(name, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for name, one in found]
+
+
 def _is_marked(folder: Path) -> bool:
     """Whether a run created this folder."""
     try:
@@ -310,10 +336,11 @@ def _remove(folder: Path) -> None:
     """Removes a checkpoint's own files, and its folder unless that contains something else.
 
     The manifest is removed first and the mark last: an interrupted removal leaves an incomplete checkpoint,
-        not a
-    damaged one, and the next removal completes it.
+    not a damaged one, and the next removal completes it.
     """
-    (folder / MANIFEST).unlink(missing_ok=True)
+    if os.path.lexists(folder / MANIFEST):
+        (folder / MANIFEST).unlink(missing_ok=True)
+        sync_folder(folder)  # else a power loss may bring back the manifest alone
     for path in list(folder.iterdir()):
         if _FILE.fullmatch(path.name):
             path.unlink()

@@ -49,8 +49,8 @@ def test_a_run_of_any_format_goes_on_as_with_its_writer(
     copy = shutil.copytree(folder, tmp_path / "copy")
     run = resumed(folder.name, copy)
     kept = safetensors.numpy.load_file(folder / "numbers.safetensors")
-    # Another processor may round products otherwise; and between two fetches a part only estimates what a shard
-    # with a state has done with its pushes, so that its steps depend on the time of the answers.
+    # Another processor may round products otherwise; and between two fetches a part only estimates what a
+    # shard with a state has done with its pushes, so that its steps depend on the time of the answers.
     estimates = folder.name in ("downpour-adagrad", "downpour-adam")
     for name, array in run.parameters.items():
         np.testing.assert_allclose(array, kept[f"resumed/{name}"], rtol=2e-4, atol=0.1 if estimates else 2e-6)
