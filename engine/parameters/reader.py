@@ -96,7 +96,22 @@ class Checkpoint:
         self.dtype: Final[np.dtype[Any]] = np.dtype(manifest.dtype)
         self.records: Final[dict[str, ShardRecord]] = {}
         self._tensors: Final[dict[str, dict[str, tuple[str, Slot]]]] = {}  # file -> key -> (kind, slot)
-        for entry in manifest.entries:
+        try:
+            kinds = self._read_headers(slots, fetch)
+        except CheckpointError:
+            for entry in manifest.entries:  # most of them are not hashed yet: name the one that is damaged
+                fetch(entry.file, True)
+                self._verify(entry.file, entry.sha256)
+            raise
+        self.state_names: Final = tuple(sorted(kind.removeprefix("state.") for kind in kinds - {"values"}))
+
+    def _read_headers(self, slots: Sequence[Slot] | None, fetch: Fetch) -> set[str]:
+        """Reads what the files contain, and hashes those with some of `slots`; returns the kinds of vectors.
+
+        Raises:
+            CheckpointError: see `__init__`.
+        """
+        for entry in self.manifest.entries:
             fetch(entry.file, slots is None)
             self._verify(entry.file, entry.sha256 if slots is None else None)
             record = self.records[entry.shard] = self._index(entry.file)
@@ -114,14 +129,12 @@ class Checkpoint:
                 kinds.setdefault(kind, []).append(slot)
         for kind, found in kinds.items():
             try:
-                check_cover(found, manifest.shapes)
+                check_cover(found, self.manifest.shapes)
             except ValueError as error:
                 raise CheckpointError(
                     f"its files do not hold every number of {kind!r} once ({error})"
                 ) from error
-        self.state_names: Final = tuple(
-            sorted(kind.removeprefix("state.") for kind in kinds.keys() - {"values"})
-        )
+        return set(kinds)
 
     def snapshot(self, slots: Sequence[Slot]) -> ShardSnapshot:
         """Returns values and optimizer state of the shard whose vector these slots make, in any layout."""

@@ -34,6 +34,7 @@ from partita.engine.parameters import Checkpoint, Checkpoints, Journal
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
 
+DATA: Final = Path(__file__).parent / "data"
 EXAMPLES: Final = 36
 METHOD: Final = LBFGS(history=3, max_iterations=12)
 RUNS: Final[dict[str, Any]] = {
@@ -68,20 +69,22 @@ def data_of_run() -> dict[str, np.ndarray]:
     return {"image": image, "digit": n % 3}
 
 
-def resumed(name: str, folder: Path, *, driver: Any = None, plan: Plan | None = None, **more: Any) -> Run:
+def train_run(driver: Any, folder: Path, *, plan: Plan | None = None, epochs: int = 2, **more: Any) -> Run:
+    """Trains with checkpoints in a folder; a method to its last iteration."""
+    passes = {} if isinstance(driver, Sandblaster) else {"epochs": epochs}
+    arguments = {"show": "nothing", "checkpoints": folder} | passes | more
+    return train(plan or plan_of_run(), data_of_run(), driver=driver, **arguments)
+
+
+def resumed(name: str, folder: Path) -> Run:
     """Goes on with a kept run in a copy of its files: an epoch more, or to the method's last iteration."""
-    chosen = RUNS[name] if driver is None else driver
-    epochs = {} if isinstance(chosen, Sandblaster) else {"epochs": 3}
-    arguments = {"show": "nothing", "checkpoints": folder, "resume": True} | epochs | more
-    return train(plan or plan_of_run(), data_of_run(), driver=chosen, **arguments)
+    return train_run(RUNS[name], folder, epochs=3, resume=True)
 
 
 def begin(name: str, folder: Path) -> None:
     """Runs two epochs; a method's run is as if killed two answers after a checkpoint."""
-    driver, every_s = RUNS[name], 0.01 if isinstance(RUNS[name], Sandblaster) else 30.0
-    epochs = {} if isinstance(driver, Sandblaster) else {"epochs": 2}
-    arguments = {"show": "nothing", "checkpoints": folder, "checkpoint_every_s": every_s} | epochs
-    train(plan_of_run(), data_of_run(), driver=driver, **arguments)
+    driver = RUNS[name]
+    train_run(driver, folder, checkpoint_every_s=0.01 if isinstance(driver, Sandblaster) else 30.0)
     if not isinstance(driver, Sandblaster):
         return
     checkpoints, journal = Checkpoints(folder), Journal.read(folder / "journal")
