@@ -39,6 +39,11 @@ SILENT_S: Final = 4.0
 STUCK_S: Final = 10.0
 """Seconds of silence after which a worker is gone although its hosts run: their coordinator receives them."""
 
+TROUBLED_S: Final = SILENT_S + 2.0
+"""Seconds after which a worker that does not reach the run, or another worker, ends the run. A worker that
+has just died is given up before, and then nobody has to reach it.
+"""
+
 AVOID_S: Final = 15.0
 """Seconds during which hosts go to a worker that was silent only if they fit nowhere else."""
 
@@ -55,6 +60,7 @@ class _Worker:
     sent_at: float = float("-inf")
     number: int = 0  # of its newest message
     is_slow: bool = False
+    troubled_at: float | None = None  # since when it does not reach all that it has to
 
 
 @dataclass(slots=True, eq=False)
@@ -326,9 +332,8 @@ class ClientMachine:
         worker.received_at, worker.number, worker.is_slow = now, states.number, False
         self._avoid.pop(session, None)
         if states.trouble:
-            return [
-                CannotRun(f"worker '{worker.contact.name}' at {worker.contact.endpoint}: {states.trouble}")
-            ]
+            return self._troubled(worker, states.trouble, now)
+        worker.troubled_at = None
         effects: list[ClientEffect] = []
         if was_slow:
             effects.append(Log(f"worker '{worker.contact.name}' answers again, after {silent_s:.1f} s"))
@@ -351,6 +356,15 @@ class ClientMachine:
                 del self._hosts[name]
                 effects.append(Ended(name, host.incarnation, f"{state.ended} at {at}"))
         return effects
+
+    @staticmethod
+    def _troubled(worker: _Worker, trouble: str, now: float) -> list[ClientEffect]:
+        """Reports that a worker does not reach all that it has to; ends the run if that lasts."""
+        text = f"worker '{worker.contact.name}' at {worker.contact.endpoint}: {trouble}"
+        if worker.troubled_at is None:
+            worker.troubled_at = now
+            return [Log(text)]
+        return [CannotRun(text)] if now - worker.troubled_at >= TROUBLED_S else []
 
     def _lost(self, session: str, why: str) -> list[ClientEffect]:
         contact = self.workers.pop(session).contact

@@ -45,7 +45,9 @@ _MOST_FORMER: Final = 16
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A run that has hosts here, or may have. `reached`: None while that is being found out."""
+    """A run that has hosts here, or may have. `asked_reach`: whether it reaches them is being found out, or
+    known to be so.
+    """
 
     client: m.Client
     received_at: float
@@ -260,8 +262,9 @@ class WorkerMachine:
         run = self.runs.get(name)
         if run is None:
             return []
-        run.reached, run.trouble = not trouble, trouble
-        said = [Log(f"no host of {run.client.title} is started: {trouble}")] if trouble else []
+        is_new, run.reached, run.trouble = trouble != run.trouble, not trouble, trouble
+        run.asked_reach = run.reached  # else it is tried again: another worker may have died meanwhile
+        said = [Log(f"no host of {run.client.title} is started: {trouble}")] if trouble and is_new else []
         return [*said, *self._report(name)]
 
     def _changed(

@@ -241,7 +241,7 @@ def test_a_worker_that_the_pool_cannot_reach_is_named_on_both_sides_and_let_in_w
     world.unreachable.add("x")
     world.add_worker("x", 4)
     world.run_for(2.0)
-    said = "the pool cannot reach the worker at tcp://10.0.0.1:1 (no answer)"
+    said = f"the pool cannot reach the worker at {world.endpoint('x')} (no answer)"
     assert sum(said in line for line in world.log) == 2, world.log
     assert world.registry.workers == ()
     world.unreachable.clear()

@@ -122,8 +122,8 @@ class World:
                 case w.SendToClient(route=route, message=message):
                     run = route.decode()
                     self.send(message, lambda got, run=run: self.to_client(run, c.FromWorker(session, got)))  # type: ignore[misc]
-                case w.Reach(run=run):
-                    self.later(0.01, lambda run=run: self.to_worker(session, w.Reached(run, "")))  # type: ignore[misc]
+                case w.Reach(run=run, endpoints=endpoints):
+                    self.later(0.01, lambda run=run, to=endpoints: self.tried(session, run, to))  # type: ignore[misc]
                 case w.StartHost(run=run, name=name, incarnation=inc):
                     self.started[run, name, inc] += 1
                     self.processes[session, run, name, inc] = session
@@ -136,6 +136,18 @@ class World:
                     assert not [one for one in self.processes if one[0] == session]
                 case r.Log(text=text):
                     self.log.append(f"{session}: {text}")
+
+    def tried(self, session: str, run: str, endpoints: Sequence[tuple[str, str]]) -> None:
+        """A worker has tried to reach others, of which dead ones do not answer."""
+        there = {self.endpoint(one) for one in self.workers}
+        dead = [name for name, endpoint in endpoints if endpoint not in there]
+        trouble = f"{dead[0]} cannot be reached" if dead else ""
+        self.to_worker(session, w.Reached(run, trouble))
+
+    @staticmethod
+    def endpoint(session: str) -> str:
+        """The endpoint of a worker."""
+        return f"tcp://10.0.{ord(session[0])}.1:{7000 + int(session[1:] or 0)}"
 
     def to_client(self, run: str, event: object) -> None:
         if run in self.clients:
@@ -176,7 +188,7 @@ class World:
     def add_worker(self, session: str, cpu: int, *, versions: dict[str, str] = VERSIONS) -> None:
         join = m.Join(
             session=session,
-            endpoint=f"tcp://10.0.0.1:{len(session)}",
+            endpoint=self.endpoint(session),
             name="machine",
             machine=session[0],
             versions=versions,
