@@ -72,8 +72,7 @@ class Storm:
         here = _at(spec, None)
         if here not in self._calm:
             folder = self._setting.folder / f"calm-{len(self._calm)}"
-            calm = Setting(self._setting.folder, self._setting.mark, 1e9, Random(0))
-            StormyRun(calm, here, folder).play()
+            StormyRun(self._setting, here, folder).play()
             self._calm[here] = folder
         return self._calm[here]
 
