@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from tests.storm.processes import is_host, marked, name_of
 SHARED_MEMORY: Final = Path("/dev/shm")
 SETTLED_S: Final = 3.0
 """A process has what it needs so long after its start; from then on its memory shall be flat."""
+
+_CORES: Final = f"partita-cores-{os.getuid()}"
+"""Folder of the locks by which workers of a user share the cores; it outlives them."""
 
 _MIB: Final = 1 << 20
 
@@ -89,7 +93,7 @@ def left_behind(
     while True:
         processes = [one for one in marked(mark) if is_host(name_of(one)) or one.pid not in spared]
         found = [f"process {one.pid} ({name_of(one)})" for one in processes if name_of(one)]
-        found += [f"{path}" for path in sorted(temporary.iterdir())]
+        found += [f"{path}" for path in sorted(temporary.iterdir()) if path.name != _CORES]
         found += [f"{SHARED_MEMORY}/{name}" for name in sorted(segments() - before) if "partita" in name]
         if not found or time.monotonic() > until:
             return found
