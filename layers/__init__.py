@@ -2,15 +2,47 @@
 
 `Network` collects inputs, layers (called like functions on the output of other layers), targets and losses;
 `Network.graph()` freezes it. `node` turns one node's arithmetic in plain Python into a layer.
+
+**The contract of a layer: one layer, one file.** A layer is a frozen dataclass that derives from `Layer`. Its
+    file
+holds all that the system knows of it; beside the file it has an export here and a test. It states
+
+- `connectivity` and `shape`: which nodes of each input feed a node, and the grid. Cuts, messages and windows
+  follow from them;
+- `parameters`: arrays cut with the rows of the layer, or shared by all of them;
+- `forward(step, inputs, parameters) -> output`: the arithmetic, in torch, of the rows `step.rows`. All inputs
+come
+  at once, each as the rows that feed those (`step.windows`); parameters are pieces for these rows, shared
+  ones whole. Tensors are node-major, `[rows, other node axes ..., example]`, in the step's precision (float32
+  where that is bfloat16);
+- `backward(step, inputs, parameters, output, grad_output) -> (grad_inputs, grad_parameters)`, if autograd is
+not
+  to make it. Nothing is saved between the two but their arguments: random bits are counted, so a backward
+  pass computes its mask again;
+- `definition`: one node's arithmetic in scalars, which tests compare `forward` with; None with the reason;
+- `flops_per_node` and `slowdown`: the hints by which plans predict its cost where it was not measured.
+
+Capabilities are stated, not assumed: `cuttable` (rows may lie on several machines), `by_rows` (computes some
+    rows
+before others), `splits_sum` (sums over one block of its input after the other, and over inputs on several
+machines), `summary_rows` (loss shards exchange a summary), `several_inputs`, `integer_inputs` (reads numbers
+of classes, as `net.input(..., classes=n)` declares them). `step.training` says whether a backward pass
+follows. Randomness is `step.bits()`: a function of the seed, the layer, the visit, the example and the node.
+
+A layer is computed by its native kernel if `engine/kernels` has one, else by `forward`, else by its
+definition, compiled. A device other than a CPU is torch: there `forward` comes first.
 """
 
 from partita.layers.activations import Activation
 from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
+from partita.layers.contract import Step
 from partita.layers.convolution import Conv2D
+from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.layer_norm import LayerNorm, RMSNorm
 from partita.layers.losses import (
     BinaryCrossEntropy,
     HalfSquaredError,
@@ -36,6 +68,7 @@ __all__ = [
     "Connectivity",
     "Conv2D",
     "Dense",
+    "Dropout",
     "Edges",
     "Full",
     "Graph",
@@ -43,6 +76,7 @@ __all__ = [
     "HalfSquaredError",
     "L2Pool2D",
     "Layer",
+    "LayerNorm",
     "LocalContrastNormalisation2D",
     "LocallyConnected2D",
     "Loss",
@@ -54,7 +88,9 @@ __all__ = [
     "OneVsRest",
     "Parameter",
     "Patch",
+    "RMSNorm",
     "SoftmaxCrossEntropy",
+    "Step",
     "SymbolicTensor",
     "node",
     "per_edge",

@@ -1,13 +1,15 @@
-"""Activation functions of one number: the value, and the slope in terms of the activation."""
+"""Activation functions of one number: the value, and the slope in terms of the activation or of the sum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
 
 
@@ -52,22 +54,91 @@ ACTIVATIONS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]
 """By name: the value for a sum, and the slope for the activation that came of it."""
 
 
-def check_activation(name: object) -> None:
-    """Raises ValueError where there is no activation of this name."""
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ValueError(f"there is no activation {name!r}; choose one of {', '.join(ACTIVATIONS)}")
+def _gelu(total: float) -> float:
+    return 0.5 * total * (1.0 + math.erf(total / math.sqrt(2.0)))
+
+
+def _gelu_slope(total: float) -> float:
+    density = math.exp(-0.5 * total * total) / math.sqrt(2.0 * math.pi)
+    return 0.5 * (1.0 + math.erf(total / math.sqrt(2.0))) + total * density
+
+
+def _silu(total: float) -> float:
+    return total / (1.0 + math.exp(-total))
+
+
+def _silu_slope(total: float) -> float:
+    share = 1.0 / (1.0 + math.exp(-total))
+    return share * (1.0 + total * (1.0 - share))
+
+
+def _leaky_relu(total: float) -> float:
+    return total if total > 0.0 else 0.01 * total
+
+
+def _leaky_relu_slope(total: float) -> float:
+    return 1.0 if total > 0.0 else 0.01
+
+
+def _elu(total: float) -> float:
+    return total if total > 0.0 else math.expm1(total)
+
+
+def _elu_slope(total: float) -> float:
+    return 1.0 if total > 0.0 else math.exp(total)
+
+
+def _softplus(total: float) -> float:
+    return max(total, 0.0) + math.log1p(math.exp(-abs(total)))
+
+
+def _softplus_slope(total: float) -> float:
+    return 1.0 / (1.0 + math.exp(-total))
+
+
+BY_INPUT: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "gelu": (_gelu, _gelu_slope),
+    "silu": (_silu, _silu_slope),
+    "leaky_relu": (_leaky_relu, _leaky_relu_slope),
+    "elu": (_elu, _elu_slope),
+    "softplus": (_softplus, _softplus_slope),
+}
+"""By name: the value for a sum, and the slope for the sum itself: the activation does not determine it, or
+not well. They are layers of their own."""
+
+
+def check_activation(name: object, *, layer: bool = False) -> None:
+    """Raises ValueError where no activation has this name: of an `Activation` layer, or inside another."""
+    if isinstance(name, str) and (name in ACTIVATIONS or (layer and name in BY_INPUT)):
+        return
+    if isinstance(name, str) and name in BY_INPUT:
+        raise ValueError(
+            f"{name} is a layer of its own; leave the activation out, and call "
+            f'Activation("{name}") on the result'
+        )
+    choices = [*ACTIVATIONS, *BY_INPUT] if layer else ACTIVATIONS
+    raise ValueError(f"there is no activation {name!r}; choose one of {', '.join(choices)}")
 
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """Applies an activation function ("relu", "sigmoid", "tanh" or "linear") to every node of its input."""
+    """Applies an activation function to every node of its input.
+
+    "linear", "relu", "sigmoid" and "tanh" may also be the `activation` of another layer. "gelu" (exact, by
+    the error function), "silu" (`x * sigmoid(x)`), "leaky_relu" (0.01 of a negative number), "elu" (`exp(x) -
+    1` of one) and "softplus" (`log(1 + exp(x))`) are layers of their own.
+
+    Args:
+        function: its name.
+        name: the layer's name in the network.
+    """
 
     function: str
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
-        check_activation(self.function)
+        check_activation(self.function, layer=True)
 
     @property
     def connectivity(self) -> Connectivity:
@@ -78,10 +149,15 @@ class Activation(Layer):
         """The shape of the input."""
         return OneToOne().shape(sources[0], None)
 
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """PyTorch's function of the name."""
+        return activated(step.torch, self.function, inputs[0])
+
     @property
     def definition(self) -> NodeDefinition:
         """The function, and its slope times the error."""
-        value, slope = ACTIVATIONS[self.function]
+        by_input = self.function in BY_INPUT
+        value, slope = (BY_INPUT if by_input else ACTIVATIONS)[self.function]
 
         def upward(incoming):  # type: ignore[no-untyped-def]
             return value(incoming[0])
@@ -91,4 +167,18 @@ class Activation(Layer):
             errors[0] = error * slope(state)
             return (errors,)
 
-        return NodeDefinition(upward, downward)
+        def downward_by_input(incoming, state, error):  # type: ignore[no-untyped-def]
+            errors = incoming.copy()
+            errors[0] = error * slope(incoming[0])
+            return (errors,)
+
+        return NodeDefinition(upward, downward_by_input if by_input else downward)
+
+
+def activated(torch: Any, function: str, sums: Tensor) -> Tensor:
+    """The activations of sums, in torch."""
+    if function == "linear":
+        return sums
+    if function in ("sigmoid", "tanh"):
+        return getattr(torch, function)(sums)
+    return getattr(torch.nn.functional, function)(sums)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from partita.layers.arguments import Arguments
 from partita.layers.box import Shape, Span
 from partita.layers.connectivity import Connectivity
+from partita.layers.contract import Step, Tensor
 from partita.layers.states import SymbolicTensor
 
 INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
@@ -115,6 +116,8 @@ class Layer(Arguments, ABC):
     """Whether the rows of the layer may lie on several machines."""
     several_inputs: ClassVar[bool] = False
     """Whether it may be called on more than one layer."""
+    integer_inputs: ClassVar[bool] = False
+    """Whether its inputs are numbers of classes, from 0."""
     slowdown: ClassVar[float] = 1.0
     """Time of an operation, as a multiple of one of a matrix product, which runs fastest: measured on one
     machine; it counts where a kernel was not measured."""
@@ -204,6 +207,49 @@ class Layer(Arguments, ABC):
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """Floating-point operations of one node for one example in the forward pass."""
         return float(sum(self.connectivity.fan_in(source) for source in sources))
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The output of the rows `step.rows`, in torch: see the package's contract.
+
+        Args:
+            step: which examples and rows, and what for.
+            inputs: for each input, the rows that feed these, `[rows, ..., example]`.
+            parameters: pieces for these rows, or whole shared ones.
+        """
+        raise NotImplementedError(f"{self.kind} has no forward")
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """The gradients of the inputs (None: zero) and of the parameters. Autograd makes them if not given.
+
+        Args:
+            step: the one of the forward pass.
+            inputs: as there.
+            parameters: as there.
+            output: the result of the forward pass.
+            grad_output: gradient of the output.
+        """
+        raise NotImplementedError(f"{self.kind} has no backward")
+
+    @property
+    def has_forward(self) -> bool:
+        """Whether `forward` is its arithmetic: a class that defines a node anew needs a `forward` of its
+        own.
+        """
+        owner = next(one for one in type(self).__mro__ if {"forward", "definition"} & vars(one).keys())
+        return owner is not Layer and "forward" in vars(owner)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether it writes `backward`; else autograd makes it."""
+        owner = next(one for one in type(self).__mro__ if {"forward", "backward"} & vars(one).keys())
+        return owner is not Layer and "backward" in vars(owner)
 
     @property
     def padding_value(self) -> float:

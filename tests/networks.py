@@ -19,12 +19,15 @@ from partita.layers import (
     BinaryCrossEntropy,
     Conv2D,
     Dense,
+    Dropout,
     Edges,
     Full,
     Graph,
+    Grid,
     HalfSquaredError,
     L2Pool2D,
     Layer,
+    LayerNorm,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
     Loss,
@@ -34,6 +37,7 @@ from partita.layers import (
     OneToOne,
     OneVsRest,
     Patch,
+    RMSNorm,
     SoftmaxCrossEntropy,
     SymbolicTensor,
     per_edge,
@@ -42,6 +46,9 @@ from partita.layers import (
 from partita.layers.box import Shape
 
 FUNCTIONS = ("linear", "relu", "sigmoid", "tanh")
+EXACT = (*FUNCTIONS, "leaky_relu")
+"""Functions whose bits do not depend on a number's place in an array; PyTorch's others do."""
+ALL_FUNCTIONS = (*EXACT, "gelu", "silu", "elu", "softplus")
 
 
 def leaky_sum(incoming, weight, bias):  # type: ignore[no-untyped-def]
@@ -78,6 +85,14 @@ LEARNS = {
     leaky_sum: (leaky_sum_errors, (("weight", per_edge("glorot")), ("bias", per_node(0.125)))),
     energy: (energy_errors, (("gain", per_node(0.25)),)),
 }
+
+
+def is_rounded(grid: Grid) -> bool:
+    """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
+    layer = grid.layer
+    return isinstance(layer, LayerNorm | RMSNorm) or (
+        isinstance(layer, Activation) and layer.function not in EXACT
+    )
 
 
 @st.composite
@@ -126,10 +141,13 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
     if `shared`.
     """
     makers: list[Callable[[], Layer]] = [
-        lambda: Activation(draw(st.sampled_from(FUNCTIONS))),
+        lambda: Activation(draw(st.sampled_from(EXACT if local else ALL_FUNCTIONS))),
         lambda: draw(node_layers(shape, local=local)),
+        lambda: Dropout(draw(st.sampled_from([0.25, 0.5]))),
     ]
     if not local:
+        norms = st.sampled_from([LayerNorm, RMSNorm])
+        makers.append(lambda: draw(norms)(epsilon=0.5, scale=shared or draw(st.booleans())))
         makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4

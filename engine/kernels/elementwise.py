@@ -10,7 +10,7 @@ from partita.engine.kernels import activations
 from partita.engine.kernels.calls import sequence, split_spans
 from partita.engine.kernels.kernel import Array, Call, Kernel, KernelContext
 from partita.engine.kernels.views import rows_of
-from partita.layers import Activation, Add
+from partita.layers import Activation, Add, Layer
 from partita.layers.box import BoxSet, Spans
 
 
@@ -44,6 +44,11 @@ class ActivationKernel(_OneToOneKernel):
     """An activation function of every node."""
 
     layer = Activation
+
+    @classmethod
+    def computes(cls, layer: Layer) -> bool:
+        """Those whose slope follows from the activation."""
+        return isinstance(layer, Activation) and layer.function in activations.LOOPS
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Copies the rows and applies the function in place."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,8 @@ class KernelContext:
         input_rows: for a layer cut by its inputs, the rows `[start, stop)` of the input whose weights the
             machine has, for all rows of the layer.
         products: which library computes which matrix product, see `Plan.products_of`.
+        training: whether the step has a backward pass.
+        columns: of a tile, the first of its columns and the number of columns of the whole layer.
     """
 
     grid: Grid
@@ -60,6 +62,8 @@ class KernelContext:
     mean_over: int | None = None
     input_rows: tuple[int, int] | None = None
     products: Products = Products()  # noqa: RUF009 - frozen
+    training: bool = False
+    columns: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
@@ -90,6 +94,33 @@ class KernelContext:
     def operations(self) -> float:
         """Floating-point operations of the forward pass of the rows for a batch."""
         return self.grid.flops_per_node * self.n_rows * self.grid.nodes_per_row * self.batch
+
+
+class Numbered(Protocol):
+    """The examples of a step, by the numbers of which counted random bits are a function.
+
+    Attributes:
+        step: number of the step in the run.
+        visit: how often the examples were seen before.
+        seed: of the run.
+    """
+
+    step: int
+    visit: int
+    seed: int
+
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """The numbers in the data of so many examples of the step, `[count]`."""
+
+
+class OneStep:
+    """Examples numbered from 0, of a step that is the only one."""
+
+    step = visit = seed = 0
+
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """The examples' numbers in the step."""
+        return np.arange(first, first + count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +194,19 @@ class Kernel(ABC):
     gradient_by_rows = True
     """Whether parameter gradients can be computed for some rows alone: no two rows share a weight."""
 
+    follows_steps: ClassVar[bool] = False
+    """Whether `begin` has to be called before each forward pass."""
+
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         self.context, self.arrays, self.pool = context, arrays, pool
+
+    def begin(self, examples: Numbered, *, micro_batch: int, first_example: int) -> None:  # noqa: B027
+        """Begins a micro-batch; `first_example` is the number of its first example in the step."""
+
+    @classmethod
+    def computes(cls, layer: Layer) -> bool:
+        """Whether the kernel computes a layer of its kind, with any settings."""
+        return True
 
     @classmethod
     def make(cls, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel:

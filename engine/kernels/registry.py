@@ -49,8 +49,8 @@ _BY_LAYER: Final[dict[type[Layer], type[Kernel]]] = {kernel.layer: kernel for ke
 def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None) -> Kernel:
     """Builds the kernel of a layer, compiled and ready: no step waits for a compiler.
 
-    A layer without a kernel (a `Node`, a user's own class) runs by its node definition. A subclass of a layer
-    with a kernel counts as a layer of its own, because its arithmetic may differ.
+    A layer without a kernel runs by its `forward`, and else (a `Node`) by its node definition. A subclass of
+    a layer with a kernel counts as a layer of its own, because its arithmetic may differ.
 
     Args:
         context: the part of the layer to compute, and how.
@@ -69,8 +69,12 @@ def _maker(context: KernelContext) -> Maker:
 
         return table.maker(context)
     found = _BY_LAYER.get(type(context.grid.layer))
-    if found is not None:
+    if found is not None and found.computes(context.grid.layer):
         return found.make if context.precision in found.precisions else partial(UpcastKernel, found)
+    if context.grid.layer.has_forward:
+        from partita.engine.kernels.layer_form import LayerFormKernel  # here, because it imports torch
+
+        return LayerFormKernel
     if context.grid.layer.definition is None:
         reason = "has no node definition"
     elif len(context.sources) > 1:
@@ -78,6 +82,6 @@ def _maker(context: KernelContext) -> Maker:
     else:
         return NodeKernel
     raise ValueError(
-        f"{context.label} has no kernel, and {reason}; add a kernel to "
-        "partita.engine.kernels.registry, or give the layer a definition and one input"
+        f"{context.label} has no kernel, and {reason}; write its `forward`, or give the layer a definition "
+        "and one input"
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from partita.engine.kernels.calls import sequence
-from partita.engine.kernels.kernel import Call, LossKernel, PartialKernel, no_op
+from partita.engine.kernels.kernel import Call, Kernel, LossKernel, PartialKernel, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.feed import Feed
@@ -163,6 +163,8 @@ class Computations:
     def _forward(self, instruction: Instruction) -> Call:
         buffer, call = instruction.target.buffer, self._once(self._sum, instruction)
         kernel = self._of(buffer.layer, buffer).kernel
+        if kernel.follows_steps:
+            return sequence(self._begin(kernel, buffer), call)
         if not isinstance(kernel, LossKernel):
             return call
         counts = self.buffers.machine in self._plan.ownership.loss_owners(buffer.layer)
@@ -181,6 +183,10 @@ class Computations:
                 self.watch.look()
 
         return call_and_count
+
+    def _begin(self, kernel: Kernel, buffer: Buffer) -> Call:
+        number, first = buffer.micro_batch or 0, self._first_example(buffer)
+        return lambda: kernel.begin(self._feed, micro_batch=number, first_example=first)
 
     def _sum(self, instruction: Instruction) -> Call:
         buffer, owned = instruction.target.buffer, self._plan.ownership

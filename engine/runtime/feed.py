@@ -12,6 +12,7 @@ from copy import copy
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from partita.engine.files.fetched import FetchedArray
@@ -28,6 +29,9 @@ class Feed(ABC):
     """The inputs and targets of the step that is played, node-major.
 
     Attributes:
+        step: number of the step.
+        visit: how often its examples were seen before: the epoch.
+        seed: of the run.
         count: the real examples in the step; the others are padding that counts for nothing.
         pads_portions: whether a gradient is the mean over a whole minibatch even where that is not full,
             because
@@ -36,6 +40,9 @@ class Feed(ABC):
             them and gradients of other replicas are added; None: see `pads_portions`.
     """
 
+    step: int = 0
+    visit: int = 0
+    seed: int = 0
     count: int = 0
     pads_portions: bool = False
     mean_over: int | None = None
@@ -51,6 +58,10 @@ class Feed(ABC):
             first: the number of its first example in the step.
         """
 
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """The numbers in the data of so many of the step's examples; where nobody knows them, in the step."""
+        return np.arange(first, first + count)
+
     def close(self) -> None:  # noqa: B027 - most have none
         """Ends the threads of the feed."""
 
@@ -62,13 +73,14 @@ class Sampler:
     alone: every machine knows them, also one that was started again.
 
     Attributes:
+        seed: of the orders.
         per_step: examples in a full unit.
         units_per_epoch: units of an epoch, of all replicas together.
     """
 
     def __init__(self, *, examples: int, batch: int, seed: int, minibatches: int = 1) -> None:
         """Orders the examples, for units of so many minibatches."""
-        self._examples, self._seed = np.random.default_rng([seed, 0]).permutation(examples), seed
+        self._examples, self.seed = np.random.default_rng([seed, 0]).permutation(examples), seed
         self.per_step = batch * minibatches
         self.units_per_epoch = -(-examples // self.per_step)
         self._epoch = -1
@@ -78,7 +90,7 @@ class Sampler:
         """The examples of a unit, `[count]`, of which there is at least one."""
         epoch, position = divmod(unit, self.units_per_epoch)
         if epoch != self._epoch:
-            random = np.random.default_rng([self._seed, 1, 0, epoch])
+            random = np.random.default_rng([self.seed, 1, 0, epoch])
             self._order, self._epoch = random.permutation(self._examples), epoch
         return self._order[position * self.per_step : (position + 1) * self.per_step]
 
@@ -173,14 +185,20 @@ class DatasetFeed(Feed):
         self._examples, self._sampler = Examples(arrays), sampler
         self._lookahead = Lookahead(self._examples, copy(sampler).indices)
         self._chosen: Array = np.zeros(0, np.int64)
+        self.seed = sampler.seed
 
     def choose(self, unit: int) -> None:
         """Chooses the examples of the next step. Padding is its own examples, once more."""
         self._chosen = self._sampler.indices(unit)
+        self.step, self.visit = unit, unit // self._sampler.units_per_epoch
         self.count = len(self._chosen)
         if self.count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)
         self._lookahead.after(unit)
+
+    @override
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        return self._chosen[first : first + count]
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:

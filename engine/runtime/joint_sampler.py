@@ -10,6 +10,7 @@ from __future__ import annotations
 from copy import copy
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array
@@ -23,7 +24,7 @@ class JointSampler:
 
     def __init__(self, batches: JoinedBatches, *, seed: int) -> None:
         """An order of all examples for each epoch."""
-        self.batches, self._seed = batches, seed
+        self.batches, self.seed = batches, seed
         self._epoch = -1
         self._order: Array = np.zeros(0, np.int64)
 
@@ -38,7 +39,7 @@ class JointSampler:
         """
         epoch, examples = position // self.batches.examples, self.batches.examples
         if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, 2, epoch]).permutation(examples)
+            self._order = np.random.default_rng([self.seed, 2, epoch]).permutation(examples)
             self._epoch = epoch
         return self._order[slice(*self.batches.share(position, rank, replicas))]
 
@@ -56,6 +57,7 @@ class JointFeed(Feed):
         self._examples, self._sampler = examples, sampler
         self._ahead = copy(sampler)  # has an epoch of its own
         self._chosen: Array = np.zeros(0, np.int64)
+        self.seed = sampler.seed
 
     def choose(self, position: int, *, rank: int, replicas: int, alone: bool = False) -> None:
         """Chooses the replica's share of the step at a position. Padding is examples that count for nothing.
@@ -63,6 +65,7 @@ class JointFeed(Feed):
         A replica without a share computes a gradient of zeros. `alone`: gradients are the mean of the share.
         """
         share = self._sampler.indices(position, rank=rank, replicas=replicas)
+        self.step, self.visit = position, position // self._sampler.batches.examples
         self.count = len(share)
         self.mean_over = max(len(share), 1) if alone else self._sampler.total(position, replicas)
         padded = share if len(share) else np.zeros(1, np.int64)
@@ -71,6 +74,10 @@ class JointFeed(Feed):
             for _ in range(AHEAD_STEPS):
                 position += self._ahead.total(position, replicas)
                 self._examples.ahead(self._ahead.indices(position, rank=rank, replicas=replicas))
+
+    @override
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        return self._chosen[first : first + count]
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:

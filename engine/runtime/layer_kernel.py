@@ -77,10 +77,10 @@ class LayerKernel:
     def _context(
         self, grid: Grid, own: BoxSet, inputs: Sequence[Bound], sources: Sequence[Grid]
     ) -> KernelContext:
-        plan = self._buffers.plan
+        plan, columns = self._buffers.plan, own.hull.columns
         machine = plan.cluster.machines[self._machine]
         return KernelContext(
-            self._own_columns(grid, own.hull.columns),
+            self._own_columns(grid, columns),
             own.hull[0],
             tuple(sources),
             tuple(bound.rows for bound in inputs),
@@ -92,6 +92,8 @@ class LayerKernel:
             plan.batch,
             self._owned.input_span(grid.name, self._machine),
             plan.products_of(self._machine),
+            self._buffers.program.kind.train,
+            None if columns is None else (columns[0], grid.shape[1]),
         )
 
     def _arrays(

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from partita.engine.files.sources import Rows
@@ -45,7 +46,7 @@ class PortionOrder:
     def __init__(self, portions: Portions, *, seed: int, shuffled: bool) -> None:
         """The order of so many examples."""
         self.portions: Final = portions
-        self._seed, self._shuffled = seed, shuffled
+        self.seed, self._shuffled = seed, shuffled
         self._orders = lru_cache(maxsize=2)(self._draw)
 
     def same(self, portion: int) -> int:
@@ -70,7 +71,7 @@ class PortionOrder:
         return self.chosen(portion, 0, self.real(portion))
 
     def _draw(self, epoch: int) -> Array:
-        return np.random.default_rng([self._seed, epoch]).permutation(self.portions.examples)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.portions.examples)
 
 
 class PortionFeed(Feed):
@@ -93,12 +94,13 @@ class PortionFeed(Feed):
         self._like: dict[_Key, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}  # all that was asked for
         self._portions: dict[int, Future[_Fetched]] = {}  # the oldest first
         self._n_bytes = 0  # of a portion
-        self._chosen = -1
+        self._chosen, self.seed = -1, order.seed
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
     def choose(self, portion: int) -> None:
         """Chooses the portion that is played now."""
         self._chosen, self.count = self._order.same(portion), self._order.real(portion)
+        self.step, (self.visit, *_) = portion, self._order.portions.place(self._chosen)
         if self._examples.fetches:
             for following in range(portion + 1, portion + 1 + AHEAD_STEPS):
                 self._examples.ahead(self._order.all_of(self._order.same(following)))
@@ -110,6 +112,11 @@ class PortionFeed(Feed):
             future, memory = self._entry(portion)
             if memory is not None:
                 self._thread.submit(self._fetch, portion, memory, future)
+
+    @override
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        chosen = self._order.chosen(self._chosen, first, count)
+        return np.arange(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:

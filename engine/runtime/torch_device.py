@@ -19,8 +19,8 @@ import torch
 from typing_extensions import override
 
 from partita.engine.kernels.cuda.arrays import shared
-from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
 from partita.engine.numerics.cuda import SIMULATED, cuda
 from partita.engine.parameters.optimizers import Optimizer, Update
 from partita.engine.parameters.optimizers.on_cuda import bind_on_cuda

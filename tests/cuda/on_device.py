@@ -17,7 +17,7 @@ import torch
 
 from partita.engine.kernels import Array, Arrays, Call, Kernel, KernelContext, LossKernel, ThreadPool
 from partita.engine.kernels import build as build_kernel
-from partita.engine.kernels.cuda.tensors import array_of, numbers_of, on_host
+from partita.engine.kernels.tensors import array_of, numbers_of, on_host
 from partita.layers import Loss
 from partita.layers.box import Spans
 from tests.kernels import cases

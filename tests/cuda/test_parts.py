@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from partita.engine import LARS, SGD, Adam, AllReduce, Downpour, Optimizer, RunFailed, Session, train
-from partita.engine.kernels.cuda.tensors import TensorKernel
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel
 from partita.engine.launch import ThreadLauncher
 from partita.engine.parameters import initialise
 from partita.layers import (

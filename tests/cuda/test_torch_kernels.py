@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels.cuda.tensors import TensorKernel
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel
 from partita.layers import (
     Activation,
     Add,

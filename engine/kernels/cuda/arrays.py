@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from partita.engine.kernels.cuda.tensors import TYPES, numbers_of, tensor_of
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.tensors import TYPES, numbers_of, tensor_of
 from partita.engine.numerics.cuda import SIMULATED, cuda
 
 _NAMES = {kind: dtype.str for dtype, kind in TYPES.items()} | {torch.int32: np.dtype(np.int32).str}

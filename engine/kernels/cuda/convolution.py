@@ -14,8 +14,9 @@ from torch.nn.functional import conv2d
 
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
-from partita.engine.kernels.cuda.tensors import TensorKernel, accumulated, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, accumulated, rows_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
+from partita.engine.kernels.tensors import tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import Conv2D, Patch
 from partita.layers.box import Spans

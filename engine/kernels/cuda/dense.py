@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
-from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, columns, rows_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, PartialKernel
+from partita.engine.kernels.tensors import tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import Dense
 from partita.layers.box import Spans

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from partita.engine.kernels.cuda.activations import activate, slope_times
-from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Call
 from partita.layers import Activation, Add
 from partita.layers.box import BoxSet, Spans

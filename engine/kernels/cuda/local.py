@@ -10,9 +10,10 @@ from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.local_loops import loops, threads
-from partita.engine.kernels.cuda.tensors import TensorKernel, accumulated, array_of, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, accumulated, rows_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext
 from partita.engine.kernels.patches import PatchGeometry
+from partita.engine.kernels.tensors import array_of, tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics.cuda import bound
 from partita.layers import LocallyConnected2D

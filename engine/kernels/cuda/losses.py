@@ -6,9 +6,10 @@ from abc import abstractmethod
 
 import torch
 
-from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, columns, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, LossKernel
 from partita.engine.kernels.losses import refuse_label
+from partita.engine.kernels.tensors import tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import BinaryCrossEntropy, HalfSquaredError, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.box import Spans

@@ -19,14 +19,7 @@ import torch
 from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.node_text import downward_text, upward_text
-from partita.engine.kernels.cuda.tensors import (
-    TensorKernel,
-    accumulated,
-    array_of,
-    columns,
-    rows_of,
-    tensor_of,
-)
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, accumulated, columns, rows_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.node import signature_of
 from partita.engine.kernels.nodes import ir
@@ -34,6 +27,7 @@ from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.kernels.nodes.source import meaning, written
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.nodes.wiring import Wiring
+from partita.engine.kernels.tensors import array_of, tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import master, upcast
 from partita.engine.numerics.cuda import FUNCTIONS, bound, cuda, kernel, on_device, strided

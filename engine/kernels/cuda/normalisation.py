@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import LocalContrastNormalisation2D

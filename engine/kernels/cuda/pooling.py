@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 import torch
 
-from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.thread_pool import ThreadPool

@@ -18,7 +18,7 @@ from partita.engine.kernels.cuda.losses import (
 from partita.engine.kernels.cuda.node import NodeKernel
 from partita.engine.kernels.cuda.normalisation import LocalContrastNormalisationKernel
 from partita.engine.kernels.cuda.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
-from partita.engine.kernels.cuda.tensors import TensorKernel
+from partita.engine.kernels.cuda.tensor_kernel import TensorKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.thread_pool import ThreadPool
 

@@ -1,51 +1,15 @@
-"""Tensors of torch, in the place of NumPy's arrays. Nothing here copies."""
+"""Kernels on a GPU, and views of their tensors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
 
-import numpy as np
 import torch
 
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
+from partita.engine.kernels.tensors import TYPES, array_of, tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
-
-TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
-    np.dtype(np.float32): torch.float32,
-    np.dtype(np.float64): torch.float64,
-    np.dtype(np.uint16): torch.bfloat16,
-    np.dtype(np.int64): torch.int64,
-    np.dtype(np.uint8): torch.uint8,
-}
-"""Types of tensors, by the type of the arrays that hold the same numbers on the host."""
-
-
-def tensor_of(array: Array) -> torch.Tensor:
-    """An array of a kernel on a GPU as the tensor that it is."""
-    tensor: object = array
-    assert isinstance(tensor, torch.Tensor), f"a {type(array).__name__} on a GPU"
-    return tensor
-
-
-def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor, for code that knows no torch."""
-    return cast(Array, tensor)
-
-
-def on_host(array: Array) -> torch.Tensor:
-    """The tensor of a host's array: the same memory."""
-    if array.dtype == np.uint16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def numbers_of(tensor: torch.Tensor) -> Array:
-    """The array of a tensor in the host's memory: the same memory."""
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    return tensor.numpy()
 
 
 def columns(tensor: torch.Tensor) -> torch.Tensor:

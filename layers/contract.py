@@ -1,0 +1,65 @@
+"""The contract of a layer's arithmetic: what a layer is given for a step, and what it returns.
+
+A layer writes `forward(step, inputs, parameters)`; the engine calls it for some of the layer's rows, on any
+device. Nothing here imports torch: a step hands it over, so that declaring a network imports none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from partita.layers.box import Shape, Span
+
+Tensor: TypeAlias = Any
+"""A tensor of torch, node-major: `[rows, other node axes ..., example]`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a layer: which examples, which rows, and what for.
+
+    Args:
+        number: number of the step in the run.
+        micro_batch: number of the micro-batch in the step.
+        training: whether a backward pass follows; False while a network evaluates or predicts.
+        first_example: number in the step of the first example.
+        rows: rows `[start, stop)` of the layer that are to be computed.
+        shape: shape of the layer; of a tile, of the machine's columns.
+        sources: shapes of the inputs, likewise.
+        windows: for each input, the rows `[start, stop)` that are given: those that feed `rows`.
+        torch: the module, in place of an import.
+        random: returns counted random bits, see `bits`.
+    """
+
+    number: int
+    micro_batch: int
+    training: bool
+    first_example: int
+    rows: Span
+    shape: Shape
+    sources: tuple[Shape, ...]
+    windows: tuple[Span, ...]
+    torch: Any
+    random: Callable[[], Tensor]
+
+    @property
+    def own(self) -> slice:
+        """The rows to compute, as a slice of an input that is given whole."""
+        return slice(*self.rows)
+
+    def bits(self) -> Tensor:
+        """Returns 32 random bits for each node and example, as int32 `[rows, ..., example]`.
+
+        They are Philox of (seed, layer, visit, example, node): equal whatever the cut, the micro-batches, the
+        number of replicas and the device, and new in each epoch.
+        """
+        return self.random()
+
+    def keeps(self, rate: float) -> Tensor:
+        """Returns for each node and example whether it is kept, bool, where each is dropped with this
+        rate.
+        """
+        return self.bits() >= min(math.floor(rate * 2.0**32), 2**32 - 1) - 2**31

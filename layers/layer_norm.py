@@ -1,0 +1,202 @@
+"""Normalisation of each example over the features of a place: the last axis of the grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from partita.layers.box import Box, Shape, Span
+from partita.layers.checks import check_flag, check_number
+from partita.layers.connectivity import Connectivity, Index, OneToOne
+from partita.layers.contract import Step, Tensor
+from partita.layers.layer import Layer, NodeDefinition, Parameter
+
+
+@dataclass(frozen=True)
+class Features(OneToOne):
+    """The wiring of a node to itself first, and then to all nodes of its place: those of the last axis."""
+
+    ordered_gradients = False
+
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
+        """The same places with all of their nodes."""
+        return (Box((*region.bounds[:-1], (0, source[-1]))),) if region.size else ()
+
+    def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
+        """The node itself, then the nodes of its place."""
+        _, own = super().edges(rows, shape, source)
+        place = own[:, None] // source[-1] * source[-1] + np.arange(source[-1])
+        table = np.concatenate([own[:, None], place], axis=1)
+        return np.arange(len(own) + 1) * table.shape[1], table.reshape(-1)
+
+    def fan_in(self, source: Shape) -> int:
+        """The node, and those of its place."""
+        return 1 + source[-1]
+
+
+@dataclass(frozen=True)
+class FeatureNorm(Layer):
+    """A normalisation over the last axis, with a factor for each feature; see `LayerNorm` and `RMSNorm`."""
+
+    slowdown = 10.0
+    epsilon: float = field(default=1e-5, kw_only=True)
+    scale: bool = field(default=True, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for an invalid setting."""
+        self._settle(epsilon=check_number(self.epsilon, "epsilon is", rule="; write a number above 0"))
+        check_flag(self.scale, "scale is")
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """The node itself, and the nodes of its place."""
+        return Features()
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The shape of the input."""
+        return sources[0]
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """A factor for each feature, which all places share."""
+        return (self._of_features("weight", "ones", shape),) if self.scale else ()
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """Two sums, a difference and a product."""
+        return 6.0
+
+    def _of_features(self, name: str, initialiser: str, shape: Shape) -> Parameter:
+        return Parameter(name, shape[-1:], initialiser, shared=len(shape) > 1)
+
+    def _scaled(self, step: Step, normal: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        """Takes the rows to be computed, where the input is one place, and applies the parameters."""
+        normal = normal[step.own] if len(step.shape) == 1 else normal
+        for parameter, apply in zip(parameters, (step.torch.mul, step.torch.add), strict=False):
+            normal = apply(normal, parameter.unsqueeze(-1))
+        return normal
+
+
+@dataclass(frozen=True)
+class LayerNorm(FeatureNorm):
+    """Each feature as the number of standard deviations above the mean of its place's features.
+
+    `(input - mean) / sqrt(variance + epsilon) * weight + bias`, over the last axis of the input (all of it,
+    if it has only one), for each example.
+
+    Source: Ba, Kiros and Hinton, *Layer normalization*, 2016, equation 4.
+
+    Args:
+        epsilon: added to the variance.
+        scale: whether it has `weight` and `bias`, one number for each feature, 1 and 0 at first.
+        name: the layer's name in the network.
+    """
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """A factor and a term for each feature."""
+        factor = super().parameters(shape, sources)
+        return (*factor, self._of_features("bias", "zeros", shape)) if factor else ()
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Mean and variance over the axis before the examples."""
+        (x,) = inputs
+        variance, mean = step.torch.var_mean(x, -2, correction=0, keepdim=True)
+        return self._scaled(step, (x - mean) * step.torch.rsqrt(variance + self.epsilon), parameters)
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """A node's own state after those of its place, in scalars."""
+        epsilon = self.epsilon
+
+        def normal(incoming: Any) -> tuple[Any, Any]:
+            n, mean, variance = len(incoming) - 1, 0.0, 0.0
+            for k in range(1, len(incoming)):
+                mean += incoming[k] / n
+            for k in range(1, len(incoming)):
+                variance += (incoming[k] - mean) ** 2 / n
+            return mean, math.sqrt(variance + epsilon)
+
+        def errors_of(incoming: Any, error: Any) -> Any:
+            (mean, deviation), n = normal(incoming), len(incoming) - 1
+            own = (incoming[0] - mean) / deviation
+            errors = 0.0 * incoming
+            errors[0] = error / deviation
+            for k in range(1, len(incoming)):
+                errors[k] = -error / deviation / n * (1.0 + own * (incoming[k] - mean) / deviation)
+            return errors
+
+        def plain(incoming: Any) -> Any:
+            mean, deviation = normal(incoming)
+            return (incoming[0] - mean) / deviation
+
+        def scaled(incoming, weight, bias):  # type: ignore[no-untyped-def]
+            return plain(incoming) * weight + bias
+
+        def plain_downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            return (errors_of(incoming, error),)
+
+        def scaled_downward(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
+            return errors_of(incoming, error * weight), error * plain(incoming), error
+
+        return (
+            NodeDefinition(scaled, scaled_downward) if self.scale else NodeDefinition(plain, plain_downward)
+        )
+
+
+@dataclass(frozen=True)
+class RMSNorm(FeatureNorm):
+    """Each feature relative to the root of the mean square of its place's features.
+
+    `input / sqrt(mean(input ** 2) + epsilon) * weight`, over the last axis of the input, for each example.
+
+    Source: Zhang and Sennrich, *Root mean square layer normalization*, NeurIPS 2019, equation 4.
+
+    Args:
+        epsilon: added to the mean square.
+        scale: whether it has `weight`, one number for each feature, 1 at first.
+        name: the layer's name in the network.
+    """
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The mean square over the axis before the examples."""
+        (x,) = inputs
+        return self._scaled(
+            step, x * step.torch.rsqrt((x * x).mean(-2, keepdim=True) + self.epsilon), parameters
+        )
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """A node's own state after those of its place, in scalars."""
+        epsilon = self.epsilon
+
+        def root(incoming: Any) -> Any:
+            square = 0.0
+            for k in range(1, len(incoming)):
+                square += incoming[k] ** 2 / (len(incoming) - 1)
+            return math.sqrt(square + epsilon)
+
+        def errors_of(incoming: Any, error: Any) -> Any:
+            size, n = root(incoming), len(incoming) - 1
+            errors = 0.0 * incoming
+            errors[0] = error / size
+            for k in range(1, len(incoming)):
+                errors[k] = -error * incoming[0] * incoming[k] / (n * size**3)
+            return errors
+
+        def plain(incoming: Any) -> Any:
+            return incoming[0] / root(incoming)
+
+        def scaled(incoming, weight):  # type: ignore[no-untyped-def]
+            return plain(incoming) * weight
+
+        def plain_downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            return (errors_of(incoming, error),)
+
+        def scaled_downward(incoming, weight, state, error):  # type: ignore[no-untyped-def]
+            return errors_of(incoming, error * weight), error * plain(incoming)
+
+        return (
+            NodeDefinition(scaled, scaled_downward) if self.scale else NodeDefinition(plain, plain_downward)
+        )
