@@ -49,6 +49,14 @@ class Spec(msgspec.Struct, frozen=True):
         """Names of driver, durability and place."""
         return self.driver, self.durability, self.place
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of its processes that are struck."""
+        found = ["coordinator", "template", "part", "several"]
+        found += ["shard"] if self.driver != "all-reduce" else []
+        found += ["backup"] if self.durability == "replicated" else []
+        return (*found, *(["pool", "worker"] if self.place == "pool" else []))
+
     def loses(self) -> bool:
         """Whether a shard's death may cost acknowledged pushes."""
         return self.durability == "checkpoint"

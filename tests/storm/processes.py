@@ -19,6 +19,9 @@ DEADLINE_S: Final = 60.0
 MARK: Final = "PARTITA_STORM"
 """Variable of the environment by which everything that a storm has started is found."""
 
+_NO_BYTECODE: Final = "PYTHONDONTWRITEBYTECODE"
+"""Variable of the environment that no user sets: each start would compile all modules that have changed."""
+
 LOADED: Final = 15.0
 """Seconds that a process that was told to end may take on a machine that does much else."""
 
@@ -43,7 +46,7 @@ class Process:
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *self._arguments, *more],
-                env={**os.environ, **self._env},
+                env={name: text for name, text in os.environ.items() if name != _NO_BYTECODE} | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -28,6 +28,8 @@ CALM_S: Final = 120.0
 """That it may take to do so."""
 
 TICK_S: Final = 0.02
+WAIT_S: Final = 0.1
+"""Before processes of a role that was drawn are looked for again."""
 
 
 @dataclass
@@ -127,8 +129,9 @@ class StormyRun:
             if now - began > LIMIT_S + CALM_S:
                 raise Violated(f"it has not ended {CALM_S:g} s after the last fault")
             if struck and now >= due and now - began < LIMIT_S:
-                due = now + setting.every_s
-                for fault in victims.strike(victims.draw(self._there()), len(self._starts) - 1):
+                drawn = victims.draw(self._spec.roles, self._there())
+                due = now + (setting.every_s if drawn else WAIT_S)
+                for fault in victims.strike(drawn, len(self._starts) - 1):
                     self._killed |= fault.role == "coordinator" and fault.frozen_s is None
 
     def _start(self) -> None:

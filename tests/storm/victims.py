@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -24,6 +24,7 @@ WEIGHTS: Final = {
 """How often each role is drawn, among those that are there."""
 
 FROZEN_SHARE: Final = 0.35
+HOSTS: Final = ("part", "shard", "backup")
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,29 @@ class Victims:
     def __init__(self, random: Random) -> None:
         self._random = random
         self.faults: list[Fault] = []
+        self._role = ""  # that was drawn, and is not there yet
         self._frozen: dict[int, tuple[float, psutil.Process]] = {}
 
-    def draw(self, there: Mapping[str, list[tuple[str, psutil.Process]]]) -> list[tuple[str, psutil.Process]]:
-        """Draws victims among the processes of each role: one, or several hosts at once."""
+    def draw(
+        self, roles: Sequence[str], there: Mapping[str, list[tuple[str, psutil.Process]]]
+    ) -> list[tuple[str, psutil.Process]]:
+        """Draws victims: one, or several hosts at once. A role that is drawn is waited for until it is there:
+        else the processes that come first after a fault would be struck again and again.
+
+        Args:
+            roles: of the run.
+            there: the processes of each role.
+        """
         random = self._random
-        hosts = [one for role in ("part", "shard") for one in there.get(role, ())]
-        roles = [role for role in WEIGHTS if there.get(role)] + (["several"] if len(hosts) > 2 else [])
-        if not roles:
+        if not self._role:
+            self._role = random.choices(roles, [WEIGHTS[one] for one in roles])[0]
+        hosts = [one for role in HOSTS for one in there.get(role, ())]
+        found = hosts if self._role == "several" else there.get(self._role, [])
+        if len(found) <= (self._role == "several"):
             return []
-        role = random.choices(roles, [WEIGHTS[one] for one in roles])[0]
-        if role == "several":
-            return random.sample(hosts, random.randint(2, len(hosts)))
-        return [random.choice(there[role])]
+        many = random.randint(2, len(found)) if self._role == "several" else 1
+        self._role = ""
+        return random.sample(found, many)
 
     def strike(self, victims: list[tuple[str, psutil.Process]], life: int) -> list[Fault]:
         """Kills or freezes victims, all in the same way; returns the faults that came about."""
