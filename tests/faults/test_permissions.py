@@ -1,4 +1,4 @@
-"""A host that acts outside its role: refused, counted, reported, cut off; the others go on with their work."""
+"""A host that acts outside its role: refused, counted, reported, cut off; the others go on working."""
 
 from __future__ import annotations
 
