@@ -20,6 +20,7 @@ from partita.engine.files.catalogue import Catalogue
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.parameters.reader import Checkpoint
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import RunSettings
@@ -32,7 +33,6 @@ from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ShardPolicy
-from partita.engine.runtime.task import HostTask
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
 
@@ -42,12 +42,14 @@ class Resumed:
     """The state from which a run goes on.
 
     Args:
-        manifest: the checkpoint; None: the first parameters.
+        manifest: of the checkpoint; None: the first parameters.
         entries: entries of the journal; none for a driver without one.
+        checkpoint: the checkpoint, of a driver without a journal.
     """
 
     manifest: Manifest | None
     entries: tuple[JournalEntry, ...] = ()
+    checkpoint: Checkpoint | None = None
 
 
 class Trainer(ABC):
@@ -178,7 +180,7 @@ class Trainer(ABC):
         """Returns the use that a shard makes of gradients."""
         raise AssertionError(f"{self.name} has no shards")
 
-    def shard(self, shard: int, checkpoint: int | None) -> HostTask:
+    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
         """Makes the task of a shard that starts from a checkpoint; None: from `initial`."""
         job = self.job
         return ShardTask(

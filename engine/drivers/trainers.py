@@ -25,11 +25,14 @@ from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.names import part_name, shard_name
+from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.assigned_hands import AssignedHands
+from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.joined_hands import JoinedHands
 from partita.engine.runtime.leased_hands import LeasedHands
 from partita.engine.runtime.part_task import PartTask
+from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ApplyPolicy, SumPolicy
 from partita.layers.text import counted
 
@@ -137,6 +140,10 @@ class LeasedTrainer(Trainer):
         self._acknowledged: Final = job.folder / f"acknowledged-{self.run_id}"
         """Folder in which parts record the pushes that shards have acknowledged."""
         self._units_done: tuple[tuple[int, int], ...] = ()
+        self._cut_otherwise: int | None = (
+            None  # the checkpoint that is resumed, if its units are not this run's
+        )
+        self._partly_held = 0  # units that only some of its files hold, and that are done again
 
     @property
     @override
@@ -162,13 +169,64 @@ class LeasedTrainer(Trainer):
     def resume(self, resumed: Resumed) -> None:
         if resumed.manifest is None:
             return
-        found = ((start, min(stop, self.steps)) for start, stop in self._units_in(resumed.manifest))
+        units = Ranges(self._units_in(resumed.manifest))
+        if not self._keeps_units(resumed):
+            self._cut_otherwise = resumed.manifest.checkpoint
+            self._take_units(resumed, units)
+        found = ((start, min(stop, self.steps)) for start, stop in units)
         self._units_done = tuple((start, stop) for start, stop in found if start < stop)
         self.done = self._shares(self._units_done)
 
+    def _keeps_units(self, resumed: Resumed) -> bool:
+        """Whether shards can go on from what their own files say: the same units, in the same numbers."""
+        assert resumed.manifest is not None
+        found, layout = resumed.checkpoint, layout_of(self.plan, shards=self.topology.shards)
+        return (
+            found is not None
+            and resumed.manifest.units_per_epoch == self.steps_per_epoch
+            and len(found.records) == layout.shards
+            and all(
+                found.has(shard_name(k), layout.slots_of(k))
+                and found.units(shard_name(k)).keys()
+                == {(o.shard_start, o.shard_stop) for o in layout.machines_of(k)}
+                for k in range(layout.shards)
+            )
+        )
+
+    def _take_units(self, resumed: Resumed, done: Ranges) -> None:
+        """Adds the units that all files of a checkpoint hold to those that are done."""
+        found = resumed.checkpoint
+        if found is None or found.manifest.units_per_epoch != self.steps_per_epoch:
+            return
+        held = [units for shard in found.records for units in found.units(shard).values()]
+        some = Ranges()
+        for one in (one for units in held for one in units):
+            some.cover(*one)
+        everywhere = some
+        for units in held:
+            everywhere = Ranges(everywhere.common(units))
+        for one in everywhere:
+            done.cover(*one)
+        self._partly_held = some.size - sum(stop - start for start, stop in some.common(done))
+
+    @override
+    def beginning(self, resumed: Resumed | None) -> Iterator[str]:
+        yield from super().beginning(resumed)
+        if self._partly_held:
+            yield (
+                f"{counted(self._partly_held, 'step')} that only some shards hold are done again, and count "
+                "twice there; with the same plan and number of shards each step counts once"
+            )
+
+    @override
+    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
+        task = super().shard(shard, checkpoint)
+        return replace(task, keeps_units=checkpoint != self._cut_otherwise)
+
     @override
     def mode(self, resumed: Resumed | None) -> LeasedMode:
-        return LeasedMode(done=self._units_done)
+        resumes = resumed is not None and resumed.manifest is not None
+        return LeasedMode(done=self._units_done, resumes=resumes)
 
     @override
     def hands(self, checkpoint: int | None) -> LeasedHands:

@@ -44,6 +44,17 @@ RECORD_UPGRADES: Final[tuple[Upgrade, ...]] = (_record_2,)
 MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (_manifest_2,)
 
 
+class UnitsOfRange(msgspec.Struct, frozen=True, array_like=True):
+    """The units of work whose gradients the numbers `[start, stop)` of a shard's vector hold.
+
+    They are ascending ranges, of all runs that went on from one another.
+    """
+
+    start: int
+    stop: int
+    units: tuple[tuple[int, int], ...]
+
+
 class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of a shard, or of a part that keeps parameters, that is stored with its numbers.
 
@@ -59,6 +70,8 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stops: for each part, the step below which the numbers contain its gradients.
         updates_of: for each machine of the plan, the updates of its numbers, for this run; empty in older
             files.
+        units: for each machine's range, the units of work that the numbers contain; empty in older files, and
+            in those of parts.
         format: of records.
     """
 
@@ -70,6 +83,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int = 0
     stops: dict[str, int] = {}
     updates_of: dict[int, int] = {}
+    units: tuple[UnitsOfRange, ...] = ()
     format: int = newest(RECORD_UPGRADES)
 
     @property

@@ -171,6 +171,19 @@ class Checkpoint:
         record = self.records.get(shard)
         return record.updates_of if record is not None and record.run == run else {}
 
+    def units(self, shard: str) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+        """Returns the units of work in the numbers of each range of a shard's vector."""
+        record = self.records.get(shard)
+        return {} if record is None else {(one.start, one.stop): one.units for one in record.units}
+
+    def has(self, shard: str, slots: Sequence[Slot]) -> bool:
+        """Returns whether the file of a shard has just the numbers of these slots."""
+        files = [entry.file for entry in self.manifest.entries if entry.shard == shard]
+        return any(
+            {slot for kind, slot in self._tensors[file].values() if kind == "values"} == {*slots}
+            for file in files
+        )
+
     def updates(self, slots: Sequence[Slot]) -> int:
         """Returns the largest number of updates of a shard that had some of these slots."""
         entries = (entry for entry in self.manifest.entries if self._contains(entry.file, slots))

@@ -22,8 +22,9 @@
   changes), `seats` (who takes part) and `wait_graph`. It has one `work_mode`: `leased_mode`,
   `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` for
   as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units of
-  each mode (a `joined_book` those of views). In a session it is
-  `request_mode`, in which no host is started again, and where replicas share minibatches, `minibatch_mode`.
+  each mode, as `ranges` (a `joined_book` those of views; `held_units` are those of a run that goes on). In a
+  session it is `request_mode`, in which no host is started again, and where replicas share minibatches,
+  `minibatch_mode`.
 
 This folder imports none of its neighbours.
 """

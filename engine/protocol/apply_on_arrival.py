@@ -2,7 +2,8 @@
 
 It orders pushes, and remembers for each part the last push that it applied. Exactly-once is ours: a push is
 known by (part, incarnation, sequence), and a part sends one at a time, so that the last one bounds what is
-remembered.
+remembered. Which units of work each machine's numbers hold is remembered, too: that outlives the run, so that
+the next one does the rest.
 
 Source: DistBelief, section 4.1 (the sharded parameter server of Downpour).
 """
@@ -19,9 +20,11 @@ from typing_extensions import override
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.durability.records import Record
-from partita.engine.protocol.events import Persist, Received, Refuse, Send
+from partita.engine.protocol.events import HeldUnits, Persist, Received, Refuse, Send
 from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.message_base import MOST
 from partita.engine.protocol.names import COORDINATOR, machine_of
+from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import ApplyGradient, Policy, ShardEffect, ShardRanges
 
 MOST_STALE: Final = 1024
@@ -41,6 +44,8 @@ class RestoredState:
         seen: the watermarks of this run. (A part of another run counts its pushes from zero again.)
         stops: for each part, the step below which the shard has its gradients, in this run.
         updates_of: for each machine, the updates of its values, in this run; if not given, `updates`.
+        units: for each range of the shard's vector, the units of work whose gradients it holds, in this run
+            and those before it.
     """
 
     version: int = 0
@@ -48,6 +53,7 @@ class RestoredState:
     seen: Mapping[str, Watermark] = field(default_factory=dict)
     stops: Mapping[str, int] = field(default_factory=dict)
     updates_of: Mapping[int, int] = field(default_factory=dict)
+    units: HeldUnits = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -63,9 +69,9 @@ class _Part:
     stop: int = 0
     earlier: PushRecord | None = None
     staleness: int = 0
+    number: int = 0  # of the record of the last push applied
     applied: int = 0
     lost: int = 0
-    number: int = 0  # of the record of the last push applied
 
     def held_before(self) -> PushRecord | None:
         """Returns the record of earlier processes.
@@ -80,6 +86,7 @@ class _Part:
 class ApplyOnArrival(Policy):
     """Applies pushes in the order of arrival."""
 
+    orders = (m.AskUnits,)
     requests = (m.Fetch, m.Push)  # a part has one of each under way
     saves_on_request = True
 
@@ -104,6 +111,10 @@ class ApplyOnArrival(Policy):
         self._restored: Final = restored
         self._updates: Final = {n: restored.updates_of.get(n, restored.updates) for n in own.ranges}
         self._updates_at_start: Final = sum(self._updates.values())
+        self._units: Final = {
+            machine: Ranges(restored.units.get(span, ())) for machine, span in own.ranges.items()
+        }
+        self._units_at_start: Final = {machine: Ranges(units) for machine, units in self._units.items()}
         self._parts = {
             part: _Part(*watermark, restored.stops.get(part, 0)) for part, watermark in restored.seen.items()
         }
@@ -140,6 +151,8 @@ class ApplyOnArrival(Policy):
                 return self._push(event, push)
             case m.Fetch() as fetch:
                 return self._fetch(event, fetch)
+            case m.AskUnits():
+                return [Send(event.sender, self._units_held())]
         raise AssertionError(event)
 
     @override
@@ -150,6 +163,8 @@ class ApplyOnArrival(Policy):
         self._account(part, PushRecord(push.incarnation, 0))  # the fetch of a new process is no record
         effects = self._apply(sender, push, part, record.request.payload)
         self._parted_at = self.version
+        for units in push.units:
+            self._units_at_start[machine_of(sender)].cover(*units)
         return [effect for effect in effects if isinstance(effect, ApplyGradient)]
 
     @override
@@ -168,6 +183,7 @@ class ApplyOnArrival(Policy):
     def persist(self, checkpoint: int) -> Persist:
         updates = max(self._updates.values(), default=self._restored.updates)
         stops = {name: part.stop for name, part in self._parts.items()}
+        units = {span: tuple(self._units[machine]) for machine, span in self._own.ranges.items()}
         return Persist(
             checkpoint,
             self._own.incarnation,
@@ -175,9 +191,18 @@ class ApplyOnArrival(Policy):
             updates,
             self.seen,
             stops,
+            units,
             finite=True,
             updates_of=dict(self._updates),
         )
+
+    def _units_held(self) -> m.UnitsHeld:
+        held, some = Ranges([(0, MOST)]), Ranges()
+        for units in self._units.values():
+            held = Ranges(held.common(units))
+            for one in units:
+                some.cover(*one)
+        return m.UnitsHeld(tuple(held), tuple(some))
 
     def _push(self, event: Received, push: m.Push) -> list[ShardEffect]:
         sender = event.sender
@@ -187,6 +212,8 @@ class ApplyOnArrival(Policy):
                 f"the push has incarnation {push.incarnation}, sequence {push.sequence}; "
                 f"its sender is incarnation {event.incarnation}, and sequences count from 0"
             )
+        if reason is None and any(start >= stop for start, stop in push.units):
+            reason = f"the push has the units {push.units}, of which each range has a unit"
         if reason is not None:
             return [Refuse(sender, reason)]
         part = self._parts.get(sender)
@@ -216,6 +243,8 @@ class ApplyOnArrival(Policy):
         part.number = self.version
         applied.append(self.version)
         del applied[:-MOST_STALE]
+        for units in push.units:
+            self._units[machine].cover(*units)
         span, updates = self._own.span(POINT, machine), self._updates[machine]
         apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence)
         self._updates[machine] += 1
@@ -271,6 +300,7 @@ class ApplyOnArrival(Policy):
             event.incarnation,
             part.held_before(),
             part.sequence + 1,
+            tuple(self._units_at_start[machine]) if part.sequence < 0 else (),
         )
         span = self._own.span(POINT, machine)
         return [Send(sender, answer, span), *([self._report_lost(sender)] if any(lost) else [])]

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.messages import Malformed, Message
+from partita.engine.protocol.messages import Malformed, Message, UnitRange
+
+HeldUnits: TypeAlias = Mapping[tuple[int, int], tuple[UnitRange, ...]]
+"""For ranges of a shard's vector, the units of work whose gradients the numbers hold: ascending ranges."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -64,8 +68,8 @@ class Send(msgspec.Struct, frozen=True):
 class Persist:
     """Effect: write the shard's state, as it is now, to its file of this checkpoint, with these counts;
     `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied;
-    `updates_of` the updates of each machine's numbers, and `updates` is the largest of them; `finite` refuses
-    to write numbers that are not.
+    `units` are those of the pushes; `updates_of` the updates of each machine's numbers, and `updates` is the
+    largest of them; `finite` refuses to write numbers that are not.
     """
 
     checkpoint: int
@@ -74,6 +78,7 @@ class Persist:
     updates: int = 0
     seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stops: Mapping[str, int] = field(default_factory=dict)
+    units: HeldUnits = field(default_factory=dict)
     finite: bool = False
     updates_of: Mapping[int, int] = field(default_factory=dict)
 

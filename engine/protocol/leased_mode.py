@@ -3,6 +3,8 @@
 Work is leased in ranges of units, see `work_book`: about as many as a replica does in `AHEAD_S`, so that a
 fast one gets more. Lost messages are repeated: Finished by a part until Stop, Begin by the coordinator.
 
+A run that goes on asks the shards first which units their numbers hold, see `held_units`.
+
 Source: DistBelief, section 4.1; its replicas have fixed shares of the data.
 """
 
@@ -18,9 +20,19 @@ from typing_extensions import override
 
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress, Warn
 from partita.engine.protocol.events import Send
+from partita.engine.protocol.held_units import UnitsOfShards
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
-from partita.engine.protocol.messages import Begin, Finished, Lease, LostPushes, Report, ResumeStep, UnitRange
+from partita.engine.protocol.messages import (
+    Begin,
+    Finished,
+    Lease,
+    LostPushes,
+    Report,
+    ResumeStep,
+    UnitRange,
+    UnitsHeld,
+)
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.work_book import Holder, WorkBook
 from partita.engine.protocol.work_mode import WorkMode
@@ -61,14 +73,18 @@ class LeasedMode(WorkMode):
 
     drops_rounds = True
 
-    def __init__(self, *, done: Iterable[UnitRange] = (), least_ahead: int = LEAST_AHEAD) -> None:
+    def __init__(
+        self, *, done: Iterable[UnitRange] = (), resumes: bool = False, least_ahead: int = LEAST_AHEAD
+    ) -> None:
         """Creates the work of a run.
 
         Args:
             done: ranges of units that are done, from a checkpoint that is resumed.
+            resumes: the shards may hold more than that.
             least_ahead: steps that a replica is leased before its speed is known.
         """
         self._done: Final = tuple(done)
+        self._resumes: Final = resumes
         self._least_ahead: Final = least_ahead
         self._paces: Final[dict[int, _Pace]] = {}  # of the replicas that have begun
         self._working: Final[set[int]] = set()  # replicas with work that is not done, or not confirmed
@@ -81,6 +97,11 @@ class LeasedMode(WorkMode):
         self._replicas = run.registry.replicas
         self._work = WorkBook[Holder](self._done)
         self._work.holders.update((replica.index, Holder()) for replica in self._replicas)
+        self._count_before()
+        shards = [shard.name for shard in run.registry.shards if self._resumes]
+        self._shards = UnitsOfShards(shards, retry_s=run.timeouts.retry_s)
+
+    def _count_before(self) -> None:
         before, n = self._work.done.size, len(self._replicas)
         self._before = tuple((before + one) // n for one in reversed(range(n)))
 
@@ -105,8 +126,30 @@ class LeasedMode(WorkMode):
     def joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         return self._begin(replica, now)
 
+    # What the shards hold of earlier runs.
+
+    @override
+    def go_on(self, now: float) -> list[CoordinatorEffect]:
+        return [*self._shards.ask(now), *super().go_on(now)]
+
+    def _begin_rest(self, now: float) -> list[CoordinatorEffect]:
+        """Begins the work when all shards have answered what they hold."""
+        before = self._work.done.size
+        self._work.settle(self._shards.all)
+        self._count_before()
+        text = self._shards.sentence(self._work.done.size - before)
+        effects: list[CoordinatorEffect] = [Warn(text)] if text else []
+        for replica in self._replicas:
+            effects += self._begin(replica, now)
+        return effects + self.run.finish_if_complete(now)
+
     def _begin(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
-        if replica.begun or not replica.is_ready or any(not part.is_informed for part in replica.parts):
+        if (
+            replica.begun
+            or not self._shards.known
+            or not replica.is_ready
+            or any(not part.is_informed for part in replica.parts)
+        ):
             return []
         # Every part repeats the steps that any shard lacks; each leaves out what its own shards have.
         index, holder = replica.index, self._work.holders[replica.index]
@@ -171,6 +214,8 @@ class LeasedMode(WorkMode):
     def receive(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         replica = self.run.registry.replica_of(host)
         match message:
+            case UnitsHeld() if self._shards.take(host.name, message):
+                return self._begin_rest(now)
             case ResumeStep(step=step):
                 host.continues, host.is_informed = step, True
                 begins = replica is not None and self.run.phase is not Phase.LAUNCHING
@@ -232,7 +277,7 @@ class LeasedMode(WorkMode):
             self._checked_under = self.run.shards_revision
             for replica in self._replicas:
                 self._check(replica)
-        return not self._working and not self._work.free
+        return self._shards.known and not self._working and not self._work.free
 
     def _check(self, replica: ReplicaRecord) -> None:
         if self._is_working(replica):
@@ -296,7 +341,7 @@ class LeasedMode(WorkMode):
 
     @override
     def watch(self, now: float) -> list[CoordinatorEffect]:
-        effects: list[CoordinatorEffect] = []
+        effects: list[CoordinatorEffect] = [*self._shards.ask(now)] if self.run.registry.shards_ready else []
         while self._looks and self._looks[0][0] <= now:
             at, replica = self._looks.popleft()
             effects += self._watch_replica(replica, now) if at == replica.look_at else []

@@ -136,19 +136,31 @@ class LeasedWork(Work):
             yield Send(COORDINATOR, ResumeStep(self._links.continues))
 
     def comes(self, action: Action | None, now: float) -> Iterable[Any]:
-        """At the end of the program, pushes what is left."""
-        return self._links.drain(now) if action is None else ()
+        """Pushes what is in the way of a step that a shard has; at the end of the program, what is left."""
+        if action is None:
+            return self._links.drain(now)
+        return (
+            self._links.make_way(self._unit, now) if isinstance(action, Compute) and self._is_leased else ()
+        )
 
     # Steps.
 
     def may_begin(self, action: Action) -> bool:
         """Returns whether a step can begin."""
-        return not self._is_dry
+        return not self._is_dry and (not self._is_leased or self._links.has_way(self._unit))
+
+    @property
+    def _is_leased(self) -> bool:
+        return self.step < self.leases.stop
+
+    @property
+    def _unit(self) -> int:
+        return self.leases.unit(self.step)
 
     def begin(self, action: Action, now: float) -> Iterator[RunUnit]:
         """Orders the computation of a step."""
         assert isinstance(action, Compute)
-        if action.step != self.step or self.step >= self.leases.stop:
+        if action.step != self.step or not self._is_leased:
             raise RuntimeError(
                 f"the driver's program computes step {action.step}, and {self.step} is under way; compute "
                 "each step of me.steps() once, in its turn"
@@ -160,11 +172,11 @@ class LeasedWork(Work):
             )
         self._number += 1
         self.computing = self._number
-        yield RunUnit(self._number, self.step, self.leases.unit(self.step), self._links.updates)
+        yield RunUnit(self._number, self.step, self._unit, self._links.updates)
 
     def done(self, done: StepDone, now: float) -> Iterator[Any]:
         """Counts the step's gradient, and reports it when a report is due."""
-        yield from self._links.computed(self.step, now)
+        yield from self._links.computed(self.step, self._unit, now)
         self.step += 1
         self._reports.add(done)
         ends = self._is_dry or self.step == self.leases.stop

@@ -107,7 +107,8 @@ class Parameters(MessageStruct, frozen=True, tag=True):
 
     `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier`
     acknowledges the pushes of the part's previous process that the values include. `pushes` counts those of
-    this process: the values hold them, or a checkpoint lacked them and they are lost.
+    this process: the values hold them, or a checkpoint lacked them and they are lost. `units` are the units
+    of work that the values held when the shard began: for a process that has not pushed yet.
     """
 
     request: Count
@@ -117,12 +118,14 @@ class Parameters(MessageStruct, frozen=True, tag=True):
     incarnation: Count = 0
     earlier: PushRecord | None = None
     pushes: Count = 0
+    units: tuple[UnitRange, ...] = ()
 
 
 class Push(MessageStruct, frozen=True, tag=True):
     """An accumulated gradient (the payload), computed from the parameters of this incarnation and version.
 
-    With the pushes before it, it holds the gradients of all steps below `stop`.
+    With the pushes before it, it holds the gradients of all steps below `stop`; it has those of `units`
+    itself.
     """
 
     incarnation: Count
@@ -130,6 +133,7 @@ class Push(MessageStruct, frozen=True, tag=True):
     shard_incarnation: Count
     version: Count
     stop: Count = 0
+    units: tuple[UnitRange, ...] = ()
 
 
 class PushAck(MessageStruct, frozen=True, tag=True):
@@ -351,6 +355,20 @@ class Save(MessageStruct, frozen=True, tag=True):
     step: Count = 0
 
 
+class AskUnits(MessageStruct, frozen=True, tag=True):
+    """Asks a shard, before any work of a run that goes on, for the units in its numbers. Repeated."""
+
+
+class UnitsHeld(MessageStruct, frozen=True, tag=True):
+    """Answers `AskUnits`: the units of work whose gradients all numbers of the shard hold, or some of them.
+
+    Both are ascending ranges. A shard without numbers holds all units.
+    """
+
+    all: tuple[UnitRange, ...]
+    some: tuple[UnitRange, ...]
+
+
 class Saved(MessageStruct, frozen=True, tag=True):
     """The shard's file is on disk: its name inside the checkpoint's folder and its SHA-256.
 
@@ -428,7 +446,7 @@ _StartMessage: TypeAlias = (
 )
 _ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Failed | Refused | Stop
 _SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load | Loaded
-_CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostPushes
+_CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostPushes | AskUnits | UnitsHeld
 _CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
 _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck

@@ -5,7 +5,8 @@ do not hold, then what it has accumulated. So the parameters of a part lack push
 replica without others has those of sequential gradient descent (`mirrors`).
 
 The methods are the actions of a replica; `receive` handles what happens beside them. Between two steps the
-gradient accumulates in place.
+gradient accumulates in place. A step that a shard has already, from an earlier process or an earlier run, is
+computed for the other shards, and left out for that one.
 
 Source: DistBelief, section 4.1 and algorithm 1.1. Reading one's own writes and the record of pushes are ours.
 """
@@ -13,13 +14,14 @@ Source: DistBelief, section 4.1 and algorithm 1.1. Reading one's own writes and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck
+from partita.engine.protocol.ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ class Values:
 
 @dataclass(slots=True)
 class ParameterLink(Link[Fetch, Push]):
-    """The exchange with one shard, which has the gradients of the steps below `held`."""
+    """The exchange with one shard, which has the gradients of the steps below `held`.
+
+    It began with those of the units `has`; `units` have accumulated since the last push.
+    """
 
     earlier: tuple[PushRecord, ...] = ()  # of the part's earlier processes, ascending
     held: int = 0
@@ -74,6 +79,8 @@ class ParameterLink(Link[Fetch, Push]):
     installed: Values | None = None
     accumulated_from: Values | None = None  # of the oldest accumulated step; None: nothing has accumulated
     mirrors: bool = False  # the part's own updates have given its parameters the bits of the shard's
+    has: Ranges = field(default_factory=Ranges)
+    units: Ranges = field(default_factory=Ranges)
 
     @property
     def acknowledged(self) -> int:
@@ -194,15 +201,34 @@ class ParameterLinks(Links[ParameterLink]):
         for link in self._links.values():
             yield from self._install(link)
 
-    def computed(self, step: int, now: float) -> Iterator[LinkEffect]:
-        """Counts the step's gradient, which has been accumulated and applied to the part's parameters."""
+    def make_way(self, unit: int, now: float) -> Iterator[LinkEffect]:
+        """Pushes what has accumulated for a shard that has this unit, which comes next, already."""
+        for link in self._in_the_way(unit):
+            if link.push is None:
+                yield from self._push(link, now)
+            else:
+                link.is_due = True
+
+    def has_way(self, unit: int) -> bool:
+        """Returns whether this unit can be computed: where it is left out, nothing else has accumulated."""
+        return not any(self._in_the_way(unit))
+
+    def _in_the_way(self, unit: int) -> Iterator[ParameterLink]:
+        return (link for link in self._links.values() if link.accumulated_from and unit in link.has)
+
+    def computed(self, step: int, unit: int, now: float) -> Iterator[LinkEffect]:
+        """Counts a step's gradient, which has been accumulated and applied to the part's parameters.
+
+        `unit`: the examples of the step.
+        """
         self._done = step + 1
         for link in self._links.values():
             assert link.installed is not None, link
-            if step < link.held:  # an earlier process has pushed it; other shards lack it
+            if step < link.held or unit in link.has:  # another process has pushed it; other shards lack it
                 yield from self._take_back(link, now)
                 continue
             link.accumulated_from = link.accumulated_from or link.installed
+            link.units.cover(unit, unit + 1)
             link.ahead += link.push is not None
 
     def push(self, now: float) -> Iterator[LinkEffect]:
@@ -263,7 +289,8 @@ class ParameterLinks(Links[ParameterLink]):
             yield from self._install(link)  # the values lack the gradient that this push overwrites
         link.ahead, link.is_due = 0, False
         link.pushed_from, link.accumulated_from = link.accumulated_from, None
-        message = Push(self.incarnation, link.sequences, *link.pushed_from.version, self._done)
+        units, link.units = tuple(link.units), Ranges()
+        message = Push(self.incarnation, link.sequences, *link.pushed_from.version, self._done, units)
         link.sequences += 1
         yield SwapBuffers(link.span("in_flight"))
         yield link.transmit(message, now)
@@ -288,7 +315,7 @@ class ParameterLinks(Links[ParameterLink]):
         link.incarnation = message.shard_incarnation
         link.fetch = None
         if not link.informed:
-            link.informed = True
+            link.informed, link.has = True, Ranges(message.units)
             yield from self._inherit(link, message.earlier)
         if message.pushes < link.sequences - 1:  # they were overtaken by the end of a push, and lack it
             yield self._fetch(link, now)
@@ -354,6 +381,7 @@ class ParameterLinks(Links[ParameterLink]):
             assert link.fetch is None or link.fetch.message.request == link.requests - 1, link
             assert link.push is None or link.pushed.sequence == link.sequences - 1, link
             assert link.accumulated_from is None or link.installed is not None, link
+            assert bool(link.units) == (link.accumulated_from is not None), link
             assert not link.is_due or (link.push is not None and link.accumulated_from is not None), link
             if link.staged is not None:
                 before = link.installed or link.staged

@@ -43,12 +43,12 @@ _FILE_ANSWERS: Final[_Kinds] = frozenset(
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, m.Load, m.Play, m.Ping},
-    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save},
+    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save, m.AskUnits},
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, m.Played, m.Pong, m.Loaded},
     ("shard", "coordinator"): _ANY_HOST
-    | {bm.CommandResult, bm.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes},
+    | {bm.CommandResult, bm.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes, m.UnitsHeld},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
     ("part", "shard"): frozenset({m.Fetch, m.Push, bm.FetchPoint, bm.Contribution}),
     ("part", "files"): _FILE_REQUESTS | {fm.SavePushes},

@@ -10,81 +10,13 @@ its steps are not used again. The book must not know time, or what a unit is.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar
 
 from partita.engine.protocol.messages import UnitRange
-
-
-class Ranges:
-    """A set of whole numbers, as ascending ranges `[start, stop)` of which none touches the next."""
-
-    def __init__(self, ranges: Iterable[UnitRange] = ()) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-        self.size = 0
-        for start, stop in ranges:
-            self.add(start, stop)
-
-    def __iter__(self) -> Iterator[UnitRange]:
-        return iter(zip(self._starts, self._stops, strict=True))
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __contains__(self, number: int) -> bool:
-        n = bisect_right(self._starts, number)
-        return n > 0 and number < self._stops[n - 1]
-
-    def add(self, start: int, stop: int) -> None:
-        """Adds a range, none of whose numbers is in the set."""
-        if start >= stop:
-            return
-        n = bisect_right(self._starts, start)
-        before = n > 0 and self._stops[n - 1] == start
-        after = n < len(self._starts) and self._starts[n] == stop
-        assert n == 0 or self._stops[n - 1] <= start, (start, stop, self._stops[n - 1])
-        assert n == len(self._starts) or stop <= self._starts[n], (start, stop, self._starts[n])
-        self.size += stop - start
-        if before and after:
-            self._stops[n - 1] = self._stops.pop(n)
-            del self._starts[n]
-        elif before:
-            self._stops[n - 1] = stop
-        elif after:
-            self._starts[n] = start
-        else:
-            self._starts.insert(n, start)
-            self._stops.insert(n, stop)
-
-    def take(self, most: int) -> UnitRange:
-        """Removes the first range, or its first `most` numbers, from a set that is not empty."""
-        start, stop = self._starts[0], self._stops[0]
-        end = min(start + most, stop)
-        self.size -= end - start
-        if end < stop:
-            self._starts[0] = end
-        else:
-            del self._starts[0], self._stops[0]
-        return start, end
-
-    def cut(self, size: int) -> UnitRange:
-        """Removes the numbers from `size` on, from a set that is `[0, n)`; returns their range."""
-        stop, self.size = self.size, size
-        self._starts, self._stops = ([0], [size]) if size else ([], [])
-        return size, stop
-
-    def gaps(self, first: int, size: int) -> Iterator[UnitRange]:
-        """Yields the ranges of the numbers from `first` on and below `size` that are not in the set."""
-        for start, stop in self:
-            if first < min(start, size):
-                yield first, min(start, size)
-            first = max(first, stop)
-        if first < size:
-            yield first, size
+from partita.engine.protocol.ranges import Ranges
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +110,14 @@ class WorkBook(Generic[H]):
             for start, stop in self.done.gaps(first, units):
                 self._add(start, stop)
         return self.free > 0
+
+    def settle(self, done: Iterable[UnitRange]) -> None:
+        """Notes that units are done already: ascending ranges, of which no replica has any."""
+        for start, stop in done:
+            for new in [*self.done.gaps(start, stop)]:
+                self._anybodys.discard(*new)
+                self.done.add(*new)
+        self.free = self._anybodys.size
 
     def withdraw(self) -> None:
         """Makes all units that are free needless."""

@@ -100,7 +100,7 @@ class Training(Work):
                 "the same optimizer, or give another folder"
             )
         self._skip(found.skipped, f"checkpoint {found.path}", known=bool(manifest.network))
-        return Resumed(manifest)
+        return Resumed(manifest, checkpoint=found)
 
     def _found_journal(self, journal: RunJournal, others: bool) -> Resumed | None:
         if (found := journal.find(others=others)) is None:

@@ -75,6 +75,7 @@ class ShardTask:
         initial: a safetensors file of whole parameters.
         precision: of all numbers, "float32" or "float64".
         policy: what happens to gradients.
+        keeps_units: the units of work that the checkpoint's file names are those of this run.
         heartbeats: the coordinator's policy.
         durability: who keeps its records.
     """
@@ -87,6 +88,7 @@ class ShardTask:
     initial: Path
     precision: str
     policy: ShardPolicy
+    keeps_units: bool = True
     heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
     durability: Durability = CHECKPOINT_ONLY
 
@@ -215,6 +217,7 @@ class ShardBody(Body):
             seen=found.seen(name, task.run),
             stops=found.stops(name, task.run),
             updates_of=found.updates_of(name, task.run),
+            units=found.units(name) if task.keeps_units else {},
         )
 
     def _prepared(self) -> Updater | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from partita.engine.files.background import BackgroundQueue
 from partita.engine.files.remote_checkpoints import CheckpointFiles
-from partita.engine.parameters.manifest import ShardRecord
+from partita.engine.parameters.manifest import ShardRecord, UnitsOfRange
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted
@@ -61,7 +61,8 @@ class StateFiles:
         self, order: Persist, slots: Sequence[Slot], snapshot: ShardSnapshot
     ) -> Persisted | NotPersisted:
         checkpoint, version = order.checkpoint, order.version
-        counts = (dict(order.seen), order.updates, dict(order.stops), dict(order.updates_of))
+        units = tuple(UnitsOfRange(*span, held) for span, held in order.units.items())
+        counts = (dict(order.seen), order.updates, dict(order.stops), dict(order.updates_of), units)
         record = ShardRecord(self._run, self._host.name, order.incarnation, version, *counts)
         try:
             if order.finite:

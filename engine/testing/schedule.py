@@ -299,6 +299,26 @@ class Schedule(ABC):
         if self.coordinator.hosts.get((process.name, process.incarnation)) is process:
             self.coordinator.host_exited(process)
 
+    def follow(
+        self, resume: Callable[[object], None], *, restart_s: float, loses_power: bool = False
+    ) -> None:
+        """Ends a dead coordinator's hosts where they can be reached, else some time later, and resumes.
+
+        Args:
+            resume: starts the next coordinator.
+            restart_s: the longest until then.
+            loses_power: what was written and not synced is gone.
+        """
+        world = self.world
+        for host in self.coordinator.hosts.values():
+            if self.environment.can_kill:
+                host.exit()
+            else:
+                host.later(10.0 * world.random.random(), host.exit)
+        if loses_power:
+            self.disk.lose_power()
+        world.at(world.now + restart_s * world.random.random(), None, resume, None)
+
     def left(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing, where nothing is shared
         """Handles that the parts of a replica have left the run."""
 
@@ -335,7 +355,8 @@ class Schedule(ABC):
 
     def _check_raising(self) -> None:
         environment, network = self.environment, self.environment.network
-        quiet = not (environment.faults or network.drop) and environment.stop_at is None
+        quiet = not (environment.faults or network.drop or self.coordinator.incarnation)
+        quiet = quiet and environment.stop_at is None
         due = self.world.now > self._raised_at + (network.slow_s if network.slow else network.delay_s)
         raising = environment.raising
         raised = raising is not None and raising[1] >= 3 and self._raises_left == 0 and due

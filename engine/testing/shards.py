@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from partita.engine.protocol.commands import POINT, Operation
-from partita.engine.protocol.events import Persist, Received, Send
+from partita.engine.protocol.events import HeldUnits, Persist, Received, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
@@ -41,6 +41,7 @@ class ShardState:
     vectors: Vectors
     seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     stops: Mapping[str, int] = field(default_factory=dict)
+    units: HeldUnits = field(default_factory=dict)
     reference: Any = None
 
 
@@ -136,7 +137,9 @@ class ShardBody(SimulatedBody):
                 self._kept.clear()
             case Persist():
                 kept = self.checks.persists(effect)
-                state = ShardState(dict(self.vectors), dict(effect.seen), dict(effect.stops), kept)
+                state = ShardState(
+                    dict(self.vectors), dict(effect.seen), dict(effect.stops), dict(effect.units), kept
+                )
                 self.write(self.schedule, effect, state)
             case ReceiveAgain(event=again):
                 return again

@@ -104,11 +104,11 @@ def _log_units(work: Any, links: Any, log: _Log, link: HostContext) -> None:
             units[effect.step] = effect.unit
             yield effect
 
-    def counted(step: int, now: float) -> Iterator[Any]:
-        yield from computed(step, now)
+    def counted(step: int, unit: int, now: float) -> Iterator[Any]:
+        yield from computed(step, unit, now)
         unit = units.pop(step)
         for one in links._links.values():
-            if step >= one.held:
+            if step >= one.held and unit not in one.has:
                 waiting[one.shard].append(unit)
 
     def pushed(one: Any, now: float) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from partita.engine.protocol import (
 )
 from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.batch_messages import Assignment
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.events import HeldUnits, Received
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Heartbeat, Parameters
 from partita.engine.protocol.names import COORDINATOR
@@ -56,11 +56,12 @@ def shard(
     version: int = 0,
     seen: Mapping[str, Watermark] | None = None,
     acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
+    units: HeldUnits | None = None,
     leased: bool = True,
     keeps: bool = False,
 ) -> Shard:
     own = ShardRanges("shard 0", shard_incarnation, RANGES)
-    restored = RestoredState(version, seen=seen or {})
+    restored = RestoredState(version, seen=seen or {}, units=units or {})
     policy = ApplyOnArrival(own, restored=restored, acknowledged=acknowledged)
     machine = Shard(own, policy, keeps=keeps)
     if leased:

@@ -14,6 +14,7 @@ from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span, Tick
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import (
+    AskUnits,
     Fetch,
     Finished,
     Heartbeat,
@@ -23,6 +24,7 @@ from partita.engine.protocol.messages import (
     PushAck,
     Save,
     Saved,
+    UnitsHeld,
 )
 from partita.engine.protocol.shard_effects import ApplyGradient, Fenced, ReceiveAgain, ShardEffect
 from tests.protocol.machines import RANGES, feed, receive, shard
@@ -56,6 +58,30 @@ def test_a_push_is_applied_and_then_acknowledged() -> None:
         ApplyGradient(Span("x", 3, 8), BYTES[1], 0, "part 0.1", incarnation=0, sequence=0),
         Send("part 0.1", PushAck(shard_incarnation=0, incarnation=0, sequence=0, version=1, staleness=0)),
     ]
+
+
+def test_the_units_in_the_numbers_of_each_machine_are_known_to_new_processes_and_kept() -> None:
+    machine = shard(units={(0, 3): ((0, 4),)})
+    for sequence, units in enumerate((((4, 5),), ((7, 9), (11, 12)), ((5, 7),))):
+        message = Push(0, sequence, 0, 0, 9, units)
+        receive(machine, "part 0.0", message, BYTES[0])
+        receive(machine, "part 0.0", message, BYTES[0])
+    for part, expected in (("part 1.0", ((0, 4),)), ("part 0.0", ()), ("part 1.1", ())):
+        (answer,) = receive(machine, part, Fetch(0))
+        assert answer.message.units == expected, "what it began with, until a part pushes"  # type: ignore
+    (persist,) = receive(machine, "coordinator", Save(3))
+    assert isinstance(persist, Persist) and persist.units == {(0, 3): ((0, 9), (11, 12)), (3, 8): ()}
+
+
+def test_a_shard_says_which_units_all_and_some_of_its_numbers_hold() -> None:
+    machine = shard(units={(0, 3): ((0, 4), (6, 8)), (3, 8): ((2, 7),)})
+    (answer,) = receive(machine, "coordinator", AskUnits())
+    assert answer == Send("coordinator", UnitsHeld(((2, 4), (6, 7)), ((0, 8),)))
+
+
+def test_a_push_of_no_unit_in_a_range_is_refused() -> None:
+    (refused,) = receive(shard(), "part 0.0", Push(0, 0, 0, 0, 1, ((4, 4),)), BYTES[0])
+    assert isinstance(refused, Refuse) and "each range has a unit" in refused.reason
 
 
 def test_a_repeat_is_acknowledged_alike_and_not_applied() -> None:
@@ -328,6 +354,7 @@ def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
         updates=1,
         seen={"part 0.0": (0, 0)},
         stops={"part 0.0": 0},
+        units={(0, 3): (), (3, 8): ()},
         finite=True,
         updates_of={0: 1, 1: 0},
     )
@@ -354,9 +381,8 @@ def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
     for checkpoint in (1, 3, 2):
         assert receive(machine, "coordinator", Save(checkpoint)) == []
     effects = feed(machine, Persisted(1, 0, "file", "hash"))
-    assert effects[-1] == Persist(
-        3, incarnation=0, version=0, updates=0, seen={}, finite=True, updates_of={0: 0, 1: 0}
-    )
+    held = {(0, 3): (), (3, 8): ()}
+    assert effects[-1] == Persist(3, 0, 0, units=held, finite=True, updates_of={0: 0, 1: 0})
     assert feed(machine, Persisted(3, 0, "file", "hash")) == [
         Send("coordinator", Saved(3, 0, 0, "file", "hash"))
     ]

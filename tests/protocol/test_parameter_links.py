@@ -32,7 +32,7 @@ def begin(links: ParameterLinks) -> list[LinkEffect]:
 
 
 def end(links: ParameterLinks, step: int, *, pushes: bool = True) -> list[LinkEffect]:
-    return [*done(links, links.computed(step, 0.0)), *(done(links, links.push(0.0)) if pushes else ())]
+    return [*done(links, links.computed(step, step, 0.0)), *(done(links, links.push(0.0)) if pushes else ())]
 
 
 def settle(links: ParameterLinks, sequence: int, *, incarnation: int = 0, staleness: int = 0) -> None:
@@ -70,9 +70,9 @@ def test_a_push_is_the_accumulated_gradient_set_aside_and_sent() -> None:
     assert begin(links)[:2] == [Install(span) for span in WHOLE]
     assert end(links, 0) == [
         SwapBuffers(Span("in_flight", 0, 2)),
-        Send("shard 0", Push(4, 0, 0, 0, 1), Span("in_flight", 0, 2)),
+        Send("shard 0", Push(4, 0, 0, 0, 1, ((0, 1),)), Span("in_flight", 0, 2)),
         SwapBuffers(Span("in_flight", 2, 5)),
-        Send("shard 2", Push(4, 0, 0, 0, 1), Span("in_flight", 2, 5)),
+        Send("shard 2", Push(4, 0, 0, 0, 1, ((0, 1),)), Span("in_flight", 2, 5)),
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_slow_shard_costs_staleness_and_the_gradient_keeps_accumulating() -> N
         assert {e.to for e in end(links, step) if isinstance(e, Send)} <= {"shard 0"}
     receive(links, "shard 2", PushAck(0, 4, 0, 9, 8))
     assert (links.pushes, links.staleness) == (2, 8)
-    assert of_kind(Push, end(links, 3)) == [Push(4, 1, 0, 0, 4)]  # one push for steps 1 to 3
+    assert of_kind(Push, end(links, 3)) == [Push(4, 1, 0, 0, 4, ((1, 4),))]  # one push for steps 1 to 3
 
 
 def test_after_so_many_steps_beyond_a_push_there_is_no_room() -> None:
@@ -110,11 +110,11 @@ def test_a_push_is_as_old_as_the_parameters_of_its_oldest_step() -> None:
     end(links, 1, pushes=False)
     serve(links, 1, version=5)
     begin(links)
-    assert of_kind(Push, end(links, 2)) == [Push(4, 0, 0, 0, 3)] * 2
+    assert of_kind(Push, end(links, 2)) == [Push(4, 0, 0, 0, 3, ((0, 3),))] * 2
     serve(links, 2, version=9, pushes=1)
     settle(links, 0)
     begin(links)
-    assert of_kind(Push, end(links, 3)) == [Push(4, 1, 0, 9, 4)] * 2
+    assert of_kind(Push, end(links, 3)) == [Push(4, 1, 0, 9, 4, ((3, 4),))] * 2
 
 
 # Reading one's own writes.
@@ -185,10 +185,10 @@ def test_alone_nothing_is_fetched_again_and_no_push_merges_two() -> None:
     receive(links, "shard 0", PushAck(0, 4, 0, 1, 0))
     assert begin(links) == []
     (push,) = of_kind(Push, end(links, 1))
-    assert push == Push(4, 1, 0, 0, 2)
+    assert push == Push(4, 1, 0, 0, 2, ((1, 2),))
     assert not links.has_room(16), "shard 2 has not acknowledged the first"
     found = receive(links, "shard 2", PushAck(0, 4, 0, 1, 0))
-    assert of_kind(Push, found) == [Push(4, 1, 0, 0, 2)]
+    assert of_kind(Push, found) == [Push(4, 1, 0, 0, 2, ((1, 2),))]
     assert links.has_room(16)
 
 
@@ -260,7 +260,7 @@ def test_a_replaced_shard_is_asked_again_at_once_with_the_same_sequence() -> Non
     end(links, 0)
     assert feed(links, Replaced("shard 2", 1), now=3.0) == [
         Send("shard 2", Fetch(1)),
-        Send("shard 2", Push(4, 0, 0, 0, 1), Span("in_flight", 2, 5)),
+        Send("shard 2", Push(4, 0, 0, 0, 1, ((0, 1),)), Span("in_flight", 2, 5)),
     ]
     assert feed(links, Replaced("shard 2", 1)) == []
     assert feed(links, Replaced("part 0.1", 1)) == []
@@ -280,9 +280,11 @@ def test_draining_pushes_what_is_left_and_waits_for_every_answer() -> None:
     assert len(of_kind(Push, end(links, 0))) == 2
     end(links, 1, pushes=False)
     receive(links, "shard 0", PushAck(0, 4, 0, 1, 0))
-    assert of_kind(Push, done(links, links.drain(0.0))) == [Push(4, 1, 0, 0, 2)]
+    assert of_kind(Push, done(links, links.drain(0.0))) == [Push(4, 1, 0, 0, 2, ((1, 2),))]
     assert links.waits_for == ("shard 0", "shard 2")
-    assert of_kind(Push, receive(links, "shard 2", PushAck(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0, 2)]
+    assert of_kind(Push, receive(links, "shard 2", PushAck(0, 4, 0, 1, 0))) == [
+        Push(4, 1, 0, 0, 2, ((1, 2),))
+    ]
     for name in BYTES:
         assert receive(links, name, PushAck(0, 4, 1, 2, 0)) == [SavePushRecord(name, PushRecord(4, 2, 2))]
     assert links.waits_for == ("shard 0", "shard 2") and not links.drained, "for the answers to the fetches"
@@ -325,7 +327,7 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
         ]
         assert not links.has_room(16), "its parameters have taken the step twice"
         if step == 1:
-            assert of_kind(Push, ended) == [Push(4, 0, 0, 0, 2)]
+            assert of_kind(Push, ended) == [Push(4, 0, 0, 0, 2, ((1, 2),))]
             assert receive(links, "shard 2", PushAck(0, 4, 0, 1, 0)) == [
                 SavePushRecord("shard 2", PushRecord(4, 1, 2))
             ]
@@ -336,6 +338,29 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
     assert {e.to for e in ended if isinstance(e, Send)} == {"shard 0"}
     (fetch,) = of_kind(Fetch, feed(links, Replaced("shard 2", 1)))
     assert isinstance(fetch, Fetch) and fetch.earlier == (on_its_way,)
+
+
+def test_what_another_run_has_pushed_is_left_out_for_the_shards_that_have_it() -> None:
+    """Shard 0 has the units 1 and 3 of an earlier run, and shard 2 none of the four."""
+    links = ParameterLinks(incarnation=4, shards=SHARDS)
+    list(links.pull(0.0))
+    receive(links, "shard 0", Parameters(0, 0, 0, 0, 4, units=((1, 2), (3, 4))), bytes(8))
+    receive(links, "shard 2", Parameters(0, 0, 0, 0, 4), bytes(12))
+    done(links, links.install())
+    end(links, 0, pushes=False)
+    assert not links.has_way(1), "what has accumulated would be cleared with it"
+    assert of_kind(Push, done(links, links.make_way(1, 0.0))) == [Push(4, 0, 0, 0, 1, ((0, 1),))]
+    assert links.has_way(1), "it need not be acknowledged"
+    assert end(links, 1, pushes=False)[0] == ClearGradient(Span("accumulated", 0, 2))
+    receive(links, "shard 0", Parameters(1, 0, 0, 0, 4, units=((7, 9),)), bytes(8))
+    done(links, links.install())
+    end(links, 2, pushes=False)
+    assert done(links, links.make_way(3, 0.0)) == [] and not links.has_way(3), "one push is under way"
+    acknowledged = receive(links, "shard 0", PushAck(0, 4, 0, 1, 0))
+    assert of_kind(Push, acknowledged) == [Push(4, 1, 0, 0, 3, ((2, 3),))]
+    assert links.has_way(3) and links.has_way(7), "only what it had when this process began"
+    assert end(links, 3, pushes=False)[0] == ClearGradient(Span("accumulated", 0, 2))
+    assert of_kind(Push, done(links, links.push(0.0))) == [Push(4, 0, 0, 0, 4, ((0, 4),))]
 
 
 def test_an_answer_to_a_process_before_this_one_is_not_taken() -> None:

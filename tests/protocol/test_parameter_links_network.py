@@ -63,7 +63,7 @@ class Bench:
         for name in BYTES:
             self.vectors["accumulated"][name] += 1
             self.vectors["parameters"][name] += 1
-        self.act(self.links.computed(self.steps, 0.0))
+        self.act(self.links.computed(self.steps, self.steps, 0.0))
         self.steps += 1
 
     def deliver(self, letter: tuple[str, Message, int]) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.leases import LeasedSteps
 from partita.engine.protocol.messages import Lease
-from partita.engine.protocol.work_book import Holder, Ranges, WorkBook
+from partita.engine.protocol.ranges import Ranges
+from partita.engine.protocol.work_book import Holder, WorkBook
 
 
 def test_ranges_join_their_neighbours() -> None:
@@ -39,6 +40,29 @@ def test_gaps_are_what_a_set_lacks(members: Sequence[bool]) -> None:
     gaps = [n for start, stop in ranges.gaps(0, len(members)) for n in range(start, stop)]
     assert gaps == [n for n, member in enumerate(members) if not member]
     assert len(ranges) == sum(a and not b for a, b in pairwise([*members, False]))
+
+
+_SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8)
+
+
+@given(_SPANS, _SPANS)
+def test_ranges_are_sets(covered: Sequence[tuple[int, int]], discarded: Sequence[tuple[int, int]]) -> None:
+    ranges, numbers = Ranges(), set[int]()
+    for start, stop in covered:
+        ranges.cover(start, stop)
+        numbers |= {*range(start, stop)}
+    other = Ranges()
+    for start, stop in discarded:
+        other.cover(start, stop)
+    assert {n for one in ranges.common(other) for n in range(*one)} == numbers & {
+        n for one in other for n in range(*one)
+    }
+    for start, stop in discarded:
+        ranges.discard(start, stop)
+        numbers -= {*range(start, stop)}
+    assert {n for one in ranges for n in range(*one)} == numbers
+    assert ranges.size == len(numbers)
+    assert all(a[1] < b[0] for a, b in pairwise(ranges)), list(ranges)
 
 
 def book(units: int, replicas: int, done: Sequence[tuple[int, int]] = ()) -> WorkBook[Holder]:

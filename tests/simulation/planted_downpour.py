@@ -20,9 +20,11 @@ from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Fetch, Parameters, Push, Saved
 from partita.engine.protocol.parameter_links import SavePushRecord
+from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import ApplyGradient, ReceiveAgain
 from tests.simulation.outcomes import Planted
 from tests.simulation.planted_coordinators import COORDINATOR_FAULTS
+from tests.simulation.planted_resuming import RESUMING_FAULTS
 
 LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
 
@@ -226,15 +228,15 @@ class IgnoresReplacements(ParameterLinks):
 class DrainForgetsTheAccumulated(ParameterLinks):
     def drain(self, now: float) -> Iterator[Any]:
         for link in self._links.values():
-            link.accumulated_from, link.is_due = None, False
+            link.accumulated_from, link.units, link.is_due = None, Ranges(), False
         yield from super().drain(now)
 
 
 class PushesOverAPushUnderWay(ParameterLinks):
-    def computed(self, step: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
         for link in self._links.values():
             link.push = None
-        yield from super().computed(step, now)
+        yield from super().computed(step, unit, now)
 
 
 class InstallsInsideAStep(Part):
@@ -246,17 +248,18 @@ class InstallsInsideAStep(Part):
 
 
 class PushesStepsAgain(ParameterLinks):
-    def computed(self, step: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
         for link in self._links.values():
-            link.held = 0
-        yield from super().computed(step, now)
+            link.held, link.has = 0, Ranges()
+        yield from super().computed(step, unit, now)
 
 
 class PushesTheLastHeldStepAgain(ParameterLinks):
-    def computed(self, step: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
         for link in self._links.values():
             link.held -= step == link.held - 1
-        yield from super().computed(step, now)
+            link.has.discard(unit, unit + 1)
+        yield from super().computed(step, unit, now)
 
 
 class NotesNothing(ParameterLinks):
@@ -365,5 +368,6 @@ FAULTS = [
     Planted(KeepsAStepThatIsTakenBack, "I14", 300, at=1),
     Planted(CountsItsOwnPushesAsStale, "I14", 100, at=1),
     *COORDINATOR_FAULTS,
+    *RESUMING_FAULTS,
 ]
 """Found on 2,500 seeds each; the limits leave some room, because a change of the draw moves every seed."""

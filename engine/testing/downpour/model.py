@@ -6,12 +6,14 @@ that I1 to I4 are questions about sets. It sees what crosses the surface of a ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Fetch
+from partita.engine.protocol.messages import Push as PushMessage
+from partita.engine.protocol.names import machine_of
 from partita.engine.testing.invariants import ProcessId, Writers, require
 
 Push: TypeAlias = tuple[str, int, int]
@@ -25,13 +27,14 @@ class Lineage:
     values: list[float]
     version: int = 0
     applied: set[Push] = field(default_factory=set)
-    steps: set[tuple[str, int]] = field(default_factory=set)  # (part, step) whose gradients they hold
+    units: set[tuple[int, int]] = field(default_factory=set)  # (machine, unit) whose gradients they hold
+    gone: set[tuple[int, int]] = field(default_factory=set)  # likewise, in pushes that earlier runs have lost
     lost: set[Push] = field(default_factory=set)  # acknowledged ones that it was told of, and lacks
     newest: dict[str, int] = field(default_factory=dict)  # of each part, the newest process it was told of
 
     def copy(self) -> Lineage:
         """A copy for a file."""
-        sets = set(self.applied), set(self.steps), set(self.lost)
+        sets = set(self.applied), set(self.units), set(self.gone), set(self.lost)
         return Lineage(list(self.values), self.version, *sets, dict(self.newest))
 
     def learns(self, part: str, record: PushRecord) -> None:
@@ -48,17 +51,20 @@ class Lineage:
 
 
 class ReferenceModel:
-    """The reference of one schedule."""
+    """The reference of one run: of a coordinator, and of the hosts that it has launched."""
 
-    def __init__(self, shards: Iterable[tuple[str, int]], writers: Writers) -> None:
-        """A model of these shards (name, numbers each holds), all zero."""
-        self._initial = {name: Lineage([0] * size) for name, size in shards}
+    def __init__(
+        self, start: Mapping[str, Lineage], writers: Writers, *, twice: Callable[[int], bool]
+    ) -> None:
+        """A model of these shards. `twice`: says that a unit may be done by two replicas, since one left."""
+        self._initial = start
+        self._twice = twice
         self.lineages: dict[ProcessId, Lineage] = {}
         self._writers = writers
         self._newest: dict[str, tuple[int, int]] = {}  # (incarnation, version) of each shard
         self._payloads: dict[tuple[str, Push], tuple[float, ...]] = {}  # by (shard, push)
-        self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
-        self._undone: dict[ProcessId, dict[int, list[int]]] = {}  # steps that have accumulated, by number
+        self._units: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
+        self._undone: dict[ProcessId, dict[int, list[int]]] = {}  # units that have accumulated, by number
         self._acknowledged: dict[tuple[ProcessId, str], int] = {}  # pushes, before the process was replaced
         self._late: dict[tuple[ProcessId, str], int] = {}  # likewise, after that: lost if a shard is told
         self._newest_part: dict[str, int] = {}
@@ -91,14 +97,14 @@ class ReferenceModel:
         expected = self._parameters[part]
         require(parameters == expected, "I14", part, "has", parameters, "in step", step, "not", expected)
 
-    def computed(self, part: ProcessId, step: int, gradient: list[float]) -> None:
+    def computed(self, part: ProcessId, step: int, unit: int, gradient: list[float]) -> None:
         """Adds a step's gradient to what has accumulated."""
         self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
         accumulated = self._accumulated[part]
         for i, number in enumerate(gradient):
             accumulated[i] += number
             self._parameters[part][i] += number
-            self._undone[part][i].append(step)
+            self._undone[part][i].append(unit)
 
     def discards(self, part: ProcessId, *, start: int, stop: int) -> None:
         """Clears gradients of steps that were done again, and that a shard has already."""
@@ -112,9 +118,17 @@ class ReferenceModel:
             self._undone[part][i] = []
 
     def pushes(
-        self, part: ProcessId, shard: str, sequence: int, payload: tuple[float, ...], *, start: int, stop: int
+        self,
+        part: ProcessId,
+        shard: str,
+        message: PushMessage,
+        payload: tuple[float, ...],
+        *,
+        start: int,
+        stop: int,
     ) -> None:
         """Requires that a new push holds just what has accumulated, and a repeat the same as before."""
+        sequence = message.sequence
         push = (*part, sequence)
         known = self._payloads.get((shard, push))
         if known is not None:
@@ -124,7 +138,10 @@ class ReferenceModel:
         require(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
         expected = self._accumulated[part][start:stop]
         require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
-        self._steps[shard, push] = tuple(self._undone[part][start])
+        units = tuple(self._undone[part][start])
+        named = [unit for one in message.units for unit in range(*one)]
+        require(named == sorted(units), "I15", push, "to", shard, "names", named, "of", units)
+        self._units[shard, push] = units
         self._clears(part, start, stop)
         self._made[part, shard] = made + 1
         self._payloads[shard, push] = payload
@@ -198,10 +215,11 @@ class ReferenceModel:
         require(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
         lineage.applied.add(push)
         lineage.learns(push[0], PushRecord(*push[1:]))
-        for step in self._steps[shard[0], push]:
-            twice = (push[0], step) in lineage.steps
-            require(not twice, "I1", shard, "applies step", step, "of", push, "a second time")
-            lineage.steps.add((push[0], step))
+        machine = machine_of(push[0])
+        for unit in self._units[shard[0], push]:
+            once = (machine, unit) not in lineage.units or self._twice(unit)
+            require(once, "I1", shard, "applies unit", unit, "in", push, "a second time")
+            lineage.units.add((machine, unit))
         lineage.version += 1
         for i, number in enumerate(payload):
             lineage.values[start + i] += number
@@ -276,17 +294,19 @@ class ReferenceModel:
         }
         return {(shard, push) for shard, push in pushes if push not in files[shard].applied}
 
-    def holds(self, files: Mapping[str, Lineage], steps: Iterable[tuple[str, str, int]]) -> None:
-        """Requires that steps (part, shard, step) are in the files, or in a push that is counted as lost."""
-        gone = {
-            (push[0], shard, step)
-            for shard, lineage in files.items()
-            for push in lineage.lost
-            for step in self._steps[shard, push]
-        }
-        for name, shard, step in gone:
-            twice = (name, step) in files[shard].steps
-            require(not twice, "I2", "step", step, "of", name, "is in the file of", shard, "and lost")
-        for name, shard, step in steps:
-            there = (name, step) in files[shard].steps or (name, shard, step) in gone
-            require(there, "I2", "step", step, "of", name, "is neither in the file of", shard, "nor lost")
+    def gone(self, shard: str, lineage: Lineage) -> set[tuple[int, int]]:
+        """Returns (machine, unit) of what is in the lost pushes to a shard, of this run and earlier ones."""
+        lost = {(machine_of(push[0]), unit) for push in lineage.lost for unit in self._units[shard, push]}
+        return lost | lineage.gone
+
+    def holds(self, files: Mapping[str, Lineage], units: Iterable[tuple[int, str, int]]) -> None:
+        """Requires that units (machine, shard, unit) are in the files, or in a push that counts as lost."""
+        gone = {shard: self.gone(shard, lineage) for shard, lineage in files.items()}
+        for shard, lineage in files.items():
+            again = [
+                unit for _, unit in lineage.units & (gone[shard] - lineage.gone) if not self._twice(unit)
+            ]
+            require(not again, "I2", "units", again, "are in the file of", shard, "and lost")
+        for machine, shard, unit in units:
+            there = (machine, unit) in files[shard].units | gone[shard]
+            require(there, "I2", "unit", unit, "of machine", machine, "is neither in", shard, "nor lost")

@@ -19,7 +19,7 @@ from partita.engine.protocol.names import part_name
 from partita.engine.protocol.parameter_links import ParameterLinks, SavePushRecord
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import StepDone
-from partita.engine.testing.downpour.schedule import DownpourSchedule
+from partita.engine.testing.downpour.schedule import DownpourCoordinatorHost, DownpourSchedule
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import require
 from partita.engine.testing.parts import OF_LINKS, RETRY_S, PartArithmetic, PartBody
@@ -32,7 +32,7 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
     links = schedule.kind(ParameterLinks)(
         incarnation=host.incarnation,
         shards=spans,
-        earlier=schedule.push_log.of_part(host.id),
+        earlier=arithmetic.run.push_log.of_part(host.id),
         alone=topology.replicas == 1,
         stateful=scenario.steps % 2 == 0,
         retry_s=RETRY_S,
@@ -40,7 +40,7 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
     others = [part_name(arithmetic.replica, n) for n in range(topology.machines) if n != arithmetic.machine]
     work, replica = schedule.kind(LeasedWork)(links), scenario.driver.replica
     part = schedule.kind(Part)(replica, work, needed=others, watched=links.shards)
-    schedule.push_log.begin(host.id)
+    arithmetic.run.push_log.begin(host.id)
     size = sum(stop - start for _, start, stop in spans)
     return part, PartBody(schedule, host, {name: [0.0] * size for name in OF_LINKS}, arithmetic)
 
@@ -50,7 +50,9 @@ class Integers(PartArithmetic):
 
     def __init__(self, schedule: DownpourSchedule, host: SimulatedHost) -> None:
         super().__init__(host)
-        self.schedule, self.model = schedule, schedule.model
+        assert isinstance(host.coordinator, DownpourCoordinatorHost)
+        self.schedule, self.run = schedule, host.coordinator
+        self.model = self.run.model
         self.spans = schedule.layout.of_machine[self.machine]
         self.shard_at = {start: shard for shard, start, _ in self.spans}
         self.model.part_is_born(self.id, size=sum(stop - start for _, start, stop in self.spans))
@@ -58,12 +60,12 @@ class Integers(PartArithmetic):
 
     @override
     def begins(self, step: RunUnit) -> None:
-        schedule, scenario, vectors = self.schedule, self.schedule.scenario, self.body.vectors
-        schedule.work.computes(self.replica, self.host.incarnation, step.step, step.unit)
+        run, scenario, vectors = self.run, self.schedule.scenario, self.body.vectors
+        run.work.computes(self.replica, self.host.incarnation, step.step, step.unit)
         if not self._began:
             self._began = True
-            schedule.model.begins(self.id, step.step, resumed=2**53 * schedule.work.has_left(self.replica))
-        schedule.model.computes(self.id, step.step, vectors["parameters"])
+            self.model.begins(self.id, step.step, resumed=2**53 * run.work.has_left(self.replica))
+        self.model.computes(self.id, step.step, vectors["parameters"])
         slowest = scenario.straggler if (self.replica, self.machine) == (0, 0) else 1.0
         wait_s = scenario.step_s * slowest * self.world.random.random()
         self.host.later(wait_s, self.body.on_computed, (step, None))
@@ -77,8 +79,8 @@ class Integers(PartArithmetic):
         for i, number in enumerate(gradient):
             vectors["accumulated"][i] += number
             vectors["parameters"][i] += number
-        self.model.computed(self.id, step.step, gradient)
-        for part in self.schedule.meet(self, self.replica, incarnation, step.step):
+        self.model.computed(self.id, step.step, step.unit, gradient)
+        for part in self.schedule.meet(self, self.run.incarnation, self.replica, incarnation, step.step):
             assert part.body.step is not None
             part.host.later(0.001, part.body.on_done, StepDone(part.body.step.number))
         return None
@@ -99,7 +101,7 @@ class Integers(PartArithmetic):
     @override
     def notes(self, effect: SavePushRecord, message: Any) -> None:
         shard, name = effect.shard, self.host.name
-        self.schedule.push_log.note(name, shard, effect.record)
+        self.run.push_log.note(name, shard, effect.record)
         if isinstance(message, PushAck):
             self.model.settles(self.id, shard, message.sequence)
         else:
@@ -108,8 +110,8 @@ class Integers(PartArithmetic):
     @override
     def numbers(self, send: Send, values: Sequence[float]) -> Numbers:
         assert isinstance(send.message, Push) and send.payload is not None
-        span, sequence = send.payload, send.message.sequence
-        self.model.pushes(self.id, send.to, sequence, tuple(values), start=span.start, stop=span.stop)
+        span, message = send.payload, send.message
+        self.model.pushes(self.id, send.to, message, tuple(values), start=span.start, stop=span.stop)
         return Numbers(values)
 
     @override

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -12,13 +12,21 @@ from typing_extensions import override
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEvent, EndRun, RunSettings
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Commit,
+    CoordinatorEvent,
+    EndRun,
+    RunSettings,
+)
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.messages import LostPushes, UnitRange
-from partita.engine.protocol.names import Topology, part_indices, part_name
+from partita.engine.protocol.names import Topology, part_indices
+from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.views import Outline
+from partita.engine.testing.disk import File
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
 from partita.engine.testing.downpour.work import WorkModel
 from partita.engine.testing.elastic import draw_least, leaving
@@ -26,7 +34,7 @@ from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
-from partita.engine.testing.world import World
+from partita.engine.testing.world import Process, World
 
 NUMBERS_OF_A_MACHINE: Final = 4
 """Parameters of each machine: enough to be cut over shards, few enough to be summed at every event."""
@@ -73,6 +81,14 @@ def draw(random: Random, driver: Driver | None) -> Scenario:
     )
 
 
+def draw_crashes(seed: int, chaos_s: float) -> tuple[float, ...]:
+    """Draws when coordinators crash, beside all else that a seed draws: in a fifth of the seeds."""
+    random = Random(-5 - seed)
+    if random.random() > 0.2:
+        return ()
+    return tuple(random.uniform(0.0, chaos_s) for _ in range(random.choice((1, 1, 2, 3))))
+
+
 class PushLog:
     """The acknowledged pushes that parts have noted on disk, which outlive them."""
 
@@ -106,7 +122,49 @@ class PushLog:
 
 
 class DownpourCoordinatorHost(CoordinatorHost):
-    """A coordinator whose newest manifest counts every push that is known to be lost."""
+    """A coordinator, which begins from the run's folder, and whose manifests count every lost push.
+
+    Attributes:
+        start: the checkpoint that its run began with; None: the start.
+        push_log: of its run.
+        work, model: the references of its run.
+    """
+
+    schedule: DownpourSchedule
+
+    def __init__(self, schedule: DownpourSchedule, *, run: int = 0) -> None:
+        super().__init__(schedule, incarnation=run)
+        topology, disk, least = schedule.environment.topology, schedule.disk, schedule.least
+        self.start = disk.newest()
+        self.push_log = PushLog()
+        lineages = {name: self._begun(name) for name in schedule.layout.sizes}
+        done = Ranges(schedule.before if self.start is None else self.start.done)
+        held = [unit for unit in range(schedule.units) if schedule.held_by_all(unit, lineages)]
+        self.work = WorkModel(schedule.units, [*done, *((unit, unit + 1) for unit in held)])
+        self.model = ReferenceModel(lineages, self.writers, twice=schedule.is_of_two)
+        self.machine = leaving(schedule.kind(Coordinator), least)(
+            schedule.scenario.driver.coordinator,
+            Outline(1, schedule.units, 1, topology.replicas),
+            schedule.kind(LeasedMode)(done=tuple(done), resumes=self.start is not None),
+            topology,
+            settings=RunSettings(
+                next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts(), least=least
+            ),
+        )
+
+    def _begun(self, shard: str) -> Lineage:
+        """The values of a shard when the run begins; pushes of earlier runs have no names in this one."""
+        if self.start is None:
+            return Lineage([0] * self.schedule.layout.sizes[shard])
+        file: Lineage = self.schedule.disk.committed(shard, self.start.checkpoint).contents.reference
+        before = self.schedule.coordinator.model
+        return Lineage(list(file.values), units=set(file.units), gone=before.gone(shard, file))
+
+    def start_of(self, shard: str, checkpoint: int | None) -> File | None:
+        """A shard's file of a committed checkpoint; None: the one with which the run began, if any."""
+        if checkpoint is None and self.start is not None:
+            checkpoint = self.start.checkpoint
+        return None if checkpoint is None else self.schedule.disk.committed(shard, checkpoint)
 
     @override
     def _do(self, event: CoordinatorEvent) -> bool:
@@ -114,7 +172,8 @@ class DownpourCoordinatorHost(CoordinatorHost):
         newest = self.schedule.disk.newest() if isinstance(event, Received) else None
         if newest is None or not isinstance(event.message, LostPushes):  # type: ignore[union-attr]
             return did
-        if all(self.current[entry.shard] == entry.incarnation for entry in newest.entries):
+        is_of_run = self.start is None or newest.checkpoint > self.start.checkpoint
+        if is_of_run and all(self.current[entry.shard] == entry.incarnation for entry in newest.entries):
             lost = self.machine.lost
             require(
                 newest.lost >= lost, "I2", "checkpoint", newest.checkpoint, "counts", newest.lost, "of", lost
@@ -123,7 +182,13 @@ class DownpourCoordinatorHost(CoordinatorHost):
 
 
 class DownpourSchedule(Schedule):
-    """Everything that the hosts of a seed share."""
+    """Everything that the hosts of a seed share.
+
+    A coordinator that crashes, or that the user stops, is followed by the next one, which goes on from the
+    newest checkpoint, with hosts of a new run.
+    """
+
+    coordinator: DownpourCoordinatorHost
 
     def __init__(
         self,
@@ -140,62 +205,103 @@ class DownpourSchedule(Schedule):
         super().__init__(world, self.scenario.environment, machines, part=part, shard=shard)
         topology = self.environment.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
-        self.push_log = PushLog()
         steps = self.scenario.steps
         self.units = steps * topology.replicas
-        done = [(n * steps, n * steps + before) for n, before in enumerate(self.scenario.done) if before]
-        self.work = WorkModel(self.units, done)
+        self.before = [(n * steps, n * steps + done) for n, done in enumerate(self.scenario.done) if done]
+        self.least = draw_least(seed, driver, topology.replicas)
+        self._crashes = draw_crashes(seed, self.environment.chaos_s)
+        self._runs: list[WorkModel] = []
         self.coordinator = DownpourCoordinatorHost(self)
-        least = draw_least(seed, driver, topology.replicas)
-        self.coordinator.machine = leaving(self.kind(Coordinator), least)(
-            self.scenario.driver.coordinator,
-            Outline(1, self.units, 1, topology.replicas),
-            self.kind(LeasedMode)(done=done),
-            topology,
-            settings=RunSettings(timeouts=self.timeouts(), least=least),
-        )
-        self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)
+        self._runs.append(self.coordinator.work)
+
+    @override
+    def _plan(self) -> None:
+        super()._plan()
+        for time in self._crashes:
+            self.world.at(time, None, self._crash, None)
+
+    def _crash(self, _: object) -> None:
+        self.world.note(self.coordinator, "crashes", None)
+        self.coordinator.crash()
+
+    @override
+    def exited(self, process: Process) -> None:
+        """Handles the end of a process; a coordinator is followed by another one."""
+        super().exited(process)
+        if process is self.coordinator and not self.world.over:
+            self.follow(self._resume, restart_s=2.0)
+
+    @override
+    def end(self, order: EndRun | AbortRun) -> None:
+        """Ends the run. One that the user has stopped goes on."""
+        if isinstance(order, AbortRun) or order.complete:
+            super().end(order)
+            return
+        require(self.stopped, "I8", "the run ended early", order)
+        self.world.note(self.coordinator, type(order).__name__, order)
+        self.coordinator.exit()
+
+    def _resume(self, _: object) -> None:
+        """Starts the next coordinator from what is on disk, and nothing else (I10)."""
+        self.coordinator = DownpourCoordinatorHost(self, run=self.coordinator.incarnation + 1)
+        self._runs.append(self.coordinator.work)
+        self.world.note(self.coordinator, "resumes from", self.coordinator.start)
+        self.coordinator.begin()
 
     def left(self, names: Sequence[str]) -> None:
         """Notes that a replica's work is given to others."""
         indices = part_indices(names[0])
         assert indices is not None
-        self.work.leaves(indices[0], self.coordinator.current[names[0]])
+        self.coordinator.work.leaves(indices[0], self.coordinator.current[names[0]])
+
+    def is_of_two(self, unit: int) -> bool:
+        """Whether a replica has left that may have done this unit."""
+        return any(work.is_of_two(unit) for work in self._runs)
+
+    # Files.
+
+    def held_by_all(self, unit: int, lineages: Mapping[str, Lineage]) -> bool:
+        """Whether all numbers that these shards hold contain a unit."""
+        every = ((machine, shard) for machine, shard in self._ranges if self.environment.topology.shards)
+        return all((machine, unit) in lineages[shard].units for machine, shard in every)
+
+    @property
+    def _ranges(self) -> Iterator[tuple[int, str]]:
+        for machine in range(self.environment.topology.machines):
+            for shard, _, _ in self.layout.of_machine[machine]:
+                yield machine, shard
 
     def check_commit(self, order: Commit) -> None:
         """Requires that the files hold the work that counts as done, and that lost pushes are counted."""
-        lineages = self._lineages(order)
+        lineages, model = self._lineages(order), self.coordinator.model
         if order.checkpoint in self.disk.manifests:
-            living = {
-                entry.shard: self.model.lineages[entry.shard, entry.incarnation] for entry in order.entries
-            }
+            living = {entry.shard: model.lineages[entry.shard, entry.incarnation] for entry in order.entries}
             most = sum(len(lineage.lost) for lineage in living.values())
             require(order.lost <= most, "I2", order, "counts more than the shards, which have lost", most)
             return
-        self.model.require_lost(lineages, order.lost)
-        self.model.holds(lineages, self._steps_of(order.done))
+        model.require_lost(lineages, order.lost)
+        self.coordinator.work.require_computed(order.done)
+        model.holds(lineages, self._units_of(order.done))
 
     def _lineages(self, order: Commit) -> dict[str, Lineage]:
         return {entry.shard: self.disk.files[entry.file].contents.reference for entry in order.entries}
 
-    def _steps_of(self, units: Iterable[UnitRange]) -> Iterator[tuple[str, str, int]]:
-        """Yields (part, shard, step) of everything that these units are."""
-        for replica, step in self.work.steps_of(units):
-            for machine in range(self.environment.topology.machines):
-                for shard, _, _ in self.layout.of_machine[machine]:
-                    yield part_name(replica, machine), shard, step
+    def _units_of(self, done: Iterable[UnitRange]) -> Iterator[tuple[int, str, int]]:
+        """Yields (machine, shard, unit) of everything that these units are, but for those done at first."""
+        before = Ranges(self.before)
+        for unit in (unit for one in done for unit in range(*one) if unit not in before):
+            yield from ((machine, shard, unit) for machine, shard in self._ranges)
 
     def check_end(self, ending: EndRun) -> None:
-        """Requires that all work was done, and that only pushes counted as lost are missing."""
-        if not ending.complete:
-            require(self.stopped, "I8", "the run ended early", ending)
-            return
+        """Requires that all work was done, each unit once, and that only counted pushes are missing."""
         if all(done >= self.scenario.steps for done in self.scenario.done):
             return
-        require(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
-        assert ending.checkpoint is not None
-        last = self.disk.manifests[ending.checkpoint]
+        require(bool(self.disk.manifests), "I2", "the run ended without a last checkpoint")
+        last, model = self.disk.manifests[max(self.disk.manifests)], self.coordinator.model
         require(last.done == ((0, self.units),), "I15", "the run ended with", last.done, "of", self.units)
+        if ending.checkpoint is None:
+            require(self.coordinator.start is last, "I2", "the run ended without a last checkpoint")
+            return  # it was complete when it began
         files = self._lineages(last)
-        self.model.require_lost(files, ending.lost)
-        self.model.require_complete(files)
+        model.require_lost(files, ending.lost)
+        model.require_complete(files)

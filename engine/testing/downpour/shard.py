@@ -12,8 +12,8 @@ from partita.engine.protocol.events import Persist, Received, Send
 from partita.engine.protocol.messages import Fetch, Parameters, PushAck
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient
-from partita.engine.testing.downpour.model import Lineage
-from partita.engine.testing.downpour.schedule import DownpourSchedule
+from partita.engine.testing.downpour.model import Lineage, ReferenceModel
+from partita.engine.testing.downpour.schedule import DownpourCoordinatorHost, DownpourSchedule
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.shards import ShardBody, ShardChecks, ShardState
@@ -22,27 +22,31 @@ from partita.engine.testing.vectors import Vector
 
 def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard, ShardBody]:
     """Builds a shard that starts from the committed file, or from zeros."""
-    name, checkpoint = host.name, host.checkpoint
-    file = None if checkpoint is None else schedule.disk.committed(name, checkpoint)
+    name, run = host.name, host.coordinator
+    assert isinstance(run, DownpourCoordinatorHost)
+    file = run.start_of(name, host.checkpoint)
     zeros = ShardState({POINT: (0.0,) * schedule.layout.sizes[name]})
     state: ShardState = zeros if file is None else file.contents
-    noted = schedule.push_log.of_shard(name)
+    noted, of_run = run.push_log.of_shard(name), host.checkpoint is not None
     policy = schedule.kind(ApplyOnArrival)(
         ShardBody.ranges(schedule, host),
-        restored=RestoredState(file.version if file else 0, 0, state.seen, state.stops),
+        restored=RestoredState(file.version, 0, state.seen, state.stops, units=state.units)
+        if file is not None and of_run
+        else RestoredState(units=state.units),
         acknowledged=noted,
     )
     body = ShardBody(schedule, host, lambda _: state)
     body.apply_s = schedule.scenario.apply_s
-    body.checks = Checks(schedule, host.id, schedule.model.shard_is_born(host.id, state.reference, noted))
+    reference = state.reference if of_run else None
+    body.checks = Checks(run.model, host.id, run.model.shard_is_born(host.id, reference, noted))
     return body.build(policy), body
 
 
 class Checks(ShardChecks):
     """Shows what a shard does to the reference model."""
 
-    def __init__(self, schedule: DownpourSchedule, shard: ProcessId, lineage: Lineage) -> None:
-        self._model, self._id, self._lineage = schedule.model, shard, lineage
+    def __init__(self, model: ReferenceModel, shard: ProcessId, lineage: Lineage) -> None:
+        self._model, self._id, self._lineage = model, shard, lineage
 
     @override
     def applies(self, effect: ApplyGradient, x: Vector) -> None:

@@ -13,7 +13,7 @@ from partita.engine.testing.invariants import require
 
 
 class WorkModel:
-    """The units of one schedule."""
+    """The units of one run."""
 
     def __init__(self, units: int, done: Iterable[UnitRange]) -> None:
         """A run of so many units, of which some were done before."""
@@ -22,6 +22,7 @@ class WorkModel:
         self._unit: dict[tuple[int, int], int] = {}  # of each replica and step
         self._owner: dict[int, tuple[int, int]] = {}  # the replica and step that has a unit
         self._given_back: set[tuple[int, int]] = set()
+        self._of_two: set[int] = set()  # units of those
         self._left: dict[int, int] = {}  # replicas that have left, and the incarnation that did so last
 
     def has_left(self, replica: int) -> bool:
@@ -31,6 +32,7 @@ class WorkModel:
     def computes(self, replica: int, incarnation: int, step: int, unit: int) -> None:
         """Requires that a step has the same unit in each part and process, and no other step has it."""
         if incarnation <= self._left.get(replica, -1):
+            self._of_two.add(unit)
             return  # a process that could not be ended goes on
         own = replica, step
         known = self._unit.setdefault(own, unit)
@@ -44,10 +46,14 @@ class WorkModel:
         """Notes that a replica leaves: what it had not done may be done by others."""
         self._left[replica] = incarnation
         self._given_back |= {own for own in self._unit if own[0] == replica}
+        self._of_two |= {unit for own, unit in self._unit.items() if own[0] == replica}
 
-    def steps_of(self, units: Iterable[UnitRange]) -> list[tuple[int, int]]:
-        """Returns (replica, step) of each of these units that were not done before; all must have one."""
+    def is_of_two(self, unit: int) -> bool:
+        """Returns whether a replica that has left may have done a unit that another one does again."""
+        return unit in self._of_two
+
+    def require_computed(self, units: Iterable[UnitRange]) -> None:
+        """Requires that each of these units that was not done before has been computed."""
         found = [unit for start, stop in units for unit in range(start, stop) if unit in self._wanted]
         never = [unit for unit in found if unit not in self._owner]
         require(not never, "I15", "units", never, "count as done, and nobody has computed them")
-        return [self._owner[unit] for unit in found]

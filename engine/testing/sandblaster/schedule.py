@@ -145,7 +145,9 @@ class SandblasterSchedule(Schedule):
         """Handles the end of a process; a coordinator is followed by another one."""
         super().exited(process)
         if process is self.coordinator and not self.world.over:
-            self._follow()
+            self.follow(
+                self._resume, restart_s=self.scenario.restart_s, loses_power=self.scenario.loses_power
+            )
 
     def end(self, order: EndRun | AbortRun) -> None:
         """Ends the run. One that the user has stopped goes on, and so does one that an error of the user's
@@ -161,18 +163,6 @@ class SandblasterSchedule(Schedule):
             self.mended = True
         self.world.note(self.coordinator, type(order).__name__, order)
         self.coordinator.exit()
-
-    def _follow(self) -> None:
-        """Ends the coordinator's hosts where they can be reached, else some time later, and resumes."""
-        world = self.world
-        for host in self.coordinator.hosts.values():
-            if self.environment.can_kill:
-                host.exit()
-            else:
-                host.later(10.0 * world.random.random(), host.exit)
-        if self.scenario.loses_power:
-            self.disk.lose_power()
-        world.at(world.now + self.scenario.restart_s * world.random.random(), None, self._resume, None)
 
     def _resume(self, _: object) -> None:
         """Starts the next coordinator from what is on disk, and nothing else (I10)."""
