@@ -1,7 +1,7 @@
 """The temporary folder of a run: the data and the first parameters, where every host can read them.
 
 It is removed at the end of the run. The next run on this computer removes the folders of killed runs: those
-in which a run of this user wrote its name, and whose process is dead.
+in which a run of this user wrote its name, or nothing yet, and whose process is dead.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from partita.engine.parameters.folder_lock import lock_abandoned, lock_folder
+from partita.engine.parameters.folder_lock import FolderInUse, clear_folder, lock_abandoned, lock_folder
 
-_PREFIX: Final = "partita-"
+_PREFIX: Final = "partita-run-"
+_TRIES: Final = 100
 
 
 @contextmanager
@@ -30,10 +31,24 @@ def temporary_folder(what: str) -> Iterator[Path]:
         OSError: the folder cannot be made.
     """
     _remove_abandoned()
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as temporary:
-        folder = Path(temporary)
-        with lock_folder(folder, what):
+    with ExitStack() as stack:
+        folder = _made(what, stack)
+        try:
             yield folder
+        finally:
+            clear_folder(folder)  # its holder stays until nothing else is there
+            stack.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made(what: str, stack: ExitStack) -> Path:
+    """Makes a folder and locks it. One that is new is empty, and another run may take it for abandoned."""
+    for _ in range(_TRIES):
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with suppress(FolderInUse, FileNotFoundError):
+            stack.enter_context(lock_folder(folder, what))
+            return folder
+    raise FileExistsError(f"{tempfile.gettempdir()}: others remove the folders that are made there")
 
 
 def _remove_abandoned() -> None:
@@ -42,6 +57,7 @@ def _remove_abandoned() -> None:
         if _is_own(folder):
             with lock_abandoned(folder) as abandoned:
                 if abandoned:
+                    clear_folder(folder)
                     shutil.rmtree(folder, ignore_errors=True)
 
 

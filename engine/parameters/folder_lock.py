@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -87,12 +88,11 @@ def holder_of(folder: Path) -> Holder | None:
 def lock_abandoned(folder: Path) -> Iterator[bool]:
     """Holds the lock of a folder whose run was killed on this computer; yields whether it does.
 
-    Yields False where the run is alive, has ended by itself, or ran on another computer, and where the folder
-    is not a run's.
+    Yields False where the run is alive or ran on another computer, and where the folder is not a run's. A run
+    that was killed before it wrote its name, or after it removed that, has left nothing but files of a lock.
     """
-    holder = holder_of(folder)
     with contextlib.ExitStack() as stack:
-        if holder is None or holder.host != socket.gethostname():
+        if not _may_be_abandoned(folder):
             yield False
             return
         try:
@@ -100,7 +100,33 @@ def lock_abandoned(folder: Path) -> Iterator[bool]:
         except (filelock.Timeout, OSError):
             yield False
             return
-        yield holder_of(folder) is not None
+        yield _may_be_abandoned(folder)
+
+
+def _may_be_abandoned(folder: Path) -> bool:
+    """Whether a run of this computer wrote its name in a folder, or there are only files of a lock."""
+    holder = holder_of(folder)
+    if holder is not None:
+        return holder.host == socket.gethostname()
+    try:
+        return all(_is_of_lock(path) for path in folder.iterdir())
+    except OSError:  # it has just been removed
+        return False
+
+
+def clear_folder(folder: Path) -> None:
+    """Removes all but the files of a lock, as far as possible: who is killed meanwhile is known by them."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif not _is_of_lock(path):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _is_of_lock(path: Path) -> bool:
+    """Whether a file is a lock, its holder, or a holder that is being written."""
+    return path.name == _LOCK or path.name.lstrip(".").startswith(_HOLDER.lstrip("."))
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:

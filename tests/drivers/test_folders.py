@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from partita.engine import LBFGS, SGD, Downpour, Run, Sandblaster, train
+from partita.engine.files.temporary import temporary_folder
 from partita.engine.parameters import Checkpoints
 from partita.engine.parameters.folder_lock import FolderInUse, Holder, lock_folder
 from partita.partitioner import Cluster, partition
@@ -129,15 +130,15 @@ def test_what_a_killed_run_left_stands_in_nobodys_way_and_is_removed(
 ) -> None:
     """The lock of a killed run is free and its copy of the data is removed; other folders stay."""
     kept, living = tmp_path / "kept", tmp_path / "living"
-    users = temporary / "partita-notes"
+    users = temporary / "partita-run-notes"
     for folder in (kept, living, users):
         folder.mkdir()
     (users / "a file").write_text("a user's")
-    of_another_computer = temporary / "partita-elsewhere"
+    of_another_computer = temporary / "partita-run-elsewhere"
     of_another_computer.mkdir()
     holder = Holder(1, "elsewhere", "2026-01-01 00:00:00 UTC", "a run")
     (of_another_computer / ".partita.holder").write_bytes(msgspec.json.encode(holder))
-    (temporary / "partita-link").symlink_to(users)
+    (temporary / "partita-run-link").symlink_to(users)
     others = sorted(temporary.iterdir())
     holds = [
         subprocess.Popen(
@@ -160,6 +161,38 @@ def test_what_a_killed_run_left_stands_in_nobodys_way_and_is_removed(
         process.stdin.close()
         process.stdout.close()
     shutil.rmtree(temporary)
+
+
+@pytest.mark.parametrize("left", [(), (".partita.lock",), (".partita.lock", "..partita.holder.1a2b.tmp")])
+def test_what_a_run_left_that_was_killed_before_it_wrote_its_name_is_removed(
+    temporary: Path, left: tuple[str, ...]
+) -> None:
+    folder = temporary / "partita-run-abcdefgh"
+    folder.mkdir()
+    for name in left:
+        (folder / name).touch()
+    with temporary_folder("a run") as own:
+        assert list(temporary.iterdir()) == [own]
+    assert not list(temporary.iterdir())
+
+
+def test_a_new_folder_that_another_run_takes_for_abandoned_is_made_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdtemp, made = tempfile.mkdtemp, []
+
+    def make(**named: str) -> str:
+        """Another run begins as soon as the first folder is there."""
+        made.append(mkdtemp(**named))
+        if len(made) == 1:
+            with temporary_folder("another run"):
+                assert not Path(made[0]).exists()
+            return made[0]
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    with temporary_folder("a run") as own:
+        assert (own / ".partita.holder").exists()
 
 
 def test_a_file_that_is_no_journal_is_not_replaced(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
