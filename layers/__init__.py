@@ -40,6 +40,7 @@ from partita.layers.contract import Step
 from partita.layers.convolution import Conv2D
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
+from partita.layers.embedding import Embedding
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.layer_norm import LayerNorm, RMSNorm
@@ -70,6 +71,7 @@ __all__ = [
     "Dense",
     "Dropout",
     "Edges",
+    "Embedding",
     "Full",
     "Graph",
     "Grid",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from partita.layers.box import Shape
-from partita.layers.checks import check_shape
+from partita.layers.checks import check_shape, check_whole
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
@@ -37,14 +37,23 @@ class Network:
         self._grids: dict[str, Grid] = {}
         self._losses: tuple[str, ...] = ()
 
-    def input(self, name: str, *, shape: int | Sequence[int]) -> SymbolicTensor:
+    def input(self, name: str, *, shape: int | Sequence[int], classes: int | None = None) -> SymbolicTensor:
         """Declares an input, an array of this shape per example; pictures are (height, width, channels).
 
+        Args:
+            name: of the input.
+            shape: of an example.
+            classes: if given, the input holds whole numbers from 0 to `classes - 1`, which an `Embedding`
+                reads.
+
         Raises:
-            ValueError: the name is invalid or taken, or this is no shape.
+            ValueError: the name is invalid or taken, or this is no shape or number of classes.
         """
         extents = check_shape(shape, f"the shape of input {name!r} is")
-        return self._register(Grid(self._free(name), extents, Placeholder(extents, "input"), (), (), 0.0))
+        if classes is not None:
+            classes = check_whole(classes, f"the number of classes of input {name!r} is")
+        layer = Placeholder(extents, "input", classes)
+        return self._register(Grid(self._free(name), extents, layer, (), (), 0.0))
 
     def target(self, name: str) -> SymbolicTensor:
         """Declares the target of a loss. Its shape follows from the loss that is called on it.
@@ -80,6 +89,7 @@ class Network:
             self._bind_target(layer, name, sources)
         else:
             self._refuse_targets(layer, name, sources)
+            self._check_numbers(layer, name, sources)
         if len(sources) > 1 and not layer.several_inputs:
             raise ValueError(
                 f"{layer.kind} '{name}' takes one input, not {len(sources)}; "
@@ -175,6 +185,30 @@ class Network:
             if isinstance(self._grids[source.name].layer, Loss):
                 raise ValueError(
                     f"{layer.kind} '{name}' reads loss '{source.name}'; a loss is the end of a network"
+                )
+
+    def _check_numbers(self, layer: Layer, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
+        """Refuses numbers of classes where a layer computes with them, and other inputs where it looks them
+        up.
+        """
+        for source in sources:
+            given = getattr(self._grids[source.name].layer, "classes", None)
+            is_input = self._grids[source.name].is_placeholder
+            if is_input and given is not None and not layer.integer_inputs:
+                raise ValueError(
+                    f"{layer.kind} '{name}' computes with '{source.name}', whose numbers name classes; "
+                    f"look them up first: Embedding({given}, units)(...)"
+                )
+            if layer.integer_inputs and not (is_input and given is not None):
+                raise ValueError(
+                    f"{layer.kind} '{name}' reads '{source.name}', which holds no numbers of classes; "
+                    f"declare them: net.input({source.name!r}, shape=..., classes=...)"
+                )
+            most = getattr(layer, "classes", None)
+            if layer.integer_inputs and most is not None and given is not None and given > most:
+                raise ValueError(
+                    f"{layer.kind} '{name}' has {most} classes, but '{source.name}' has {given}; "
+                    f"give it {given}"
                 )
 
     def _check_first_call(self, layer: Layer) -> None:

@@ -21,6 +21,7 @@ from partita.layers import (
     Dense,
     Dropout,
     Edges,
+    Embedding,
     Full,
     Graph,
     Grid,
@@ -234,6 +235,10 @@ def networks(
     placed: list[SymbolicTensor] = [
         draw(layers(source.shape, local=local, shared=shared))(source) for source in given
     ]
+    if shared and not local and not wide and draw(st.integers(0, 2)) == 0:
+        words = net.input("words", shape=draw(st.integers(1, 6)), classes=5)
+        padding = draw(st.sampled_from([None, 2]))
+        placed.append(Embedding(5, draw(st.integers(1, 3)), padding_idx=padding)(words))
     consumed: set[str] = set()
     for _ in range(draw(st.integers(0, max(0, max_layers - len(given))))):
         layer, sources = draw(_grown(given, placed, local=local, shared=shared))

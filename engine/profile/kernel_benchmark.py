@@ -205,6 +205,6 @@ def draw_examples(
     found: dict[str, Array] = {}
     for grid in (*graph.inputs, *graph.targets):
         assert isinstance(grid.layer, Placeholder)
-        classes = grid.layer.classes
-        found[grid.name] = real((count, *grid.shape)) if classes is None else draw.integers(0, classes, count)
+        classes, shape = grid.layer.classes, (count, *grid.shape)
+        found[grid.name] = real(shape) if classes is None else draw.integers(0, classes, shape)
     return found

@@ -112,7 +112,7 @@ def _check_source(grid: Grid, source: DataSource, precision: str) -> None:
 
 def _checked(grid: Grid, array: Array, precision: str) -> Array:
     assert isinstance(grid.layer, Placeholder)
-    if grid.layer.classes is not None:
+    if grid.layer.classes is not None and grid.shape == (1,):
         return _labels(grid.name, array, grid.layer.classes)
     if array.ndim == 1 and grid.shape == (1,):
         array = array[:, None]
@@ -122,6 +122,8 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
             f"'{grid.name}' has shape {array.shape}, but the network declares {grid.shape} for each example; "
             f"give an array of shape (examples, {', '.join(map(str, grid.shape))}){alone}"
         )
+    if grid.layer.classes is not None:
+        return _classes(grid.name, array, grid.layer.classes)
     if array.dtype.kind not in "biuf":
         wanted = master(precision)
         raise ValueError(f"'{grid.name}' holds {_kind(array)}, not real numbers; convert it to {wanted}")
@@ -147,6 +149,18 @@ def _check_finite(name: str, given: Array, converted: Array) -> None:
         f"'{name}' is not finite in {int(bad.sum())} of {counted(len(bad), 'example')}, first in example "
         f"{int(bad.argmax())}; remove them, or replace NaN and infinity by numbers"
     )
+
+
+def _classes(name: str, array: Array, classes: int) -> Array:
+    """Numbers of classes in any shape."""
+    rule = f"its numbers are whole, from 0 to {classes - 1}"
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"'{name}' holds {_kind(array)}; {rule}")
+    outside: Array = ((array < 0) | (array >= classes)).any(axis=tuple(range(1, array.ndim)))
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(f"'{name}' names a class that is none in example {first}; {rule}")
+    return array.astype(np.int64)
 
 
 def _labels(name: str, array: Array, classes: int) -> Array:

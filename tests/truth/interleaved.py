@@ -66,7 +66,9 @@ def draw_batch(graph: Graph, batch: int, seed: int) -> dict[str, Array]:
         assert isinstance(grid.layer, Placeholder)
         classes = grid.layer.classes
         found[grid.name] = (
-            rng.normal(size=(batch, *grid.shape)) if classes is None else rng.integers(0, classes, (batch, 1))
+            rng.normal(size=(batch, *grid.shape))
+            if classes is None
+            else rng.integers(0, classes, (batch, *grid.shape))
         )
     return found
 

@@ -1,0 +1,114 @@
+"""Embedding: a row of a table for each number of a class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from partita.layers.box import Box, Shape, Span
+from partita.layers.checks import check_whole
+from partita.layers.connectivity import Connectivity, Index
+from partita.layers.contract import Step, Tensor
+from partita.layers.layer import Layer, Parameter, check_initialiser
+
+
+@dataclass(frozen=True)
+class SameRow(Connectivity):
+    """The wiring of the nodes of a row to all nodes of the same row of the input."""
+
+    def shape(self, source: Shape, nodes: Shape | None) -> Shape:
+        """The rows of the input, with the nodes given for each."""
+        return (source[0], *(nodes or source[1:]))
+
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
+        """The same rows, whole."""
+        return (Box((region.rows, *((0, extent) for extent in source[1:]))),) if region.size else ()
+
+    def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
+        """All senders of the row, for each of its nodes."""
+        senders, nodes = math.prod(source[1:]), math.prod(shape[1:])
+        first = np.repeat(np.arange(*rows), nodes)[:, None] * senders
+        return np.arange(len(first) + 1) * senders, (first + np.arange(senders)).reshape(-1)
+
+    def fan_in(self, source: Shape) -> int:
+        """The nodes of a row of the input."""
+        return math.prod(source[1:])
+
+
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """Looks up a row of a table for each position: `weight[number]`.
+
+    The input holds numbers of classes from 0, `net.input("words", shape=12, classes=1000)`; the output has
+    the shape (positions, units). All positions share the table. Repeated numbers are legal: their gradients
+    add up.
+
+    Args:
+        classes: number of rows of the table, at least as many as the input has classes.
+        units: numbers of a row.
+        padding_idx: a class whose output is zero and which never learns.
+        initialiser: of the table, see `Parameter`.
+        name: the layer's name in the network.
+    """
+
+    integer_inputs = True
+    slowdown = 20.0
+
+    classes: int
+    units: int
+    padding_idx: int | None = field(default=None, kw_only=True)
+    initialiser: str | float = field(default="normal", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for an invalid setting."""
+        classes, units = (check_whole(self.classes, "the number of classes is"), self.units)
+        self._settle(classes=classes, units=check_whole(units, "the number of units is"))
+        self._settle(initialiser=check_initialiser(self.initialiser))
+        if self.padding_idx is not None:
+            self._settle(padding_idx=check_whole(self.padding_idx, "padding_idx is", least=0))
+            if self.padding_idx >= self.classes:
+                raise ValueError(
+                    f"padding_idx is {self.padding_idx}; write a class from 0 to {self.classes - 1}"
+                )
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """All nodes of a position to its number."""
+        return SameRow()
+
+    @property
+    def definition(self) -> None:
+        """None: a node picks one of its weights by the state of its sender, which is no sum over edges."""
+        return None
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The positions, and the units of each.
+
+        Raises:
+            ValueError: the input has several axes.
+        """
+        if len(sources[0]) != 1:
+            raise ValueError(
+                f"the input has the shape {sources[0]}; give it a row of positions, shape=12 for example"
+            )
+        return (*sources[0], self.units)
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """The table, which all positions share."""
+        table = (self.classes, self.units)
+        return (Parameter("weight", table, self.initialiser, self.classes, self.units, shared=True),)
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """The copy of one number of the table."""
+        return 1.0
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Rows of the table, `[position, unit, example]`."""
+        (numbers,), (table,) = inputs, parameters
+        found = step.torch.nn.functional.embedding(numbers, table).movedim(-1, 1)
+        if self.padding_idx is None:
+            return found
+        return found * (numbers != self.padding_idx).unsqueeze(1)
