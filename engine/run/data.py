@@ -156,7 +156,8 @@ def _classes(name: str, array: Array, classes: int) -> Array:
     rule = f"its numbers are whole, from 0 to {classes - 1}"
     if array.dtype.kind not in "iu":
         raise ValueError(f"'{name}' holds {_kind(array)}; {rule}")
-    outside: Array = ((array < 0) | (array >= classes)).any(axis=tuple(range(1, array.ndim)))
+    strange: Array = (array < 0) | (array >= classes)
+    outside: Array = np.asarray(strange.any(axis=tuple(range(1, array.ndim))))
     if outside.any():
         first = int(outside.argmax())
         raise ValueError(f"'{name}' names a class that is none in example {first}; {rule}")
