@@ -3,8 +3,9 @@
 `mailbox` is the interface of the runtime; `zeromq` implements it with sockets, `in_process` with queues
 between threads, and `simulated` draws the faults of a network on a virtual clock. Common to both mailboxes:
 `wire` (format), `inbound` and `reassembly` (receiving), `payload` and `counters`. Only for ZeroMQ: `sockets`
-(the one factory), `authenticator`, `keys`, `outbound`, and `connection_guard`. Hosts of one machine meet at
-a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer` or a `shared_region`.
+(the one factory), `authenticator`, `keys`, `outbound`, and `connection_guard` with `admission`. Hosts of one
+machine meet at a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer` or a
+`shared_region`.
 Those of several machines send by a `stream_link` (`stream_sender` and `stream_receiver`), whose records a
 `seal` encrypts: a `stream_watch` polls them, and a `buffer_pool` keeps their memory. `encryption` is a run's
 setting.

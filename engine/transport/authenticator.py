@@ -11,6 +11,7 @@ that both sides can say so.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from partita.engine.transport.sockets import ZAP_DOMAIN
 
 _VERSION = b"1.0"
 _MAX_SERVED = 64  # per call, so that many unknown clients cannot starve the mailbox
+_MAX_CONNECTIONS = 64  # of one key in a burst, ...
+_CONNECTIONS_S = 8.0  # ... and per second after it
+_MAX_REMEMBERED = 4096
 _MAX_HELD = 256  # the oldest is dropped, and tries again
 
 
@@ -30,14 +34,17 @@ class Authenticator:
     """Admits authorised keys (Z85 text), and tags each connection with its key.
 
     `on_unknown_key` is called for every handshake with another key. With `on_refused`, such a handshake is
-    refused and not held, and `on_refused` is called with the key and the address it came from.
+    refused and not held, and `on_refused` is called with the key and the address it came from. `on_storm` is
+    called with an authorised key that connects again too often, and is not admitted this time.
     """
 
     socket: zmq.Socket[bytes]
     is_authorised: Callable[[str], bool]
     on_unknown_key: Callable[[], None]
     on_refused: Callable[[str, str], None] | None = None
+    on_storm: Callable[[str], None] = lambda key: None
     _held: deque[tuple[bytes, bytes, str]] = field(default_factory=lambda: deque(maxlen=_MAX_HELD))
+    _admitted: dict[str, tuple[float, float]] = field(default_factory=dict)  # by key: count, and when
 
     def serve(self) -> None:
         """Answers the waiting handshakes without blocking."""
@@ -67,6 +74,15 @@ class Authenticator:
                 self._held.append((route, request_id, key))
 
     def _admit(self, route: bytes, request_id: bytes, key: str) -> None:
+        now = time.monotonic()
+        count, at = self._admitted.pop(key, (0.0, now))
+        count = max(count - _CONNECTIONS_S * (now - at), 0.0) + 1
+        self._admitted[key] = min(count, _MAX_CONNECTIONS + 1), now
+        if len(self._admitted) > _MAX_REMEMBERED:
+            del self._admitted[next(iter(self._admitted))]
+        if count > _MAX_CONNECTIONS:
+            self.on_storm(key)
+            return
         # A ROUTER drops replies to connections that have ended meanwhile; those clients ask again.
         self.socket.send_multipart([route, *admission(request_id, key)], zmq.NOBLOCK)
 

@@ -102,7 +102,13 @@ class Door:
         self._authenticator = Authenticator(
             zap, is_authorised=is_authorised, on_unknown_key=lambda: None, on_refused=self._refused
         )
-        self._guard = ConnectionGuard(events, port=self._port, on_cut=lambda: None, on_event=self._event)
+        self._guard = ConnectionGuard(
+            events,
+            port=self._port,
+            on_cut=lambda key: None,
+            on_event=self._event,
+            listening=self._sockets.listening,
+        )
         self._zap, self._events = zap, events
         self._poller = zmq.Poller()
         self._others: tuple[zmq.Socket[bytes], ...] = ()
@@ -183,13 +189,15 @@ class Door:
                 frames = self._door.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            if self._guard.suspects:
-                self._guard.delivered(frames[-1].get(zmq.SRCFD))
-            if len(frames) != 2:
-                continue
-            key = str(frames[1].get("User-Id"))
-            if self._is_authorised(key):
+            key = str(frames[-1].get("User-Id"))
+            if self._guard.watches_messages:
+                self._guard.delivered(frames[-1].get(zmq.SRCFD), key)
+            if not self._is_authorised(key):
+                self._guard.cut(frames[-1].get(zmq.SRCFD))
+            elif len(frames) == 2:
                 found.append(Asked(frames[0].bytes, key, frames[1].bytes))
+            else:
+                found.append(Asked(frames[0].bytes, key, b""))
 
     # Strangers.
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Peer
+from partita.engine.protocol.messages import Malformed, Peer
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.reassembly import Delivered, Reassembly
 from partita.engine.transport.shared_link import SharedLinkReceiver
@@ -93,8 +93,21 @@ class InboundConnections:
             return self.accept_stream(key, offer)
         return self.accept_link(key, offer) if shares_memory else None
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: str | None) -> bool:
         return key in self._by_key
+
+    @property
+    def endpoints(self) -> Iterable[str]:
+        """Endpoints of the authorised peers."""
+        return (peer.endpoint for peer, _ in self._by_key.values())
+
+    def misbehaved(self, key: str, reason: str) -> list[Received]:
+        """Returns what the owner of the mailbox receives of a sender that misuses its connections."""
+        sender = self._by_key.get(key)
+        if sender is None:
+            return []
+        self.counters.malformed += 1
+        return [Received(sender[0].name, sender[0].incarnation, Malformed(reason))]
 
     def accept(self, key: str | None, frames: Sequence[memoryview]) -> list[Received]:
         """Returns the messages that the frames of one ZeroMQ message complete, if their sender is authorised.

@@ -61,6 +61,10 @@ ACK_BYTES: Final = 4 << 20  # an acknowledgement is sent after this many message
 _MAX_EARLY: Final = 4096  # messages on the shared link ahead of a missing one; no correct sender comes near
 
 
+class BrokenOff(MalformedFrames):
+    """Frames that belong to what was lost with a broken connection, which may be nobody's fault."""
+
+
 class LinkRefused(ValueError):
     """An offered link is not what this host was told to use."""
 
@@ -111,15 +115,21 @@ class Reassembly:
         complete: list[Delivered] = []
         try:
             self._add(frames, complete)
-        except (MalformedFrames, InvalidMemory):
-            self.malformed += 1
+        except (MalformedFrames, InvalidMemory) as error:
+            self._drop(error, complete)
             self._unfinished = None
         return complete
+
+    def _drop(self, error: ValueError, complete: list[Delivered]) -> None:
+        """Counts frames that are dropped; those that no correct sender sends are delivered as `Malformed`."""
+        self.malformed += 1
+        if not isinstance(error, BrokenOff):
+            complete.append((Malformed(str(error)), None))
 
     def poll_link(self) -> list[Delivered]:
         """Returns the messages on the shared link that are next in order. Never raises, as `add`."""
         complete: list[Delivered] = []
-        self._read_link()
+        self._read_link(complete)
         if self._early:
             self._take_early(complete)
         return complete
@@ -165,7 +175,7 @@ class Reassembly:
 
     def _is_next(self, number: int, complete: list[Delivered]) -> bool:
         """Whether this is the next number. Requests retransmission of missing messages."""
-        self._read_link()
+        self._read_link(complete)
         stream = number >> STREAM_BITS << STREAM_BITS
         if stream > self.following:
             self._skip_to(stream, complete)
@@ -190,7 +200,7 @@ class Reassembly:
             self._unfinished = None
 
     def _advance(self, window: SendWindow, complete: list[Delivered]) -> None:
-        self._read_link()
+        self._read_link(complete)
         self._take_early(complete)
         if window.next is None and isinstance(self._link, StreamReceiver):
             self._link.close()  # the sender has, and begins again here
@@ -237,17 +247,19 @@ class Reassembly:
             self._regions[offer.region] = opened
             self.send_ack(Ack(self.following, region=offer.region))
 
-    def _read_link(self) -> None:
+    def _read_link(self, complete: list[Delivered]) -> None:
         """Reads the headers on the link, whose positions refer to its own ring."""
         link = self._link
         for header, memory in link.arrived() if link is not None else ():
             try:
+                if not header:
+                    raise BrokenOff("what the key of a stream link does not open")
                 start = decode_envelope(header)
                 if not isinstance(start, MessageStart) or len(self._early) >= _MAX_EARLY:
                     raise MalformedFrames("not a message on the link")
                 self._early.append((start, memory))
-            except MalformedFrames:
-                self.malformed += 1
+            except MalformedFrames as error:
+                self._drop(error, complete)
 
     def _take_early(self, complete: list[Delivered], *, before: int = 0) -> None:
         """Delivers early messages whose predecessors have arrived, or are lost (below `before`)."""
@@ -265,8 +277,8 @@ class Reassembly:
                     complete.append(found)
                 if isinstance(self._link, StreamReceiver):
                     self._acknowledge(found)
-            except (MalformedFrames, InvalidMemory):
-                self.malformed += 1
+            except (MalformedFrames, InvalidMemory) as error:
+                self._drop(error, complete)
 
     def _start(
         self, start: MessageStart, chunk: memoryview | None, memory: RingReader | Landed | None
@@ -314,16 +326,16 @@ class Reassembly:
         assert start.place is not None
         region, offset = divmod(start.place - FIRST_PLACE, 1 << REGION_BITS)
         if region not in self._regions:
-            raise InvalidMemory(f"region {region} was not offered")
+            raise BrokenOff(f"region {region} was not offered to this incarnation")
         return self._regions[region].slice_at(offset, n_bytes, ring=ring, reading=start.reading)
 
     def _continue(self, continuation: Continuation, chunk: memoryview | None) -> Delivered | None:
         unfinished = self._unfinished
         if unfinished is None:
-            raise MalformedFrames("a chunk of a message that was never started")
+            raise BrokenOff("a chunk of a message that was never started")
         number, index = continuation.number, continuation.index
         if (number, index) != (unfinished.number, len(unfinished.pieces)):
-            raise MalformedFrames(f"chunk {index} of message {number} is out of order")
+            raise BrokenOff(f"chunk {index} of message {number} is out of order")
         _check_chunk(chunk, unfinished.n_bytes, index)
         assert chunk is not None, "an unfinished message expects a chunk of at least one byte"
         unfinished.pieces.append(chunk)

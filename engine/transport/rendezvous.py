@@ -57,6 +57,11 @@ class Rendezvous:
 
     def take(self, token: bytes) -> LocalConnection | None:
         """Returns the connection with this token, now the caller's; None if there is none."""
+        self.sweep()
+        return self._pending.pop(token, None)
+
+    def sweep(self) -> None:
+        """Accepts those that wait, at most as many as can: so strangers do not fill the queue for long."""
         for _ in range(_MAX_PENDING):
             try:
                 client, _unnamed = self._socket.accept()
@@ -64,7 +69,6 @@ class Rendezvous:
                 break
             if not self._add(client):
                 client.close()
-        return self._pending.pop(token, None)
 
     def _add(self, client: socket.socket) -> bool:
         """Reads token and descriptor without waiting: an announced client has sent both before."""

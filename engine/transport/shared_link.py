@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,6 +30,7 @@ from partita.engine.transport.wire import INLINE_BYTES, LinkOffer, RegionOffer, 
 
 MAX_HEADER_BYTES: Final = 1 << 16  # larger headers take the encrypted socket
 _MIN_RING_BYTES: Final = 1 << 24
+_AGAIN_S: Final = 1.0  # after which a peer is looked for again that was not found, or was beset by others
 _PAYLOADS: Final = 4  # capacity of a ring; a part may be two steps ahead of another
 _MAX_HEADERS: Final = 1024  # more than a channel holds, so one read returns all that was sent before it
 
@@ -40,7 +42,7 @@ class SharedLinkSender:
         self._public_key = public_key
         self._ring: RingWriter | None = None
         self._channel: socket.socket | None = None
-        self._is_available = True
+        self._again_at = float("-inf")
         self._offered: set[int] = set()
         self.taken: set[int] = set()  # regions that the peer can read
 
@@ -53,7 +55,9 @@ class SharedLinkSender:
         if self._ring is not None and _PAYLOADS * n_bytes <= self._ring.n_bytes:
             return None
         size = _ring_size(n_bytes)
-        if not self._is_available or size is None or (self._ring is not None and self._ring.n_bytes >= size):
+        if size is None or (self._ring is not None and self._ring.n_bytes >= size):
+            return None
+        if time.monotonic() < self._again_at:
             return None
         self.close()
         token = secrets.token_bytes(TOKEN_BYTES)
@@ -65,7 +69,7 @@ class SharedLinkSender:
             self._channel = connect(self._public_key, token, ring.descriptor)
             ring.close_descriptor()
         if ring is None or self._channel is None:
-            self._is_available = False
+            self._again_at = time.monotonic() + _AGAIN_S
             return None
         self._ring = ring
         return LinkOffer(token, size, number)

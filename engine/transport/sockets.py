@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import socket
+import struct
 from collections.abc import Iterator
 
 import zmq
@@ -29,6 +30,9 @@ ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
 ACCEPTED_AND_ENDED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 """The events of the connections of an inbox that its guard reads."""
+
+EVENT = struct.Struct("=HI")
+"""Kind and value of an event."""
 
 _MIN_LIBZMQ = (4, 3, 5)
 _HIGH_WATER_MARK = 16  # messages per connection and side: with full chunks, 16 MiB
@@ -181,6 +185,7 @@ class SocketFactory:
         check_library(zmq.zmq_version_info(), has_curve=bool(zmq.has("curve")))
         self._keys = keys
         self._monitors = 0
+        self.listening = -1  # descriptor of the listening socket; libzmq owns it
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
 
     def inbox(self, endpoint: str) -> zmq.Socket[bytes]:
@@ -259,11 +264,17 @@ class SocketFactory:
         socket.heartbeat_ivl, socket.heartbeat_ttl, socket.heartbeat_timeout = _HEARTBEAT_MS, _SILENT_MS, 0
         socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
         socket.backlog = _BACKLOG
+        events = self.events(socket, zmq.EVENT_LISTENING)
         try:
             socket.bind(endpoint)
+            self.listening = EVENT.unpack(events.recv_multipart()[0])[1]
         except zmq.ZMQError as error:
             socket.close(linger=0)
             raise EndpointUnavailable(_why_not(endpoint, error)) from error
+        finally:
+            if not socket.closed:
+                socket.disable_monitor()
+            events.close(linger=0)
 
     def _connect(self, socket: zmq.Socket[bytes], peer: Peer) -> None:
         try:

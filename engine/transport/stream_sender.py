@@ -21,6 +21,7 @@ from partita.engine.transport.wire import INLINE_BYTES, StreamOffer, encode_inli
 _OFFER_S: Final = 10.0  # after which nobody is waited for any more
 _AGAIN_S: Final = 5.0  # between two offers
 _MAX_STRANGERS: Final = 8  # connections without a token; the oldest is closed
+_MAX_ACCEPTED: Final = 64  # connections for one offer, after which it is given up
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +52,7 @@ class StreamSender:
         self._unsent = memoryview(b"")  # of the record that is being sent
         self._record = memoryview(bytearray(RECORD_BYTES + TAG_BYTES))
         self._token = self._key = b""
-        self._offered_at = float("-inf")
+        self._offered_at, self._accepted = float("-inf"), 0
         self.is_broken = False  # `serve` closes it
         self.is_fresh = True  # nothing was sent on it
         self._waits = False  # for the connection to take more, as the mailbox knows
@@ -81,7 +82,7 @@ class StreamSender:
         is_busy = self._channel is not None or self._listener is not None
         if not CAN_SEAL or is_busy or now < self._offered_at + _AGAIN_S:
             return None
-        self._offered_at = now
+        self._offered_at, self._accepted = now, 0
         try:
             self._listener = stream_listener(self._host)
         except OSError:
@@ -165,7 +166,7 @@ class StreamSender:
         """Accepts the peer, and finds out whether it has left. Returns whether the link has ended."""
         if self._listener is not None:
             self._accept()
-            if now > self._offered_at + _OFFER_S:
+            if now > self._offered_at + _OFFER_S or self._accepted == _MAX_ACCEPTED:
                 self._close_listener()
         if self._channel is not None and not self.is_broken:
             try:
@@ -182,8 +183,9 @@ class StreamSender:
     def _accept(self) -> None:
         assert self._listener is not None
         with contextlib.suppress(OSError):
-            while True:
+            while self._accepted < _MAX_ACCEPTED:
                 come, _ = self._listener.accept()
+                self._accepted += 1
                 come.setblocking(False)
                 tune_stream(come)
                 self._strangers.append(come)
@@ -200,6 +202,7 @@ class StreamSender:
             if not hmac.compare_digest(token, self._token):
                 stranger.close()
                 continue
+            self._accepted = 0
             self._channel, self._seal, self.is_fresh = stranger, Seal(self._key), True
             self._waits = False
             self._close_listener()

@@ -21,7 +21,7 @@ from typing_extensions import override
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.authenticator import Authenticator
-from partita.engine.transport.connection_guard import CHECK_S, ConnectionGuard
+from partita.engine.transport.connection_guard import CHECK_S, MAX_UNDELIVERED_BYTES, ConnectionGuard
 from partita.engine.transport.encryption import ENCRYPTED, Encryption
 from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.keys import KeyPair
@@ -101,6 +101,7 @@ class ZmqMailbox(Mailbox):
         self._polled_by = polled_by
         self._beside: list[ZmqMailbox] = []  # mailboxes in the same poll
         self._held: list[Received] = []  # what the other mailbox's poll has found for this one
+        self._misbehaviour: list[Received] = []  # of members, on connections and not in messages
         self._watch_connections()
         if polled_by is not None:
             polled_by._beside.append(self)
@@ -133,9 +134,13 @@ class ZmqMailbox(Mailbox):
             self._sockets.events(self._inbox),
             port=int(self.endpoint.rpartition(":")[2]),
             on_cut=self._count_cut,
+            listening=self._sockets.listening,
         )
         self._authenticator = Authenticator(
-            self._zap, is_authorised=self._inbound.__contains__, on_unknown_key=self._count_refused
+            self._zap,
+            is_authorised=self._inbound.__contains__,
+            on_unknown_key=self._count_refused,
+            on_storm=self._note_storm,
         )
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)
@@ -175,6 +180,7 @@ class ZmqMailbox(Mailbox):
     def allow(self, peers: Iterable[Peer]) -> None:
         self._check_open()
         self._inbound.replace(peers)
+        self._guard.expect(self._inbound.endpoints)
         for key in [key for key in self._states if key not in self._inbound]:
             self._states.pop(key).is_gone = True
         self._authenticator.admit_held()
@@ -285,12 +291,19 @@ class ZmqMailbox(Mailbox):
                 for other in self._beside:
                     other._serve(source, other._held)
                 woken = True  # also for a backlog of the other, which its owner flushes
+        self._report_misbehaviour(arrived)
         return woken
+
+    def _report_misbehaviour(self, arrived: list[Received]) -> None:
+        if self._misbehaviour:
+            arrived += self._misbehaviour
+            self._misbehaviour.clear()
 
     def _take_held(self) -> list[Received]:
         """Returns what the poll of the other mailbox has found, and serves this one's peers."""
         self._serve_peers(time.monotonic())
         found, self._held = self._held, []
+        self._report_misbehaviour(found)
         return found
 
     def _serve_peers(self, now: float) -> None:
@@ -299,6 +312,8 @@ class ZmqMailbox(Mailbox):
             self._request_acks(now)
         if now >= self._guard.next_check:
             self._guard.check(now)
+            if self._rendezvous is not None:
+                self._rendezvous.sweep()
         if self._backlogs:
             self._serve_backlogs()
         if self._streams_watch.changed:
@@ -335,10 +350,13 @@ class ZmqMailbox(Mailbox):
                         frames.append(following.buffer)
             except zmq.Again:
                 return
-            if self._guard.suspects:
-                self._guard.delivered(frame.get(zmq.SRCFD))
+            key = _key_of(frame)
+            if self._guard.watches_messages:
+                self._guard.delivered(frame.get(zmq.SRCFD), key or "")
             self._frame = frame
-            arrived += self._inbound.accept(_key_of(frame), frames)
+            arrived += self._inbound.accept(key, frames)
+            if key not in self._inbound:
+                self._guard.cut(frame.get(zmq.SRCFD))
 
     def _send_ack(self, name: str, incarnation: int, ack: Ack) -> bool:
         """Acknowledges messages, if this incarnation of the sender is connected."""
@@ -455,8 +473,14 @@ class ZmqMailbox(Mailbox):
     def _count_refused(self) -> None:
         self.counters.refused_handshakes += 1
 
-    def _count_cut(self) -> None:
+    def _count_cut(self, key: str) -> None:
         self.counters.cut_connections += 1
+        self._misbehaviour += self._inbound.misbehaved(
+            key, f"a message without end, of which {MAX_UNDELIVERED_BYTES >> 20} MiB have come"
+        )
+
+    def _note_storm(self, key: str) -> None:
+        self._misbehaviour += self._inbound.misbehaved(key, "a storm of connections")
 
 
 def _key_of(frame: zmq.Frame) -> str | None:

@@ -17,6 +17,7 @@ import pytest
 from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.transport import KeyPair, ZmqMailbox
 from partita.engine.transport.connection_guard import MAX_HANDSHAKING, MAX_UNDELIVERED_BYTES, _Connection
+from partita.engine.transport.sockets import stream_connection
 from tests.transport.helpers import DEADLINE_S, MIB, Hosts, collect
 
 ENDLESS = """
@@ -80,9 +81,12 @@ def test_large_messages_of_a_correct_peer_are_never_cut(zmq_hosts: Hosts) -> Non
 
 
 def knock(endpoint: str, n: int) -> list[socket.socket]:
-    """Connections of somebody who says nothing."""
+    """Connections of somebody who says nothing, whether or not they get through."""
     port = int(endpoint.rsplit(":", 1)[1])
-    return [socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) for _ in range(n)]
+    made = [stream_connection("127.0.0.1", port) for _ in range(n)]
+    for one in made:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
+    return made
 
 
 def ended(silent: list[socket.socket]) -> int:
@@ -170,7 +174,7 @@ def test_a_descriptor_that_libzmq_has_closed_is_forgotten(zmq_hosts: Hosts) -> N
     gone = os.dup(0)
     os.close(gone)
     box._guard._open[gone] = _Connection(0.0)
-    box._guard._cut(gone)
+    box._guard.cut(gone)
     box._guard._open[gone] = _Connection(0.0)
     box._guard.check(float("inf"))
     assert gone not in box._guard._open

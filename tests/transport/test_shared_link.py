@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.protocol import encode
-from partita.engine.protocol.messages import Credit, Fetch
+from partita.engine.protocol.messages import Credit, Fetch, Malformed
 from partita.engine.transport import KeyPair
 from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.rendezvous import Rendezvous
@@ -186,4 +186,5 @@ def test_a_ring_that_is_not_what_was_offered_is_refused(ends: Ends) -> None:
     for _ in range(3):
         ends.send(10, near=True)
     ends.deliver(10)
-    assert ends.got == [Credit(0), Credit(1), Credit(2)]
+    refused, *taken = ends.got
+    assert isinstance(refused, Malformed) and taken == [Credit(0), Credit(1), Credit(2)]

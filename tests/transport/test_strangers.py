@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from partita.engine.protocol import encode
-from partita.engine.protocol.messages import Fetch, Peer
+from partita.engine.protocol.messages import Fetch, Malformed, Peer
 from partita.engine.transport import KeyPair, Mailbox
 from partita.engine.transport.sockets import SocketFactory
 from partita.engine.transport.wire import MAX_FRAME_BYTES, frames
@@ -174,7 +174,8 @@ def test_malformed_frames_of_a_member_are_dropped_and_counted(
 ) -> None:
     good, box, socket = member
     socket.send_multipart(odd)
-    assert serve_until(lambda: box.counters.malformed == 1, [box], "the malformed frames") == []
+    (found,) = serve_until(lambda: box.counters.malformed == 1, [box], "the malformed frames")
+    assert found.sender == "odd" and isinstance(found.message, Malformed)
     for envelope, _ in frames(0, Fetch(5), None):
         socket.send(envelope)
     assert [(got.sender, got.message) for got in collect(box, 1)] == [("odd", Fetch(5))]
