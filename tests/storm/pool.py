@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 from typing import Final
@@ -64,11 +65,6 @@ _RESOURCES: Final = ("--resources", "cpu=16")
 
 def _free_port() -> int:
     for port in range(_FIRST_PORT, _LAST_PORT):
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise OSError("no free port below those that the system gives to connections")
