@@ -14,8 +14,11 @@ import psutil
 from tests.storm.processes import is_host, marked, name_of
 
 SHARED_MEMORY: Final = Path("/dev/shm")
-SETTLED_S: Final = 3.0
+SETTLED_S: Final = 6.0
 """A process has what it needs so long after its start; from then on its memory shall be flat."""
+
+MOST_GROWTH: Final = 48 << 20
+"""Bytes that a process may take from then on."""
 
 _CORES: Final = f"partita-cores-{os.getuid()}"
 """Folder of the locks by which workers of a user share the cores; it outlives them."""
@@ -60,6 +63,11 @@ class Census:
             if now - life.began >= SETTLED_S:
                 life.first = life.first or rss
                 life.largest = max(life.largest, rss)
+
+    def grown(self) -> list[str]:
+        """Names the processes whose memory is not flat."""
+        more = {place: life.largest - life.first for place, life in self.lives.items()}
+        return [f"a {role} took {n >> 20} MiB more" for (role, _, _), n in more.items() if n > MOST_GROWTH]
 
     def growth(self) -> dict[str, tuple[float, float, float]]:
         """For each role, in MiB: the first process, the last one, and the most that one of them grew."""

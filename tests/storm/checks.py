@@ -21,7 +21,7 @@ from tests.storm.cells import BATCH, Spec, data_of, plan_of
 from tests.storm.networks import FEATURES, ROWS
 
 SHAPES: Final = {"sums.weight": (ROWS, FEATURES), "sums.bias": (ROWS,)}
-JOURNALED: Final = False
+JOURNALED: Final = True
 """Whether a run that goes on does not do again what its shards hold."""
 
 

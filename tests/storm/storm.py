@@ -194,4 +194,6 @@ class StormyRun:
         left = left_behind(setting.mark, {*pool, *below}, self._temporary, self._before, within_s=within_s)
         if left:
             raise Violated(f"left behind: {', '.join(left)}")
+        if grown := setting.census.grown():
+            raise Violated(f"memory is not flat: {', '.join(grown)}")
         return counts

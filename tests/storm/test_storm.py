@@ -1,0 +1,155 @@
+"""The storm's own checks find what they are for; a short storm is `slow`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from partita.engine.parameters.files import save_parameters
+from partita.engine.runtime.buffers import layout_of
+from tests.faults.oracle import Push
+from tests.storm import checks, networks
+from tests.storm.__main__ import app
+from tests.storm.cells import BATCH, Spec, plan_of
+from tests.storm.census import Census, Life, left_behind, segments
+from tests.storm.checks import Violated, check_pushes
+from tests.storm.processes import MARK
+from tests.storm.recovery import percentile, recoveries
+from tests.storm.victims import Fault, Victims
+
+SPEC = Spec("downpour", "log", "here", 2, 3, 40, seed=5)
+
+
+def sums_of(units: list[int]) -> Any:
+    return -checks._units(SPEC)[units].sum(0)
+
+
+def write_result(folder: Path, units: list[int]) -> None:
+    """Writes the parameters of a run whose shards hold these units."""
+    values = sums_of(units).astype(np.float32)
+    weight = np.tile(values, (networks.ROWS, 1))
+    save_parameters(folder / "result.safetensors", {"sums.weight": weight, "sums.bias": weight[:, 0].copy()})
+
+
+def test_the_parameters_tell_whether_each_push_was_applied_once(tmp_path: Path) -> None:
+    (tmp_path / "log-0").mkdir()
+    everything = list(range(SPEC.length))
+    write_result(tmp_path, everything)
+    assert check_pushes(tmp_path, SPEC, lives=1).lost == 0
+    for wrong, text in ((everything[1:], r"too many: \[-2.0"), ([*everything, 7], r"too many: \[2.0")):
+        write_result(tmp_path, wrong)
+        with pytest.raises(Violated, match=text):
+            check_pushes(tmp_path, SPEC, lives=1)
+
+
+def pushes(life: int, units: range) -> dict[Push, tuple[int, ...]]:
+    """One push of each unit to each shard, by the part of each machine."""
+    return {
+        (f"shard {one.shard}", f"part 0.{one.machine}", 0, unit, life): (unit,)
+        for one in layout_of(plan_of(SPEC), shards=SPEC.shards).shared_ranges
+        for unit in units
+    }
+
+
+def counted(held: set[Push], pushed: dict[Push, tuple[int, ...]]) -> checks.Counts:
+    shards = {f"shard {n}": {push for push in held if push[0] == f"shard {n}"} for n in range(SPEC.shards)}
+    layout = layout_of(plan_of(SPEC), shards=SPEC.shards)
+    return checks._count(layout, checks._units(SPEC), pushed, shards, set(pushed), 0)[0]
+
+
+def test_lost_doubled_and_redone_pushes_are_counted() -> None:
+    pushed = pushes(0, range(SPEC.length))
+    assert counted(set(pushed), pushed) == checks.Counts(len(pushed))
+    lost = {push for push in pushed if push[0] == "shard 1" and push[3] in (3, 4)}
+    assert counted(set(pushed) - lost, pushed).lost == len(lost) == 4  # of two machines
+    twice = {(*push[:3], 1000 + push[3], 0): of for push, of in pushed.items() if push in lost}
+    assert counted({*pushed, *twice}, pushed | twice).doubled == len(lost)
+    again = pushes(1, range(2))
+    assert counted({*pushed, *again}, pushed | again).redone == len(again)
+    # Lost in one life, done again in the next, and lost there too: one push is lost.
+    both = pushed | pushes(1, range(1))
+    kept = {push for push in both if push[0] != "shard 0" or push[3] > 0}
+    assert counted(kept, both).lost == 1
+
+
+def test_a_unit_that_no_shard_has_acknowledged_is_a_violation() -> None:
+    pushed = pushes(0, range(SPEC.length - 1))
+    with pytest.raises(Violated, match="1 units were never acknowledged by shard 0, the first is 39"):
+        counted(set(pushed), pushed)
+
+
+def test_detection_and_recovery_are_told_apart(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = [
+        {"at": 10.0, "what": "restart", "hosts": [["part 0.0", 0], ["shard 0", 0]], "reason": "starts"},
+        {"at": 20.1, "what": "restart", "hosts": [["part 0.0", 1]], "reason": "ended by SIGKILL"},
+        {"at": 20.9, "what": "work", "host": ["part 0.0", 1]},
+        {"at": 34.0, "what": "restart", "hosts": [["shard 0", 1]], "reason": "silent"},
+        {"at": 34.4, "what": "work", "host": ["shard 0", 1]},  # a file; its first push comes later
+    ]
+    for life, found in enumerate((events, [{"at": 43.0, "what": "progress"}])):
+        (tmp_path / f"events-{life}").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in found))
+        (tmp_path / f"log-{life}").mkdir()
+    (tmp_path / "log-0" / "shard 0#1").write_text("from|3\nat work|34.5\n")
+    faults = [
+        Fault(20.0, "part", "part 0.0", None, 0),
+        Fault(25.0, "part", "part 0.0", 1.0, 0),  # goes on by itself
+        Fault(30.0, "shard", "shard 0", 7.0, 0),
+        Fault(40.0, "coordinator", "coordinator", None, 0),
+    ]
+    found = [*recoveries(tmp_path, faults, [9.0, 40.5])]
+    assert [one.fault for one in found] == [faults[0], faults[2], faults[3]]
+    times = [(round(one.detection_s, 3), round(one.recovery_s, 3), one.alone) for one in found]
+    assert times == [(0.1, 0.8, True), (4.0, 0.5, True), (0.5, 2.5, True)]
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+
+
+def test_a_role_that_is_drawn_is_waited_for() -> None:
+    victims, there = Victims(Random(0)), {"coordinator": [("coordinator", psutil.Process())]}
+    drawn = [victims.draw(("shard",), there) for _ in range(3)]
+    assert drawn == [[], [], []]
+    both = {**there, "shard": [("shard 0", psutil.Process())]}
+    assert victims.draw(("coordinator",), both) == both["shard"]
+
+
+def test_what_is_left_behind_is_named(tmp_path: Path) -> None:
+    before, mark = segments(), f"test-{os.getpid()}"
+    assert not left_behind(mark, (), tmp_path, before, within_s=0.0)
+    (tmp_path / "partita-run-left").mkdir()
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, MARK: mark},
+    )
+    try:
+        found = left_behind(mark, (), tmp_path, before, within_s=0.0)
+        assert (
+            found == [f"process {sleeper.pid} (python)", str(tmp_path / "partita-run-left")]
+            or len(found) == 2
+        )
+        assert str(sleeper.pid) in found[0]
+    finally:
+        sleeper.communicate(b"")
+
+
+def test_a_process_whose_memory_grows_is_named() -> None:
+    census = Census({("part", 1, 0.0): Life(0.0, 100 << 20, 110 << 20), ("shard", 2, 0.0): Life(0.0, 9, 9)})
+    assert not census.grown()
+    census.lives["worker", 3, 0.0] = Life(0.0, 100 << 20, 200 << 20)
+    assert census.grown() == ["a worker took 100 MiB more"]
+
+
+@pytest.mark.slow
+def test_a_short_storm() -> None:
+    assert BATCH
+    with pytest.raises(SystemExit) as ended:
+        app(["--seconds", "1", "--seed", "1", "--only", "downpour", "--place", "here", "--scale", "0.5"])
+    assert ended.value.code == 0
