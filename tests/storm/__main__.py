@@ -48,8 +48,8 @@ def specs(random: Random, only: str, places: list[str], scale: float) -> list[Sp
 class Storm:
     """A storm: its setting, the calm runs to compare with, and the outcomes."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, setting: Setting, *, keep: bool) -> None:
+        self._setting, self._keep = setting, keep
         self._calm: dict[Spec, Path] = {}
         self.outcomes: list[Outcome] = []
 
@@ -64,7 +64,11 @@ class Storm:
         run = StormyRun(setting, spec, setting.folder / f"{number}-{'-'.join(spec.cell)}")
         outcome = run.play(calm)
         self.outcomes.append(outcome)
-        shutil.rmtree(run.folder)
+        late = [str(one) for one in outcome.recoveries if one.is_late]
+        if late and self._keep:
+            print("\n".join([*late, f"kept: {run.folder}"]))
+        else:
+            shutil.rmtree(run.folder)
         return outcome
 
     def _calm_of(self, spec: Spec) -> Path:
@@ -84,6 +88,7 @@ def main(
     every: Annotated[float, Option(help="Seconds from one fault to the next.")] = 2.0,
     only: Annotated[str, Option(help="Cells whose name has this text: 'downpour', 'log pool'.")] = "",
     place: Annotated[str, Option(help="'here', 'pool', or both.")] = "here,pool",
+    keep: Annotated[bool, Option(help="Keep the folders of runs that were late.")] = False,
     scale: Annotated[float, Option(help="Length of each run, as a multiple.")] = 1.0,
 ) -> None:
     """Storms."""
@@ -93,7 +98,7 @@ def main(
     folder = Path(tempfile.mkdtemp(prefix="partita-storm-"))
     setting = Setting(folder, f"storm-{folder.name}", every, random)
     before, began = segments(), time.monotonic()
-    storm = Storm(setting)
+    storm = Storm(setting, keep=keep)
     try:
         if "pool" in places:
             setting.pool = StormPool(folder / "pool", setting.env(folder / "tmp"))
@@ -113,7 +118,8 @@ def main(
             for process in setting.pool.all.values():
                 process.kill()
     print(table(storm.outcomes, setting))
-    shutil.rmtree(folder)
+    if not keep:
+        shutil.rmtree(folder)
 
 
 def _at(spec: Spec, pool: StormPool | None) -> Spec:

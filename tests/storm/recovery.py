@@ -15,6 +15,11 @@ DEAD_S: Final = 3.5
 """A process that is frozen for less is not replaced."""
 
 
+DETECTION_S: Final = 4.0
+RECOVERY_S: Final = {"part": 2.0, "shard": 3.0, "backup": 3.0, "coordinator": 3.0}
+"""Aims, on a machine that does nothing else."""
+
+
 @dataclass(frozen=True)
 class Recovery:
     """How long one fault lasted.
@@ -30,6 +35,15 @@ class Recovery:
     detection_s: float
     recovery_s: float
     alone: bool
+
+    @property
+    def is_late(self) -> bool:
+        """Whether an aim was missed by far, and not because of another fault."""
+        aim = RECOVERY_S.get(self.fault.role, 10.0)
+        return self.alone and (self.detection_s > 1.25 * DETECTION_S or self.recovery_s > 1.25 * aim)
+
+    def __str__(self) -> str:
+        return f"{self.fault}: detected after {self.detection_s:.1f} s, at work {self.recovery_s:.1f} s later"
 
 
 def events_of(folder: Path, life: int) -> list[dict[str, Any]]:
@@ -60,8 +74,13 @@ def recoveries(folder: Path, faults: Sequence[Fault], starts: Sequence[float]) -
             found = _of_host(fault, events[fault.life], at_work(folder, fault.life, events[fault.life]))
         if found is not None:
             ordered, worked = found
-            others = [one for one in faults if fault.at - 2.0 < one.at < worked and one is not fault]
+            others = [one for one in faults if _touches(one, fault.at, worked) and one is not fault]
             yield Recovery(fault, ordered - fault.at, worked - ordered, not others)
+
+
+def _touches(fault: Fault, start: float, stop: float) -> bool:
+    """Whether a fault may have delayed what happened in a time."""
+    return start - 2.0 - (fault.frozen_s or 0.0) < fault.at < stop
 
 
 def _of_coordinator(

@@ -19,7 +19,7 @@ from partita.engine.runtime.buffers import layout_of
 from tests.faults.oracle import Push
 from tests.storm import checks, networks
 from tests.storm.__main__ import app
-from tests.storm.cells import BATCH, Spec, plan_of
+from tests.storm.cells import Spec, plan_of
 from tests.storm.census import Census, Life, left_behind, segments
 from tests.storm.checks import Violated, check_pushes
 from tests.storm.processes import MARK
@@ -131,11 +131,9 @@ def test_what_is_left_behind_is_named(tmp_path: Path) -> None:
     )
     try:
         found = left_behind(mark, (), tmp_path, before, within_s=0.0)
-        assert (
-            found == [f"process {sleeper.pid} (python)", str(tmp_path / "partita-run-left")]
-            or len(found) == 2
-        )
-        assert str(sleeper.pid) in found[0]
+        process, folder = found
+        assert folder == str(tmp_path / "partita-run-left")
+        assert process.startswith(f"process {sleeper.pid} (")
     finally:
         sleeper.communicate(b"")
 
@@ -149,7 +147,6 @@ def test_a_process_whose_memory_grows_is_named() -> None:
 
 @pytest.mark.slow
 def test_a_short_storm() -> None:
-    assert BATCH
     with pytest.raises(SystemExit) as ended:
         app(["--seconds", "1", "--seed", "1", "--only", "downpour", "--place", "here", "--scale", "0.5"])
     assert ended.value.code == 0
