@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,9 @@ SETTLED_S: Final = 6.0
 
 MOST_GROWTH: Final = 48 << 20
 """Bytes that a process may take from then on."""
+
+MORE_DESCRIPTORS: Final = 24
+"""That a process may have open between two runs, beside those that it had at first."""
 
 _CORES: Final = f"partita-cores-{os.getuid()}"
 """Folder of the locks by which workers of a user share the cores; it outlives them."""
@@ -46,6 +49,7 @@ class Census:
 
     lives: dict[tuple[str, int, float], Life] = field(default_factory=dict)
     _next: float = 0.0
+    _descriptors: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def sample(self, processes: Iterable[tuple[str, psutil.Process]], *, every_s: float = 0.5) -> None:
         """Takes a sample of each, unless the last one was just now."""
@@ -63,6 +67,18 @@ class Census:
             if now - life.began >= SETTLED_S:
                 life.first = life.first or rss
                 life.largest = max(life.largest, rss)
+
+    def more_descriptors(self, pids: Mapping[str, int]) -> list[str]:
+        """Names processes that have more files and sockets open between two runs than at first."""
+        found = []
+        for name, pid in pids.items():
+            try:
+                n = psutil.Process(pid).num_fds()
+            except psutil.Error:
+                continue
+            first = self._descriptors.setdefault((name, pid), n)
+            found += [f"{name} has {n} descriptors, and had {first}"] if n > first + MORE_DESCRIPTORS else []
+        return found
 
     def grown(self) -> list[str]:
         """Names the processes whose memory is not flat."""

@@ -186,14 +186,19 @@ class StormyRun:
         elif calm is not None:
             check_bits(self.folder, calm)
         setting = self._setting
-        pool = [] if setting.pool is None else [one.pid for one in setting.pool.all.values()]
-        below = [child.pid for pid in pool for child in psutil.Process(pid).children(recursive=True)]
+        pool = {}
+        if setting.pool is not None:
+            setting.pool.revive()
+            pool = {name: one.pid for name, one in setting.pool.all.items()}
+        below = [child.pid for pid in pool.values() for child in psutil.Process(pid).children(recursive=True)]
         within_s = (
             5.0 if spec.place == "here" else 30.0
         )  # where a run is silent, workers end its hosts in 20 s
-        left = left_behind(setting.mark, {*pool, *below}, self._temporary, self._before, within_s=within_s)
+        left = left_behind(
+            setting.mark, {*pool.values(), *below}, self._temporary, self._before, within_s=within_s
+        )
         if left:
             raise Violated(f"left behind: {', '.join(left)}")
-        if grown := setting.census.grown():
-            raise Violated(f"memory is not flat: {', '.join(grown)}")
+        if grown := [*setting.census.grown(), *setting.census.more_descriptors(pool)]:
+            raise Violated(f"it grows: {', '.join(grown)}")
         return counts
