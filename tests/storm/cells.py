@@ -62,6 +62,18 @@ class Spec(msgspec.Struct, frozen=True):
         return self.durability == "checkpoint"
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What a run says of itself.
+
+    Args:
+        lost: acknowledged updates that failures have cost, in all lives.
+        steps: of all replicas, or iterations.
+    """
+
+    lost: int
+    steps: int
+
+
 CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "checkpoint"),
     ("sandblaster", "checkpoint"),

@@ -23,7 +23,7 @@ from partita.engine.protocol.events import Received
 from partita.engine.run.display import Display
 from tests.faults.oracle import Oracle
 from tests.storm import networks
-from tests.storm.cells import Spec, data_of, driver_of, epochs_of, plan_of
+from tests.storm.cells import Result, Spec, data_of, driver_of, epochs_of, plan_of
 
 _NO_WORK: Final = (
     m.Hello, m.SetUpProgress, m.Ready, m.Heartbeat, m.DirectoryAck, m.WaitReport, m.Failed, m.ResumeStep,
@@ -68,18 +68,6 @@ def watch(events: Events) -> None:
 
     Coordinator.receive = watched  # type: ignore[method-assign]
     Display.print_line = printed  # type: ignore[method-assign]
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What a run says of itself.
-
-    Args:
-        lost: acknowledged updates that failures have cost, in all lives.
-        steps: of all replicas, or iterations.
-    """
-
-    lost: int
-    steps: int
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from partita.engine.runtime.buffers import layout_of
 from tests.faults.oracle import Push
 from tests.storm import checks, networks
 from tests.storm.__main__ import app
-from tests.storm.cells import Spec, plan_of
+from tests.storm.cells import Result, Spec, plan_of
 from tests.storm.census import Census, Life, left_behind, segments
 from tests.storm.checks import Violated, check_pushes
 from tests.storm.processes import MARK
@@ -42,6 +42,7 @@ def write_result(folder: Path, units: list[int]) -> None:
 
 def test_the_parameters_tell_whether_each_push_was_applied_once(tmp_path: Path) -> None:
     (tmp_path / "log-0").mkdir()
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(Result(lost=0, steps=SPEC.length)))
     everything = list(range(SPEC.length))
     write_result(tmp_path, everything)
     assert check_pushes(tmp_path, SPEC, lives=1).lost == 0
@@ -49,6 +50,10 @@ def test_the_parameters_tell_whether_each_push_was_applied_once(tmp_path: Path) 
         write_result(tmp_path, wrong)
         with pytest.raises(Violated, match=text):
             check_pushes(tmp_path, SPEC, lives=1)
+    write_result(tmp_path, everything)
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(Result(lost=1, steps=SPEC.length)))
+    with pytest.raises(Violated, match="nothing is lost, and the run reports 1 pushes"):
+        check_pushes(tmp_path, SPEC, lives=1)
 
 
 def pushes(life: int, units: range) -> dict[Push, tuple[int, ...]]:
