@@ -81,7 +81,7 @@ def check_pushes(folder: Path, spec: Spec, lives: int) -> Counts:
         )
     if not counts.lost <= counts.reported <= counts.lost + counts.again:
         raise Violated(
-            f"{counts.lost} acknowledged pushes are lost, and {counts.again} were done again; the run reports "
+            f"{counts.lost} pushes are lost that were acknowledged, {counts.again} were done again; it reports "
             f"{counts.reported}"
         )
     return counts
