@@ -80,10 +80,8 @@ def check_pushes(folder: Path, spec: Spec, lives: int) -> Counts:
             f"{counts.doubled} units of one life and {counts.redone} of two lives were applied twice"
         )
     if not counts.lost <= counts.reported <= counts.lost + counts.again:
-        raise Violated(
-            f"{counts.lost} pushes are lost that were acknowledged, {counts.again} were done again; it reports "
-            f"{counts.reported}"
-        )
+        said = f"the run reports {counts.reported}, and {counts.again} were done again"
+        raise Violated(f"{counts.lost} pushes are lost that were acknowledged; {said}")
     return counts
 
 
