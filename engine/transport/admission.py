@@ -22,14 +22,14 @@ from typing import Final
 
 from partita.engine.transport.sockets import tcp_view
 
-BURST: Final = 512.0
+BURST: Final = 256.0
 """Connections without a listed key that are let in at once."""
 
 RATE_S: Final = 32.0
 """And per second after that: at most 1.2% of a core."""
 
-_REOPENS: Final = 16.0  # tokens from which the share grows again
-_GROWTH: Final = 1.25  # of the share, for each check
+_REOPENS: Final = 64.0  # tokens from which the share grows again
+_GROWTH: Final = 1.1  # of the share, for each check
 _DEBT: Final = 64.0
 _LEAST: Final = 2.0**-16
 _MAX_KNOWN: Final = 1000  # addresses; the kernel takes 4096 instructions
