@@ -97,7 +97,8 @@ class Sandblaster(Driver):
 
     def __post_init__(self) -> None:
         self._check_elastic()
-        durability_of(self.durability)
+        if durability_of(self.durability).mode == "log":
+            raise ValueError("Sandblaster has no durability 'log' yet; write 'checkpoint'")
         if not isinstance(self.method, Method):
             raise ValueError(f"Sandblaster's method is {self.method!r}; give a method, for example LBFGS()")
         given = (name for name in ("portion", "push_every", "batch") if getattr(self, name) is not None)

@@ -33,6 +33,7 @@ from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ShardPolicy
+from partita.engine.runtime.shard_recovery import LogPlace
 from partita.layers.checks import check_whole
 from partita.layers.text import counted
 
@@ -69,6 +70,7 @@ class Trainer(ABC):
         units_per_epoch: in an epoch, of what a checkpoint says to be done.
         done: steps of each replica before this call.
         settings: of the run; set when it begins.
+        logs: where shards keep logs, or have kept them; None: nowhere. Set when the run begins.
         initial: file of the parameters that the run began with.
         least: replicas with which the run begins and goes on; None: all of them.
         machine: the coordinator; set when the run begins.
@@ -107,6 +109,7 @@ class Trainer(ABC):
         self.least: Final = driver.least
         self.alone: Final = alone
         self.settings = RunSettings()
+        self.logs: LogPlace | None = None
         self.initial = job.initial
         self.done = (0,) * driver.replicas
 
@@ -194,6 +197,8 @@ class Trainer(ABC):
             policy=self.policy(shard),
             heartbeats=self.settings.timeouts.heartbeats,
             durability=self.driver.keepers,
+            logs=self.logs,
+            units_per_epoch=self.units_per_epoch,
         )
 
     @property
@@ -261,6 +266,8 @@ class Trainer(ABC):
             if sum(self.done) == self.total:
                 more = "; ask for more epochs" if self.alone else ""
                 yield f"the checkpoint has all {counted(self.total, 'step')} already{more}"
+        elif resumed is not None:
+            yield "resumed from the logs of the shards; there is no checkpoint yet"
 
     def held(self, committed: tuple[int, ...] | None) -> int:
         """Returns the steps, or iterations, in what is kept on the disk.

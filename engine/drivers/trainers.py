@@ -131,7 +131,10 @@ class JoinedTrainer(Trainer):
 class LeasedTrainer(Trainer):
     """A driver with shards, whose replicas share the steps and work on their own."""
 
-    terms = "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
+    @property
+    @override
+    def terms(self) -> str:
+        return f"durability: {self.driver.keepers}"
 
     def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
         batch = job.plan.batch * driver.minibatches
@@ -225,8 +228,7 @@ class LeasedTrainer(Trainer):
 
     @override
     def mode(self, resumed: Resumed | None) -> LeasedMode:
-        resumes = resumed is not None and resumed.manifest is not None
-        return LeasedMode(done=self._units_done, resumes=resumes)
+        return LeasedMode(done=self._units_done, resumes=resumed is not None)
 
     @override
     def hands(self, checkpoint: int | None) -> LeasedHands:

@@ -99,6 +99,12 @@ class HostFiles:
         """Opens the checkpoints in a folder, for a host of this run."""
         return Checkpoints(folder, run=run)
 
+    def log_folder(self, folder: Path) -> Path | None:
+        """Returns where shards of this machine keep their logs: the folder of checkpoints, or one on this
+        machine that outlives a host, but not the run; None where there is neither.
+        """
+        return folder
+
     def push_log(self, folder: Path, part: str, incarnation: int, *, shards: int) -> NotesPushes:
         """Makes the log of acknowledged pushes of a process of a part. Raises OSError."""
         return PushLog(folder, part, incarnation, shards=shards)
@@ -170,6 +176,12 @@ class RemoteFiles(HostFiles):
             return super().checkpoints(folder, run=run)
         write = self._connected().write
         return RemoteCheckpoints(self._own() / "checkpoints", copy=self._copy, write=write)
+
+    @override
+    def log_folder(self, folder: Path) -> Path | None:
+        if self._has_checkpoints:
+            return super().log_folder(folder)
+        return None if self._scratch is None else self._scratch / "logs"
 
     @override
     def push_log(self, folder: Path, part: str, incarnation: int, *, shards: int) -> NotesPushes:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Final, Self, TypeAlias
 
 from typing_extensions import override
 
@@ -54,6 +54,16 @@ class RestoredState:
     stops: Mapping[str, int] = field(default_factory=dict)
     updates_of: Mapping[int, int] = field(default_factory=dict)
     units: HeldUnits = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, counts: Persist) -> Self:
+        """Returns the counts that a file would have."""
+        same = counts.seen, counts.stops, counts.updates_of, counts.units
+        return cls(counts.version, counts.updates, *same)
+
+    def in_another_run(self, *, version: int | None = None) -> Self:
+        """Returns the counts with which a run goes on from those of an earlier one."""
+        return replace(self, version=self.version if version is None else version, seen={}, stops={})
 
 
 @dataclass(slots=True)

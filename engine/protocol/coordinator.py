@@ -25,7 +25,8 @@ from partita.engine.protocol.coordinator_effects import (
     RunSettings,
     Warn,
 )
-from partita.engine.protocol.failure import bounded, report_of
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.failure import bounded, report_of, sentence
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
 from partita.engine.protocol.journaled_plan import JournaledPlan, RecordedAnswer
@@ -119,6 +120,8 @@ class Coordinator(Supervision):
                 if self.checkpoints.of_round(host.name, message) is None:
                     return []
                 return self.mode.postpone(now) if late else self._fail_round(f"{host.name}: {reason}", now)
+            case m.LogReport(text=text, wants_checkpoint=wants):
+                return self._log_reported(host, text, now, wants=wants)
             case m.SetUpProgress() if host.state is HostState.READY:
                 return self.mode.receive(host, message, now)
             case _:
@@ -234,11 +237,29 @@ class Coordinator(Supervision):
         for shard in self.registry.shards:
             shard.deaths = 0
         self.mode.committed()
+        told = [Send(s.name, m.CheckpointCommitted(checkpoint)) for s in self._keepers_of_records]
+        return [*told, *self._go_on_after(checkpoint, now)]
+
+    def _go_on_after(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
         if self.phase in (Phase.FINISHING, Phase.STOPPING):
             return self._end(complete=self.round_is_whole and self.plan.asks is None)
         waited_for = isinstance(self.plan.asks, Checkpoint) and self.round_is_whole
         effects = self.proceed(checkpoint, now) if waited_for and self.mode.is_complete else []
         return effects if self.phase is Phase.OVER else effects + self.mode.go_on(now)
+
+    @property
+    def _keepers_of_records(self) -> Sequence[HostRecord]:
+        """The shards that learn of committed checkpoints, because somebody keeps their records."""
+        return self.registry.shards if self._settings.keeps_records else ()
+
+    def _log_reported(
+        self, shard: HostRecord, text: str, now: float, *, wants: bool
+    ) -> list[CoordinatorEffect]:
+        """Begins a checkpoint soon where that makes room. A shard that reports does answer."""
+        if wants:
+            self.next_round_at = min(self.next_round_at, now)
+            shard.since = max(shard.since, now)
+        return [Warn(f"{shard.name}: {sentence(text)}")] if text else []
 
     def _watch_round(self, now: float) -> list[CoordinatorEffect]:
         """Begins a checkpoint that is due, repeats `Save`, and gives up a round without progress."""

@@ -315,6 +315,7 @@ class RunSettings:
         versions: what every host must report in `Hello`; other keys may have any value.
         timeouts: waits and limits.
         least: replicas with which the run begins, and without which it cannot go on; None: all of them.
+        keeps_records: whether somebody keeps the records of shards, see `protocol.durability`.
     """
 
     run: str = ""
@@ -323,3 +324,4 @@ class RunSettings:
     versions: Mapping[str, str] = field(default_factory=dict)
     timeouts: Timeouts = field(default_factory=Timeouts)
     least: int | None = None
+    keeps_records: bool = False

@@ -403,6 +403,20 @@ class SaveProgress(MessageStruct, frozen=True, tag=True):
     n_bytes: Count
 
 
+class CheckpointCommitted(MessageStruct, frozen=True, tag=True):
+    """This checkpoint is complete and on the disk. Not repeated."""
+
+    checkpoint: Count
+
+
+class LogReport(MessageStruct, frozen=True, tag=True):
+    """A sentence about a shard's log ("": none), and whether a checkpoint would make room in it."""
+
+    incarnation: Count
+    text: str
+    wants_checkpoint: bool = False
+
+
 class LostPushes(MessageStruct, frozen=True, tag=True):
     """A shard that came back from a checkpoint lacks this many acknowledged pushes of a part.
 
@@ -446,7 +460,17 @@ _StartMessage: TypeAlias = (
 )
 _ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Failed | Refused | Stop
 _SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load | Loaded
-_CheckpointMessage: TypeAlias = Save | Saved | SaveProgress | SaveFailed | LostPushes | AskUnits | UnitsHeld
+_CheckpointMessage: TypeAlias = (
+    Save
+    | Saved
+    | SaveProgress
+    | SaveFailed
+    | CheckpointCommitted
+    | LogReport
+    | LostPushes
+    | AskUnits
+    | UnitsHeld
+)
 _CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
 _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck

@@ -31,6 +31,8 @@ _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.St
 _ORDERS: Final[_Kinds] = frozenset({rm.Pause, rm.View, m.Save})
 _IN_VIEWS: Final[_Kinds] = frozenset({rm.Paused, rm.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
 
+_IN_ROUNDS: Final[_Kinds] = frozenset({m.Saved, m.SaveProgress, m.SaveFailed})
+
 _FILE_REQUESTS: Final[_Kinds] = frozenset(
     {fm.FilesHello, fm.FindFile, fm.ReadFile, fm.WriteFile, fm.FinishFile}
 )
@@ -43,12 +45,13 @@ _FILE_ANSWERS: Final[_Kinds] = frozenset(
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, m.Load, m.Play, m.Ping},
-    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save, m.AskUnits},
+    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save, m.AskUnits, m.CheckpointCommitted},
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, m.Played, m.Pong, m.Loaded},
     ("shard", "coordinator"): _ANY_HOST
-    | {bm.CommandResult, bm.MissingUnits, m.Saved, m.SaveProgress, m.SaveFailed, m.LostPushes, m.UnitsHeld},
+    | _IN_ROUNDS
+    | {bm.CommandResult, bm.MissingUnits, m.LostPushes, m.LogReport, m.UnitsHeld},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
     ("part", "shard"): frozenset({m.Fetch, m.Push, bm.FetchPoint, bm.Contribution}),
     ("part", "files"): _FILE_REQUESTS | {fm.SavePushes},

@@ -19,7 +19,15 @@ from typing_extensions import override
 
 from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.durability import HeldReplies, Keep, Kept, Record
+from partita.engine.protocol.durability import (
+    BeginSegment,
+    HeldReplies,
+    Keep,
+    Kept,
+    LogNote,
+    Record,
+    RemoveRecords,
+)
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
@@ -111,6 +119,8 @@ class Shard(RoleMachine):
                 effects = self._hold(self.policy.operations_done(scalars, leased=self.holds_lease(now)))
             case Kept(number=number):
                 return [] if self._held is None else self._held.release(number)
+            case LogNote(text=text, wants_checkpoint=wants):
+                return [Send(COORDINATOR, m.LogReport(self.incarnation, text, wants))]
             case Tick():
                 return [*self.policy.tick(leased=self.holds_lease(now))]
             case Persisted() | NotPersisted():
@@ -122,6 +132,8 @@ class Shard(RoleMachine):
                 self._writing.append(
                     m.Saved(effect.checkpoint, self.incarnation, effect.version, "", "", self.policy.lost)
                 )
+                if self._held is not None:
+                    return [*effects, BeginSegment(effect.version + 1)]
         return effects
 
     def _received(self, event: Received, now: float) -> list[ShardEffect]:
@@ -136,6 +148,8 @@ class Shard(RoleMachine):
             return self._heartbeat(message, now)
         if event.sender == COORDINATOR and isinstance(message, m.Save):
             return self._save(message.checkpoint, now)
+        if event.sender == COORDINATOR and isinstance(message, m.CheckpointCommitted):
+            return self._committed(message.checkpoint)
         return [Refuse(event.sender, f"{self.name} does not take a {type(message).__name__} from it")]
 
     # Records.
@@ -153,6 +167,13 @@ class Shard(RoleMachine):
 
     def _hold(self, effects: list[ShardEffect]) -> list[ShardEffect]:
         return effects if self._held is None else self._held.hold(effects, self.policy.version)
+
+    def _committed(self, checkpoint: int) -> list[ShardEffect]:
+        """Uses a checkpoint as a keeper of the records in it."""
+        if self._held is None or self._saved is None or self._saved.checkpoint != checkpoint:
+            return []
+        version = self._saved.version
+        return [RemoveRecords(version), *self._held.release(version)]
 
     # The lease.
 

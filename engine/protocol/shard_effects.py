@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from partita.engine.protocol.commands import Operation
-from partita.engine.protocol.durability.records import Keep, Kept, Record
+from partita.engine.protocol.durability.records import (
+    BeginSegment,
+    Keep,
+    Kept,
+    LogNote,
+    Record,
+    RemoveRecords,
+)
 from partita.engine.protocol.events import (
     NotPersisted,
     Persist,
@@ -122,7 +129,9 @@ class DropGradients:
     """Effect: free all kept gradients."""
 
 
-ShardEvent: TypeAlias = Received | Tick | PeersChanged | OperationsDone | Persisted | NotPersisted | Kept
+ShardEvent: TypeAlias = (
+    Received | Tick | PeersChanged | OperationsDone | Persisted | NotPersisted | Kept | LogNote
+)
 LongEffect: TypeAlias = RunOperations | LoadCheckpoint
 ShardEffect: TypeAlias = (
     ApplyGradient
@@ -132,6 +141,8 @@ ShardEffect: TypeAlias = (
     | MoveGradient
     | DropGradients
     | Keep
+    | BeginSegment
+    | RemoveRecords
     | Send
     | Persist
     | Fenced

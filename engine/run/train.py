@@ -21,6 +21,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.launch.request import Launching, LaunchRequest, Log
 from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
+from partita.engine.parameters.log import log_folders
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S, Timeouts
 from partita.engine.run.arrays import Array
 from partita.engine.run.caller import CALL, Caller
@@ -269,9 +270,9 @@ def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:
     store, journal = job.opened(), job.checkpoints / JOURNAL
     if journal.exists() and not is_journal(journal):
         raise ValueError(f"{journal} is not a journal of a run; move it away, or give another folder")
-    complete = store.complete()
-    if (complete or journal.exists()) and not overwrite:
-        what = f"checkpoint {complete[0]}" if complete else "the journal"
+    complete, logs = store.complete(), log_folders(store.folder)
+    if (complete or journal.exists() or logs) and not overwrite:
+        what = f"checkpoint {complete[0]}" if complete else "the journal" if journal.exists() else "a log"
         raise ValueError(
             f"{job.place} holds {what} of an earlier run; give {caller.resume} to go on with it, "
             f"{caller.overwrite} to replace it, or another folder"

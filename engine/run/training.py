@@ -5,6 +5,7 @@ A trainer (`drivers/trainer.py`) brings what is a driver's own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from typing_extensions import override
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.files import load_parameters
+from partita.engine.parameters.log import log_folders, next_log, remove_logs
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
@@ -26,6 +28,7 @@ from partita.engine.protocol.coordinator_effects import (
     Starting,
     Timeouts,
 )
+from partita.engine.protocol.durability import Log
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.run.caller import Caller
@@ -35,6 +38,7 @@ from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
 from partita.engine.run.supervisor import Supervisor, Work
+from partita.engine.runtime.shard_recovery import LogPlace
 from partita.engine.runtime.task import HostTask
 from partita.engine.runtime.versions import versions
 from partita.layers.text import counted
@@ -87,7 +91,7 @@ class Training(Work):
         job, name, learner = self.trainer.job, self.trainer.name, self.trainer.learner
         found = self.store.latest(job.shapes, network=job.network)
         if found is None:
-            return None
+            return Resumed(None) if log_folders(self.store.folder) else None
         manifest, wrote = found.manifest, f"checkpoint {found.path} was written"
         if manifest.position is not None:
             raise ValueError(
@@ -140,6 +144,7 @@ class Training(Work):
         """
         try:
             self._display, self._first = display, first_checkpoint
+            self._own_logs = next_log(self.store.folder, self.trainer.run_id)
             return self._run(launcher, timeouts)
         finally:
             if self._journal is not None:
@@ -153,7 +158,9 @@ class Training(Work):
             versions=versions(),
             least=trainer.least,
             timeouts=timeouts,
+            keeps_records=trainer.driver.keepers.keeps,
         )
+        trainer.logs = self._log_place()
         coordinator = trainer.coordinator(self.resumed)
         if self._journal is not None:
             next_checkpoint = trainer.settings.next_checkpoint
@@ -169,6 +176,15 @@ class Training(Work):
                 return self._finished(done)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None
+
+    def _log_place(self) -> LogPlace | None:
+        """Where shards keep their logs, or have kept those that this run goes on from."""
+        keeps = isinstance(self.trainer.driver.keepers, Log)
+        found = log_folders(self.store.folder) if self.resumed is not None else []
+        if self._journal is not None or not (keeps or found):
+            return None
+        own = self._own_logs.name
+        return LogPlace(own, found[0][1].name if found else own)
 
     def _metrics_of(self, trainer: Trainer) -> Metrics:
         plan = trainer.job.plan
@@ -238,6 +254,7 @@ class Training(Work):
         self._committed = commit.steps
         try:
             self.store.prune(first=self._first)
+            remove_logs(self.store.folder, before=self._own_logs)
         except OSError as error:
             return (
                 f"checkpoint {commit.checkpoint} is kept, and an older one could not be removed ({error}); "
@@ -272,6 +289,9 @@ class Training(Work):
         trainer, outcome = self.trainer, done.outcome
         if outcome is not None and outcome.kind == "failed":
             raise RunFailed(outcome.reason)
+        if done.complete:
+            with contextlib.suppress(OSError):  # the last checkpoint has all of it
+                remove_logs(self.store.folder)
         run = Run(
             trainer.job.plan,
             self._parameters(done.checkpoint),

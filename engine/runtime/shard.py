@@ -22,7 +22,8 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import WORTH_SHARING, VectorStore, compile_operations
 from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.commands import POINT, n_vectors
-from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability
+from partita.engine.protocol.durability import BeginSegment, Keep, LogNote, RemoveRecords
+from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability, Log
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.shard import Shard
@@ -35,6 +36,7 @@ from partita.engine.protocol.shard_effects import (
     LongEffect,
     MoveGradient,
     OperationsDone,
+    Policy,
     ReceiveAgain,
     RunOperations,
     ShardEffect,
@@ -43,10 +45,17 @@ from partita.engine.protocol.shard_effects import (
     StoreGradient,
 )
 from partita.engine.runtime.gradient_pool import GradientPool
+from partita.engine.runtime.shard_log import ShardLog
 from partita.engine.runtime.shard_policies import ShardPolicy
+from partita.engine.runtime.shard_recovery import Base, LogPlace, Recovery, header_of
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload, Versioned
+from partita.layers.text import counted
+
+LEAST_LOG_BYTES: Final = 1 << 30
+MOST_PUSHES: Final = 16
+"""A log asks for a checkpoint beyond so many bytes, and so many pushes to all parameters."""
 
 SHORT_OPERATION: Final = 1 << 23
 """Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
@@ -78,6 +87,8 @@ class ShardTask:
         keeps_units: the units of work that the checkpoint's file names are those of this run.
         heartbeats: the coordinator's policy.
         durability: who keeps its records.
+        logs: where its logs are, and those of the runs that this one goes on from; None: there are none.
+        units_per_epoch: how the work is cut that pushes name.
     """
 
     shard: int
@@ -91,6 +102,8 @@ class ShardTask:
     keeps_units: bool = True
     heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
     durability: Durability = CHECKPOINT_ONLY
+    logs: LogPlace | None = None
+    units_per_epoch: int = 0
 
     @property
     def threads(self) -> int:
@@ -107,16 +120,12 @@ class ShardTask:
         body = ShardBody(self, host)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
         own = ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
-        policy, keeps = self.policy.machine(own, body.restored), self.durability.keeps
+        policy, keeps = body.recovered(own), self.durability.keeps
         return Shard(own, policy, heartbeats=self.heartbeats, keeps=keeps), body
 
 
 class ShardBody(Body):
-    """A slice of every vector, and gradients for the machines whose parameters these are.
-
-    Attributes:
-        restored: the counts of the checkpoint that it has loaded.
-    """
+    """A slice of every vector, and gradients for the machines whose parameters these are."""
 
     def __init__(self, task: ShardTask, host: HostContext) -> None:
         self._task, self._host = task, host
@@ -125,7 +134,9 @@ class ShardBody(Body):
         self._closing = threading.Event()
         size = sum(slot.size for slot in self._slots)
         self._store = VectorStore(np.zeros(size, task.precision), memory=host.memory)
-        self.restored = self._load(task.checkpoint)
+        self._base = self._load(task.checkpoint)
+        self._log: ShardLog | None = None
+        self._notes: list[str] = []  # about the log, for the user
         self._updater = self._prepared()
         overlaps = task.layout.machines_of(task.shard)
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
@@ -153,6 +164,8 @@ class ShardBody(Body):
         for persisted in self._files.finished():
             self._store.release(self._snapshots.popleft())
             yield persisted
+        if self._notes or self._log is not None:
+            yield from self._poll_log()
 
     @override
     def close(self) -> None:
@@ -160,6 +173,8 @@ class ShardBody(Body):
         self._closing.set()
         self._operations.close()
         self._files.close()
+        if self._log is not None:
+            self._log.close()
 
     @override
     def carry_out(self, effect: ShardEffect, now: float) -> ShardEvent | None:
@@ -180,6 +195,8 @@ class ShardBody(Body):
             case Persist():
                 self._snapshots.append(self._store.snapshot())
                 self._files.start(effect, self._slots, self._snapshots[-1])
+            case Keep() | BeginSegment() | RemoveRecords():
+                self._keep(effect)
             case DropGradients():
                 self._gradients.drop()
             case ReceiveAgain(event=event):
@@ -190,16 +207,79 @@ class ShardBody(Body):
                 raise AssertionError(effect)
         return None
 
+    # Records.
+
+    def recovered(self, own: ShardRanges) -> Policy:
+        """Carries out the records of the log, and begins to keep those that follow.
+
+        Raises:
+            CannotGoOn: the log cannot be used, or none can be written here.
+        """
+        task, base = self._task, self._base
+        if task.logs is None:
+            # Each run counts from 0 again.
+            state = base.state if base.run == task.run else base.state.in_another_run(version=0)
+            return task.policy.machine(own, state)
+        folder = self._host.files.log_folder(task.folder)
+        if folder is None:
+            raise CannotGoOn(
+                f"{own.name} cannot keep a log on its machine, which has no folder of the run; give the "
+                "checkpoints as SharedFolder(...), or train with durability='checkpoint'"
+            )
+        header = header_of(
+            own,
+            run=task.run,
+            shards=task.layout.shards,
+            precision=task.precision,
+            units_per_epoch=task.units_per_epoch,
+        )
+        recovery = Recovery(folder, task.logs, base, header)
+        state = recovery.before(lambda state: task.policy.replaying(own, state), self._carry_out_again)
+        policy = task.policy.machine(
+            own, state, lambda policy: recovery.replay(recovery.own, policy, self._carry_out_again)
+        )
+        self._notes = recovery.notes
+        if recovery.replayed:
+            self._notes.append(f"{counted(recovery.replayed, 'push', 'pushes')} of its log carried out again")
+        if isinstance(task.durability, Log):
+            synced = task.durability.sync == "disk"
+            writer = recovery.writer(folder / task.logs.name, policy.version, synced=synced)
+            most = max(LEAST_LOG_BYTES, MOST_PUSHES * self._store.size * own.item_bytes)
+            self._log = ShardLog(
+                writer, task.durability, most_bytes=task.durability.most_bytes or most, wake=self._host.wake
+            )
+        return policy
+
+    def _carry_out_again(self, effect: ShardEffect) -> None:
+        self.carry_out(effect, 0.0)
+
+    def _keep(self, effect: Keep | BeginSegment | RemoveRecords) -> None:
+        if self._log is None:
+            return
+        match effect:
+            case Keep(record=record):
+                self._log.keep(record)
+            case BeginSegment(first=first):
+                self._log.begin_segment(first)
+            case RemoveRecords(through=through):
+                self._log.remove(through)
+
+    def _poll_log(self) -> Iterator[ShardEvent]:
+        notes, self._notes = self._notes, []
+        yield from (LogNote(text) for text in notes)
+        if self._log is not None:
+            yield from self._log.poll()
+
     # Vectors.
 
-    def _load(self, checkpoint: int | None) -> RestoredState:
+    def _load(self, checkpoint: int | None) -> Base:
         """Loads all vectors from a checkpoint, or the first point."""
         task = self._task
         if checkpoint is None:
             held = {slot.parameter for slot in self._slots}
             whole = self._host.files.parameters(task.initial, dict(task.layout.shapes), only=held)
             self._store.refill((POINT,), lambda _, out: gather(self._slots, whole, out=out))
-            return RestoredState()
+            return Base(None, RestoredState(), self._store.target(POINT))
         found = self._checkpoints.open(checkpoint, dict(task.layout.shapes), slots=self._slots)
 
         def fill(name: str, out: Vector) -> None:
@@ -210,15 +290,16 @@ class ShardBody(Body):
         self._store.refill((POINT, *found.state_names), fill)
         name = self._host.name
         record = found.records.get(name)
-        return RestoredState(
-            # Each run counts from 0 again.
-            version=record.version if record is not None and record.run == task.run else 0,
+        run = found.manifest.run if record is None else record.run
+        state = RestoredState(
+            version=0 if record is None else record.version,
             updates=found.updates(self._slots),
-            seen=found.seen(name, task.run),
-            stops=found.stops(name, task.run),
-            updates_of=found.updates_of(name, task.run),
+            seen=found.seen(name, run),
+            stops=found.stops(name, run),
+            updates_of=found.updates_of(name, run),
             units=found.units(name) if task.keeps_units else {},
         )
+        return Base(run, state, self._store.target(POINT))
 
     def _prepared(self) -> Updater | None:
         """Compiles all that the policy needs."""

@@ -24,6 +24,9 @@ class ShardPolicy(Protocol):
     def optimizer(self) -> Optimizer | None:
         """The optimizer that the shard applies, if its state is among the vectors."""
 
+    def replaying(self, own: ShardRanges, restored: RestoredState) -> Policy:
+        """Returns a machine that carries out the records of an earlier run."""
+
     def machine(
         self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = ...
     ) -> Policy:
@@ -45,11 +48,15 @@ class ApplyPolicy:
     optimizer: Optimizer
     acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
+    def replaying(self, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
+        """Returns a policy for the records of an earlier run, see `ShardPolicy`."""
+        return ApplyOnArrival(own, restored=restored)
+
     def machine(
         self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records
     ) -> Policy:
         """Returns the policy, see `ShardPolicy`."""
-        policy = ApplyOnArrival(own, restored=restored)
+        policy = self.replaying(own, restored)
         replay(policy)
         policy.learn(self.acknowledged)
         return policy
@@ -69,10 +76,14 @@ class SumPolicy:
     def optimizer(self) -> None:
         """None: a method's commands update the parameters."""
 
+    def replaying(self, own: ShardRanges, restored: RestoredState) -> SumThenContinue:
+        """Returns a policy for the records of an earlier run, see `ShardPolicy`."""
+        return SumThenContinue(own, unit_size=self.unit_size, number=restored.version)
+
     def machine(
         self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records
     ) -> Policy:
         """Returns the policy, see `ShardPolicy`."""
-        policy = SumThenContinue(own, unit_size=self.unit_size, number=restored.version)
+        policy = self.replaying(own, restored)
         replay(policy)
         return policy

@@ -174,6 +174,27 @@ class Payload:
                 np.copyto(copied.view(np.uint8), source)
                 yield copied
 
+    @property
+    def pieces(self) -> tuple[memoryview, ...]:
+        """Views of the bytes where they lie, until `release`. Raises ValueError where that was called."""
+        return self._readable()
+
+    def second(self) -> Payload:
+        """Returns another payload of the same bytes, whose memory is given back when both are released.
+
+        Each may be read by a thread of its own. Raises ValueError where this one was released.
+        """
+        pieces, release, left = self._readable(), self._release, iter((False, True))
+        if release is None:
+            return Payload(pieces, is_shared=self.is_shared)
+
+        def release_last() -> None:
+            if next(left):
+                release()
+
+        self._release = release_last
+        return Payload(pieces, release=release_last, is_shared=self.is_shared)
+
     def to_bytes(self) -> bytes:
         """Returns the payload as a new bytes object."""
         return b"".join(self._readable())

@@ -25,12 +25,12 @@ class ShardAlone:
         now: the clock, in seconds.
     """
 
-    def __init__(self, task: ShardTask) -> None:
+    def __init__(self, task: ShardTask, *, incarnation: int = 0) -> None:
         self.sent: list[tuple[str, Message, PayloadLike]] = []
         self.refused: list[str] = []
         self.woken = threading.Event()
         self.name = f"shard {task.shard}"
-        host = HostContext(self.name, 0, self._send, self.woken.set, Counters(), self._refuse)
+        host = HostContext(self.name, incarnation, self._send, self.woken.set, Counters(), self._refuse)
         self.now = 0.0
         self.machine, self.body = task.role(host)
         self._dtype = task.precision

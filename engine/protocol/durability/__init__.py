@@ -6,7 +6,14 @@ until every keeper has it. The `settings` name the keepers: nobody, a log, or a 
 """
 
 from partita.engine.protocol.durability.held import HeldReplies
-from partita.engine.protocol.durability.records import Keep, Kept, Record
+from partita.engine.protocol.durability.records import (
+    BeginSegment,
+    Keep,
+    Kept,
+    LogNote,
+    Record,
+    RemoveRecords,
+)
 from partita.engine.protocol.durability.settings import (
     CheckpointOnly,
     Durability,
@@ -16,13 +23,16 @@ from partita.engine.protocol.durability.settings import (
 )
 
 __all__ = [
+    "BeginSegment",
     "CheckpointOnly",
     "Durability",
     "HeldReplies",
     "Keep",
     "Kept",
     "Log",
+    "LogNote",
     "Record",
+    "RemoveRecords",
     "Replicated",
     "durability_of",
 ]

@@ -36,3 +36,25 @@ class Kept:
     """Event: every keeper has the records up to this number."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSegment:
+    """Effect: a checkpoint is being written; keep the records from this number on apart from those before."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRecords:
+    """Effect: a committed checkpoint holds the records up to this number; nobody needs to keep them."""
+
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogNote:
+    """Event: a sentence for the user about the log ("": none), and whether a checkpoint would help it."""
+
+    text: str
+    wants_checkpoint: bool = False

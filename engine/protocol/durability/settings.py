@@ -13,11 +13,16 @@ class Durability:
     """The keepers of a shard's records; one of the classes below."""
 
     mode: ClassVar[str]
+    promise: ClassVar[str]
+    """Cost of a failure, in words."""
 
     @property
     def keeps(self) -> bool:
         """Whether anybody keeps records, and replies wait for it."""
         return True
+
+    def __str__(self) -> str:
+        return f"{self.mode} ({self.promise})"
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class CheckpointOnly(Durability):
     """Nobody keeps records: a shard's failure costs its pushes since the last checkpoint, counted exactly."""
 
     mode = "checkpoint"
+    promise = "a shard's failure costs its pushes since the last checkpoint"
 
     @property
     def keeps(self) -> bool:
@@ -37,6 +43,7 @@ class Replicated(Durability):
     """A second process of each shard keeps its records, and takes over where the shard dies."""
 
     mode = "replicated"
+    promise = "no failure costs an acknowledged push while one of each shard's two processes lives"
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class Log(Durability):
     """
 
     mode = "log"
+    promise = "no failure costs an acknowledged push"
 
     sync: Literal["disk", "process"] = "disk"
     most_bytes: int | None = None
@@ -65,10 +73,16 @@ class Log(Durability):
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             raise ValueError(f"Log's most_bytes is {most!r}; write a whole number of at least 1")
 
+    def __str__(self) -> str:
+        if self.sync == "disk":
+            return super().__str__()
+        costs = "no death of a process costs an acknowledged push, a machine's failure those of 100 ms"
+        return f"{self.mode} without syncs ({costs})"
+
 
 CHECKPOINT_ONLY: Final = CheckpointOnly()
 _MODES: Final = {kind.mode: kind for kind in (CheckpointOnly, Replicated, Log)}
-_BUILT: Final = ("checkpoint",)
+_BUILT: Final = ("checkpoint", "log")
 
 
 def durability_of(value: Any) -> Durability:

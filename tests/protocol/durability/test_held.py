@@ -35,7 +35,7 @@ def test_an_acknowledgement_waits_for_the_record_and_nothing_else_does() -> None
     assert first[0].record == Record(1, Received("part 0.0", 0, Push(0, 0, 0, 0, 1), BYTES["part 0.0"]))
     assert kinds(push(machine, "part 0.1", 0)) == ["Keep", "ApplyGradient"]
     assert kinds(receive(machine, "part 0.1", Fetch(0))) == ["Parameters"]
-    assert kinds(receive(machine, "coordinator", Save(1))) == ["Persist"]
+    assert kinds(receive(machine, "coordinator", Save(1))) == ["Persist", "BeginSegment"]
     assert push(machine, "part 0.0", 0) == []  # its first answer is held
     assert feed(machine, Kept(1)) == [Send("part 0.0", PushAck(0, 0, 0, 1, 0))]
     assert feed(machine, Kept(1)) == []
@@ -83,7 +83,7 @@ def test_what_is_held_is_bounded_by_the_promises() -> None:
     assert held.release(1) == [Send("part 0.0", PushAck(0, 0, 7, 1, 0))]
 
 
-@pytest.mark.parametrize("value", ["none", 3, None, "replicated", "log"])
+@pytest.mark.parametrize("value", ["none", 3, None, "replicated"])
 def test_a_mode_that_does_not_exist_is_refused_with_what_to_write(value: object) -> None:
     with pytest.raises(ValueError, match=r"write .*'checkpoint'"):
         durability_of(value)
