@@ -236,6 +236,9 @@ class LeasedTrainer(Trainer):
         return LeasedHands(
             optimizer=driver.optimizer,
             acknowledged=acknowledged,
+            run=self.run_id,
+            folder=self.job.checkpoints,
+            checkpoint=checkpoint,
             minibatches=driver.minibatches,
             merges=driver.merges,
         )

@@ -117,6 +117,7 @@ class ParameterLinks(Links[ParameterLink]):
         earlier: Mapping[str, Sequence[PushRecord]] | None = None,
         alone: bool = False,
         stateful: bool = True,
+        state_updates: int = 0,
         retry_s: float = 1.0,
         item_bytes: int = 4,
     ) -> None:
@@ -129,6 +130,8 @@ class ParameterLinks(Links[ParameterLink]):
             alone: no other replica pushes to the shards. Then no push merges gradients that belong to two,
                 and nothing is fetched that the part has already.
             stateful: the optimizer has a state, which is not fetched.
+            state_updates: that have led to the state with which the part begins. Where a shard has had as
+                many, it is the shard's own.
             retry_s: seconds without an answer after which a request is sent again.
             item_bytes: bytes of one number of a payload.
         """
@@ -142,6 +145,7 @@ class ParameterLinks(Links[ParameterLink]):
         self.staleness = 0
         self._alone: Final = alone
         self._stateful: Final = stateful
+        self._state_updates: Final = state_updates
         self._done: int | None = None  # the steps below this one have ended; None before the first
         self._draining = False
 
@@ -324,7 +328,7 @@ class ParameterLinks(Links[ParameterLink]):
         values = Values(version, message.pushes, message.updates - message.pushes)
         before = link.staged or link.installed
         if before is None:
-            link.mirrors = not self._stateful or values.others == 0
+            link.mirrors = not self._stateful or values.others == self._state_updates
         elif values.others != before.others:
             link.mirrors = not self._stateful
         elif self._alone and link.mirrors and link.installed is not None:

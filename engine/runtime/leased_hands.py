@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy.typing as npt
 from typing_extensions import override
 
+from partita.engine.parameters.formats import CheckpointError
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_work import LeasedWork, RunUnit
@@ -24,7 +26,7 @@ from partita.engine.runtime.link_arrays import LinkArrays
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.task import HostContext
-from partita.engine.runtime.updates import GradientAccumulation
+from partita.engine.runtime.updates import GradientAccumulation, HeldState
 from partita.partitioner.ir.program import Program as Instructions
 from partita.partitioner.ir.step_kind import StepKind
 
@@ -36,6 +38,10 @@ class LeasedHands(Hands):
     Args:
         optimizer: updates the part's own parameters between two fetches.
         acknowledged: folder in which parts note the pushes that shards have acknowledged.
+        run: the run's id.
+        folder: for checkpoints.
+        checkpoint: the one that the shards started from, whose state of the optimizer the part's own steps
+            begin with; None: there is none yet.
         earlier: for each shard, the records of the part's earlier processes, ascending.
         minibatches: of a step, see `Driver.minibatches`.
         merges: one push holds the gradients of several steps or minibatches.
@@ -43,6 +49,9 @@ class LeasedHands(Hands):
 
     optimizer: Optimizer
     acknowledged: Path
+    run: str
+    folder: Path
+    checkpoint: int | None
     earlier: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
     minibatches: int = 1
     merges: bool = False
@@ -51,12 +60,14 @@ class LeasedHands(Hands):
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, minibatches = task.plan, self.minibatches
         vectors = Vectors(plan, task.machine, gradient=False)
+        held = self._held(task, host, vectors.dtype)
         updates = GradientAccumulation(
             self.optimizer,
             vectors,
             per_step=minibatches,
             follows_shard=task.replicas == 1 and self.merges,
             memory=host.memory,
+            held=held,
         )
         sampler = Sampler(examples=task.examples, batch=plan.batch, minibatches=minibatches, seed=task.seed)
         feed = DatasetFeed(task.opened(host), sampler)
@@ -79,13 +90,28 @@ class LeasedHands(Hands):
             replica=task.replica,
             timeout_s=task.instruction_timeout_s,
         )
-        return self._machine(task, incarnation, vectors.parameters.itemsize), body
+        return self._machine(task, incarnation, vectors.parameters.itemsize, held), body
+
+    def _held(self, task: PartTask, host: HostContext, dtype: npt.DTypeLike) -> HeldState | None:
+        """The optimizer's state in the checkpoint. Steps between two fetches are estimates: any will do."""
+        if self.checkpoint is None or not self.optimizer.state_names:
+            return None
+        slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
+        try:
+            checkpoints = host.files.checkpoints(self.folder, run=self.run)
+            found = checkpoints.open(self.checkpoint, shapes, slots=slots)
+            state = {name: found.gather(slots, f"state.{name}") for name in self.optimizer.state_names}
+        except (CheckpointError, OSError):
+            return None
+        vectors = {name: vector.astype(dtype, copy=False) for name, vector in state.items()}
+        return HeldState(vectors, found.updates(slots))
 
     def _machine(
         self,
         task: PartTask,
         incarnation: int,
         item_bytes: int,
+        held: HeldState | None,
     ) -> Part:
         links = ParameterLinks(
             incarnation=incarnation,
@@ -93,6 +119,7 @@ class LeasedHands(Hands):
             earlier=self.earlier,
             alone=task.replicas == 1,
             stateful=bool(self.optimizer.state_names),
+            state_updates=held.updates if held else 0,
             item_bytes=item_bytes,
         )
         work = LeasedWork(links, delay=self._instructions(task).pipeline.delay)

@@ -6,6 +6,7 @@ The module must not know messages, or when anything is sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,22 +22,38 @@ _IN_CACHE: Final = 1 << 18
 """Numbers whose state is copied while they are in a cache."""
 
 
+@dataclass(frozen=True)
+class HeldState:
+    """State of an optimizer for a machine's parameters.
+
+    Args:
+        vectors: `[n]` each, by name.
+        updates: that have led to it.
+    """
+
+    vectors: Mapping[str, Vector]
+    updates: int
+
+
 class LocalOptimizer:
     """Applies an optimizer to the machine's parameters, with the machine's own state of it."""
 
-    def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
-        """An empty state, before the first step.
+    def __init__(
+        self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1, held: HeldState | None = None
+    ) -> None:
+        """Before the first step.
 
         Args:
             optimizer: computes the updates.
             vectors: the machine's parameters.
             per_step: the number of updates in each step.
+            held: the state to begin with; None: the optimizer's initial one.
         """
         self._optimizer, self._vectors, self._per_step = optimizer, vectors, per_step
         # The updates of the parameters and of the state, before those of this step.
-        self._count = self._age = -per_step
-        fresh = optimizer.state(len(vectors.parameters), vectors.dtype)
-        self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
+        self._count, self._age = -per_step, (held.updates if held else 0) - per_step
+        first = held.vectors if held else optimizer.state(len(vectors.parameters), vectors.dtype)
+        self._state = {name: vectors.device.taken(vector) for name, vector in first.items()}
 
     def bind(self, span: slice, gradient: Stored) -> Apply:
         """Prepares (and compiles) the update of a range of the parameters.
@@ -93,8 +110,9 @@ class GradientAccumulation(LocalOptimizer):
         per_step: int = 1,
         follows_shard: bool = False,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
+        held: HeldState | None = None,
     ) -> None:
-        """An empty state and sums of zero.
+        """Sums of zero.
 
         Args:
             optimizer: see `LocalOptimizer`.
@@ -104,8 +122,9 @@ class GradientAccumulation(LocalOptimizer):
                 gets no other, to the bit: a sum of gradients updates them in another way than one after the
                 other.
             memory: gives the gradient in flight memory that shards read, see `Mailbox.memory`.
+            held: see `LocalOptimizer`.
         """
-        super().__init__(optimizer, vectors, per_step=per_step)
+        super().__init__(optimizer, vectors, per_step=per_step, held=held)
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         shared = memory(self.accumulated.nbytes) if vectors.device.is_host else None
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
@@ -209,7 +228,7 @@ class _Mirror:
             self._kept[name][:] = vector
         self._state = updates._state
         self._bound: dict[tuple[int, int], Update] = {}
-        self._age = 0  # updates of the state
+        self._age = updates._age + updates._per_step  # updates of the state
         self._pushed = False  # since the last step began
 
     def advance(self, age: int) -> int:
