@@ -123,12 +123,12 @@ class Part(Host):
 
     def on_computed(self, _: object) -> None:
         """Ends a step with the gradient at the parameters with which it began."""
-        examples = self._sampler.indices(next(self._units))
-        found = self._digits.gradient(self.vectors["parameters"], examples)
+        unit = next(self._units)
+        found = self._digits.gradient(self.vectors["parameters"], self._sampler.indices(unit))
         np.copyto(self.vectors["gradient"], found.gradient)
         self._update(UpdateContext(self.steps))
         self._inside = False
-        self._act(self.links.computed(self.steps, self.clock))
+        self._act(self.links.computed(self.steps, unit, self.clock))
         self._act(self.links.push(self.clock))
         self.steps += 1
         self._try_to_begin()
