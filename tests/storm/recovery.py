@@ -15,6 +15,8 @@ DEAD_S: Final = 3.5
 """A process that is frozen for less is not replaced."""
 
 
+_TOGETHER_S: Final = 1.0
+
 DETECTION_S: Final = 4.0
 RECOVERY_S: Final = {"part": 2.0, "shard": 3.0, "backup": 3.0, "coordinator": 3.0}
 """Aims, on a machine that does nothing else."""
@@ -68,10 +70,16 @@ def recoveries(folder: Path, faults: Sequence[Fault], starts: Sequence[float]) -
     """Yields the recoveries from the faults of a run whose own process was started at these times."""
     events = [events_of(folder, life) for life in range(len(starts))]
     for fault in faults:
-        if fault.role == "coordinator":
-            found = _of_coordinator(fault, events, starts)
-        else:
-            found = _of_host(fault, events[fault.life], at_work(folder, fault.life, events[fault.life]))
+        works = at_work(folder, fault.life, events[fault.life])
+        match fault.role:
+            case "coordinator":
+                found = _of_coordinator(fault, events, starts)
+            case "template" | "worker":
+                found = _of_many(fault, events[fault.life], works)
+            case "pool":
+                found = None  # no run waits for it
+            case _:
+                found = _of_host(fault, events[fault.life], works)
         if found is not None:
             ordered, worked = found
             others = [one for one in faults if _touches(one, fault.at, worked) and one is not fault]
@@ -90,6 +98,26 @@ def _of_coordinator(
         return None
     steps = [one["at"] for one in events[fault.life + 1] if one["what"] == "progress"]
     return (starts[fault.life + 1], steps[0]) if steps else None
+
+
+def _of_many(
+    fault: Fault, events: list[dict[str, Any]], works: dict[tuple[str, int], float]
+) -> tuple[float, float] | None:
+    """Of a process with which its hosts end: all that are ordered anew within a second."""
+    if fault.frozen_s is not None:
+        return None
+    text = "its worker" if fault.role == "worker" else "its process"
+    orders = [one for one in events if one["what"] == "restart" and one["at"] >= fault.at]
+    orders = [one for one in orders if text in one["reason"]]
+    hosts = {
+        (name, incarnation)
+        for one in orders
+        if one["at"] < orders[0]["at"] + _TOGETHER_S
+        for name, incarnation in one["hosts"]
+    }
+    if not hosts or any(host not in works for host in hosts):
+        return None
+    return orders[0]["at"], max(works[host] for host in hosts)
 
 
 def _of_host(
