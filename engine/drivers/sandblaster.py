@@ -62,7 +62,7 @@ class Sandblaster(Driver):
             given, the run needs all replicas.
         durability: who keeps what a shard has acknowledged. "checkpoint": nobody, so that its failure costs
             the pushes since the last checkpoint. "log": a log beside the checkpoints (see `Log`).
-            "replicated": a second process of each shard (see `Replicated`).
+            "replicated" does not exist for evaluations yet.
 
     Raises:
         ValueError: a setting is out of range.

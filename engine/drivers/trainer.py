@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.files.catalogue import Catalogue
@@ -24,11 +26,13 @@ from partita.engine.parameters.reader import Checkpoint
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import RunSettings
+from partita.engine.protocol.durability import Replicated
 from partita.engine.protocol.failure import RunFailed, report_of
 from partita.engine.protocol.journaled_plan import JournalMismatch
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.views import Outline
 from partita.engine.protocol.work_mode import UnknownAction, WorkMode
+from partita.engine.runtime.backup import BackupTask
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.shard import ShardTask
@@ -102,7 +106,9 @@ class Trainer(ABC):
         self.plan = job.plan
         self.name: Final = type(driver).__name__
         self.run_id: Final = uuid.uuid4().hex
-        self.topology: Final = Topology(driver.replicas, len(job.plan.cluster), driver.shards)
+        is_replicated = isinstance(driver.keepers, Replicated)
+        machines = len(job.plan.cluster)
+        self.topology: Final = Topology(driver.replicas, machines, driver.shards, replicated=is_replicated)
         self.outline: Final = Outline(epochs, job.examples, batch, driver.replicas)
         self.steps: Final = check_whole(epochs * steps_per_epoch, "the number of steps is", least=0)
         self.steps_per_epoch = self.units_per_epoch = steps_per_epoch
@@ -182,6 +188,17 @@ class Trainer(ABC):
     def policy(self, shard: int) -> ShardPolicy:
         """Returns the use that a shard makes of gradients."""
         raise AssertionError(f"{self.name} has no shards")
+
+    def backup(self, shard: int) -> BackupTask:
+        """Makes the task of a shard's backup."""
+        return BackupTask(self.shard(shard, None))
+
+    @property
+    def copy_bytes(self) -> int:
+        """The bytes of one copy of all that shards hold."""
+        optimizer, item = self.policy(0).optimizer, np.dtype(self.job.precision).itemsize
+        vectors = 1 + (0 if optimizer is None else len(optimizer.state_names))
+        return layout_of(self.job.plan, shards=1).size * vectors * item
 
     def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
         """Makes the task of a shard that starts from a checkpoint; None: from `initial`."""

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.commands import POINT
+from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.durability.records import Record
 from partita.engine.protocol.events import HeldUnits, Persist, Received, Refuse, Send
 from partita.engine.protocol.file_messages import PushRecord
@@ -64,6 +65,12 @@ class RestoredState:
     def in_another_run(self, *, version: int | None = None) -> Self:
         """Returns the counts with which a run goes on from those of an earlier one."""
         return replace(self, version=self.version if version is None else version, seen={}, stops={})
+
+    @classmethod
+    def of(cls, counts: ShardCounts) -> Self:
+        """Returns the counts of another copy of the shard."""
+        seen = {part: (incarnation, pushes - 1) for part, (incarnation, pushes) in counts.seen.items()}
+        return cls(counts.version, 0, seen, counts.stops, counts.updates, dict(counts.units))
 
 
 @dataclass(slots=True)
@@ -164,6 +171,14 @@ class ApplyOnArrival(Policy):
             case m.AskUnits():
                 return [Send(event.sender, self._units_held())]
         raise AssertionError(event)
+
+    @override
+    def counts(self) -> ShardCounts:
+        parts = {name: part for name, part in self._parts.items() if part.incarnation >= 0}
+        seen = {name: (part.incarnation, part.sequence + 1) for name, part in parts.items()}
+        stops = {name: part.stop for name, part in parts.items()}
+        units = tuple((span, tuple(self._units[machine])) for machine, span in self._own.ranges.items())
+        return ShardCounts(self.version, dict(self._updates), seen, stops, units)
 
     @override
     def replay(self, record: Record) -> list[ShardEffect]:

@@ -217,6 +217,12 @@ class CheckpointTracker:
         self._at_start[shard] = self._in_file.get(shard, 0)
         self._since.pop(shard, None)
 
+    def shard_continues(self, shard: str) -> None:
+        """Drops the round; the shard's next process begins with all that this one had."""
+        self.round = None
+        self._at_start[shard] = self._now(shard)
+        self._since.pop(shard, None)
+
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         assert self.committed is None or self.committed < self._next

@@ -25,6 +25,7 @@ from partita.engine.protocol.coordinator_effects import (
     RunSettings,
     Warn,
 )
+from partita.engine.protocol.copy_messages import CopyComplete
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.failure import bounded, report_of, sentence
 from partita.engine.protocol.host_lifecycle import Phase
@@ -122,6 +123,8 @@ class Coordinator(Supervision):
                 return self.mode.postpone(now) if late else self._fail_round(f"{host.name}: {reason}", now)
             case m.LogReport(text=text, wants_checkpoint=wants):
                 return self._log_reported(host, text, now, wants=wants)
+            case CopyComplete(incarnation=incarnation):
+                return self.copy_is_complete(host, incarnation)
             case m.SetUpProgress() if host.state is HostState.READY:
                 return self.mode.receive(host, message, now)
             case _:
@@ -234,8 +237,8 @@ class Coordinator(Supervision):
         """Uses a checkpoint for restarts from now on, unless its round was dropped meanwhile."""
         if not self.checkpoints.kept(checkpoint):
             return []
-        for shard in self.registry.shards:
-            shard.deaths = 0
+        for host in (*self.registry.shards, *self.registry.backups.values()):
+            host.deaths = 0
         self.mode.committed()
         told = [Send(s.name, m.CheckpointCommitted(checkpoint)) for s in self._keepers_of_records]
         return [*told, *self._go_on_after(checkpoint, now)]
@@ -280,14 +283,12 @@ class Coordinator(Supervision):
         return [Warn(f"{what} and is given up; the next one follows")]
 
     @override
-    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        """Drops the round, and starts the shard again from the last checkpoint."""
-        if self.phase is Phase.FINISHING:
-            self.phase = Phase.RUNNING  # parts finish with the new shard
-        self.checkpoints.shard_died(host.name)
-        follows = self.mode.shard_died(self.start_text)
-        warning, again = Warn(f"{host.name}: {reason}; {follows}"), self.relaunch((host,), reason, now)
-        return [warning, again, *self.mode.shard_is_replaced(now)]
+    def shard_goes_back(self) -> str:
+        return self.mode.shard_died(self.start_text)
+
+    @override
+    def shard_is_replaced(self, now: float) -> list[CoordinatorEffect]:
+        return self.mode.shard_is_replaced(now)
 
     # Shards that are alive and do not answer.
 

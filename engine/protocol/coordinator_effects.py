@@ -70,14 +70,16 @@ class Restart:
     """Effect: end every older process of these hosts, revoke its key, and launch these incarnations.
 
     The first launch of a run is one, too. A shard starts from its file of `checkpoint`, with the watermarks
-    in it; None: from the parameters that the run itself started from, without watermarks. An old process that
-    cannot be ended does no harm: a part's pushes count for its own incarnation, and a shard has no lease. The
-    name of a shard's file contains its incarnation.
+    in it; None: from the parameters that the run itself started from, without watermarks. With `from_backup`
+    it starts from what its backup has, instead. An old process that cannot be ended does no harm: a part's
+    pushes count for its own incarnation, and a shard has no lease. The name of a shard's file contains its
+    incarnation.
     """
 
     hosts: tuple[ProcessId, ...]
     checkpoint: int | None
     reason: str
+    from_backup: bool = False
 
 
 @dataclass(frozen=True, slots=True)

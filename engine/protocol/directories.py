@@ -1,7 +1,8 @@
 """The addresses that each host has: numbered revisions of a directory, sent as changes and acknowledged.
 
-A part exchanges messages with the other parts of its replica and with the shards, a shard with all parts. So
-a change concerns few hosts: a new replica its own parts and the shards, a new shard itself and the parts.
+A part exchanges messages with the other parts of its replica and with the shards, a shard with all parts and
+its backup. So a change concerns few hosts: a new replica its own parts and the shards, a new shard itself,
+its backup and the parts, a new backup itself and its shard.
 Each of them gets what has changed since the revision that was sent to it last; without its acknowledgement it
 gets, some time later, what has changed since the one that it has acknowledged.
 
@@ -52,14 +53,14 @@ class Directories:
         self._parts.pop(host.name, None)
         host.sent = host.informed = 0
 
-    def remove(self, parts: Iterable[HostRecord], now: float) -> list[Send]:
-        """Takes parts that have ended out of the directories of others, as far as anything was published."""
-        gone = [part for part in parts if part.name in self._changed]
+    def remove(self, hosts: Iterable[HostRecord], now: float) -> list[Send]:
+        """Takes hosts that have ended out of the directories of others, as far as anything was published."""
+        gone = [host for host in hosts if host.name in self._changed]
         if gone:
             self.revision += 1
-        for part in gone:
-            self.withdraw(part)
-            self._note(part)
+        for host in gone:
+            self.withdraw(host)
+            self._note(host)
         return [self._send(host, host.sent, now) for host in self._receivers(gone) if host.is_reachable]
 
     def acknowledge(self, host: HostRecord, revision: int) -> None:
@@ -85,11 +86,16 @@ class Directories:
 
     def _receivers(self, changed: Iterable[HostRecord]) -> Iterator[HostRecord]:
         """Yields the published hosts that exchange messages with one of these."""
-        replicas = {host.replica for host in changed}
-        if None in replicas or (self._collective and replicas):
+        registry, changed = self._registry, list(changed)
+        has_parts = any(host.replica is not None for host in changed)
+        if (self._collective and changed) or any(host.is_shard for host in changed):
             yield from self._parts.values()
-        if replicas - {None}:
-            yield from (shard for shard in self._registry.shards if shard.sent)
+        if has_parts:
+            yield from (shard for shard in registry.shards if shard.sent)
+        for host in changed:
+            other = registry.hosts[host.shard] if host.shard else registry.backups.get(host.name)
+            if other is not None and other.sent:
+                yield other
 
     def _send(self, receiver: HostRecord, since: int, now: float) -> Send:
         """Sends what has changed for a host since a revision; everything since 0."""
@@ -111,7 +117,7 @@ class Directories:
         if receiver.replica is None or self._collective:
             found = [hosts[name] for name in self._since(since)]
             if receiver.replica is None:
-                found = [host for host in found if host.replica is not None]
+                found = [host for host in found if _exchange(receiver, host)]
             yield from (host for host in found if host is not receiver)
             return
         mates = self._registry.replicas[receiver.replica].parts
@@ -138,3 +144,10 @@ class Directories:
         for host in self._registry.hosts.values():
             assert 0 <= host.informed <= host.sent <= self.revision, host
             assert (host.name in self._behind) == (host.informed < host.sent), host
+
+
+def _exchange(receiver: HostRecord, host: HostRecord) -> bool:
+    """Returns whether a shard or a backup exchanges messages with a host."""
+    if receiver.shard:
+        return host.name == receiver.shard
+    return host.replica is not None or host.shard == receiver.name

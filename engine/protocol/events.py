@@ -57,11 +57,12 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Effect: send a message, with the numbers of a span (or an opaque payload) beside it."""
+    """Effect: send a message, with the numbers of a span, or a payload that was received, beside it."""
 
     to: str
     message: Message
     payload: Span | None = None
+    forwarded: object = None
 
 
 @dataclass(frozen=True, slots=True)

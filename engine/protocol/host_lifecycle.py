@@ -275,12 +275,13 @@ class HostLifecycle(ABC):
         """Sends the address of a host after its Hello: first when all are there, then of whole replicas."""
         registry, publish = self.registry, self.directories.publish
         replica = registry.replica_of(host)
-        if replica is None:
+        if host.is_shard:
             self.shards_revision = self.directories.revision + 1
         if not self.directories.revision:
             if registry.reachable_shards < len(registry.shards) or registry.reachable_replicas < self.least:
                 return []
-            return publish((*registry.shards, *registry.parts_of_reachable()), now)
+            backups = (backup for backup in registry.backups.values() if backup.is_reachable)
+            return publish((*registry.shards, *registry.parts_of_reachable(), *backups), now)
         if replica is None:
             return publish((host,), now)
         return publish(replica.parts, now) if replica.is_reachable else []
@@ -293,15 +294,17 @@ class HostLifecycle(ABC):
         if self.phase is Phase.LAUNCHING:
             return self._begin_run(now)
         replica = self.registry.replica_of(host)
+        if host.shard:
+            return []
         if replica is None:
             self._shard_is_back(now)
             return self._go_on(now)
         return self._join(replica, now) if replica.is_ready else []
 
     def _begin_run(self, now: float) -> list[CoordinatorEffect]:
-        """Begins the run when the shards and enough replicas are ready."""
+        """Begins the run when the shards, their backups and enough replicas are ready."""
         registry = self.registry
-        if not registry.shards_ready or registry.ready_replicas < self.least:
+        if not (registry.shards_ready and registry.backups_ready) or registry.ready_replicas < self.least:
             return []
         self.phase = Phase.RUNNING
         self._all_ready(now)

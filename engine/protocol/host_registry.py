@@ -37,7 +37,8 @@ class HostRecord:
 
     name: str
     incarnation: int
-    replica: int | None  # None: a shard
+    replica: int | None  # None: a shard, or a backup
+    shard: str = ""  # that a backup has a copy of
     since: float = 0.0
     state: HostState = HostState.LAUNCHED
     public_key: str = ""
@@ -58,6 +59,7 @@ class HostRecord:
     deaths: int = 0  # in a row, without getting further
     unresponsive: int = 0  # replacements in a row because it did not answer (shards)
     replaced: tuple[float, str] | None = None  # when, and why: its lease has to end before
+    is_whole: bool = True  # it has all that its shard has acknowledged (shards, and their backups)
     failed: tuple[int, ...] = ()  # the incarnations that reported an error
 
     @property
@@ -66,6 +68,11 @@ class HostRecord:
         if self.state is HostState.PREPARING:
             return f"setting up its task, with {self.compiled} functions compiled"
         return "connecting to the coordinator" if self.runs else "importing"
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether it is a shard, and not a part or a backup."""
+        return self.replica is None and not self.shard
 
     @property
     def is_reachable(self) -> bool:
@@ -124,10 +131,11 @@ class ReplicaRecord:
 
 @dataclass(slots=True, eq=False)
 class HostRegistry:
-    """All hosts by name: shards first, then parts by replica and machine.
+    """All hosts by name: shards first, then parts by replica and machine, then backups.
 
     Attributes:
         shards, replicas, hosts: the records.
+        backups: of shards, by the shard's name; none where shards have none.
         starting: hosts that are not ready yet, the one without a sign of life for longest first.
         counts: hosts in each state.
         ready_shards: shards that are ready.
@@ -140,6 +148,7 @@ class HostRegistry:
 
     shards: tuple[HostRecord, ...]
     replicas: tuple[ReplicaRecord, ...]
+    backups: dict[str, HostRecord] = field(default_factory=dict)
     hosts: dict[str, HostRecord] = field(default_factory=dict)
     starting: dict[str, HostRecord] = field(default_factory=dict)
     counts: Counter[HostState] = field(default_factory=Counter)
@@ -162,8 +171,13 @@ class HostRegistry:
             ReplicaRecord(r, stall_s, tuple(host(name, r) for name in topology.parts(r)))
             for r in range(topology.replicas)
         )
-        registry = cls(shards, replicas)
-        hosts = (*shards, *(part for replica in replicas for part in replica.parts))
+        names = zip(topology.shard_names, topology.backup_names, strict=False)
+        backups = {
+            shard: HostRecord(name, incarnations.get(name, 0), None, shard, is_whole=False)
+            for shard, name in names
+        }
+        registry = cls(shards, replicas, backups)
+        hosts = (*shards, *(part for replica in replicas for part in replica.parts), *backups.values())
         registry.hosts = {host.name: host for host in hosts}
         registry.starting = dict(registry.hosts)
         registry.counts[HostState.LAUNCHED] = len(registry.hosts)
@@ -185,8 +199,8 @@ class HostRegistry:
             self._forget_process(host)
         replica = self.replica_of(host)
         if replica is None:
-            self.ready_shards += ready
-            self.reachable_shards += reachable
+            self.ready_shards += ready * host.is_shard
+            self.reachable_shards += reachable * host.is_shard
             return
         was_ready, was_reachable = replica.is_ready, replica.is_reachable
         replica.ready += ready
@@ -231,7 +245,7 @@ class HostRegistry:
         return host
 
     def replica_of(self, host: HostRecord) -> ReplicaRecord | None:
-        """Returns the replica of a part; None for a shard."""
+        """Returns the replica of a part; None for a shard or a backup."""
         return self.replicas[host.replica] if host.replica is not None else None
 
     def present(self) -> Iterator[HostRecord]:
@@ -255,6 +269,16 @@ class HostRegistry:
     def shards_ready(self) -> bool:
         """Whether every shard is ready."""
         return self.ready_shards == len(self.shards)
+
+    @property
+    def backups_ready(self) -> bool:
+        """Whether every backup is ready."""
+        return all(backup.state is HostState.READY for backup in self.backups.values())
+
+    def backup_of(self, shard: HostRecord) -> HostRecord | None:
+        """Returns the backup of a shard; None where it has none that has all that the shard has."""
+        backup = self.backups.get(shard.name)
+        return backup if backup and backup.is_whole and backup.state is HostState.READY else None
 
     def validate(self) -> None:
         """Checks the counts. Raises AssertionError."""

@@ -4,7 +4,7 @@ A message is small. The numbers of a tensor are sent beside it as raw bytes, so 
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
 
 The kinds of Sandblaster alone are in `batch_messages`, those of views and exchanges in `replica_messages`,
-those of files in `file_messages`.
+those of files in `file_messages`, those of copies of a shard in `copy_messages`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from partita.engine.protocol.batch_messages import (
     MissingUnits,
     Point,
 )
+from partita.engine.protocol.copy_messages import CopyChunk, CopyComplete, CopyRequest, RecordKept
 from partita.engine.protocol.file_messages import (
     FileChunk,
     FileFound,
@@ -144,6 +145,15 @@ class PushAck(MessageStruct, frozen=True, tag=True):
     sequence: Count
     version: Count
     staleness: Count
+
+
+class RecordCopy(MessageStruct, frozen=True, tag=True):
+    """A record of the shard for its backup: a request of this part (its payload), and its number."""
+
+    number: Count
+    part: str
+    incarnation: Count
+    request: Push
 
 
 # Control: between the coordinator and all other hosts.
@@ -471,6 +481,7 @@ _CheckpointMessage: TypeAlias = (
     | AskUnits
     | UnitsHeld
 )
+_CopyMessage: TypeAlias = CopyRequest | CopyChunk | RecordCopy | RecordKept | CopyComplete
 _CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
 _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck
@@ -485,6 +496,7 @@ Message: TypeAlias = (
     | _ProgressMessage
     | _SessionMessage
     | _CheckpointMessage
+    | _CopyMessage
     | _CommandMessage
     | _ViewMessage
     | _PointMessage

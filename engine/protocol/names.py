@@ -14,6 +14,7 @@ FILES: Final = "files"
 
 _PART: Final = re.compile(r"part (\d+)\.(\d+)", flags=re.ASCII)
 _SHARD: Final = re.compile(r"shard (\d+)", flags=re.ASCII)
+_BACKUP: Final = re.compile(r"backup (\d+)", flags=re.ASCII)
 
 
 def part_name(replica: int, machine: int) -> str:
@@ -24,6 +25,11 @@ def part_name(replica: int, machine: int) -> str:
 def shard_name(shard: int) -> str:
     """Returns the name of the host of this shard of the parameters."""
     return f"shard {shard}"
+
+
+def backup_name(shard: int) -> str:
+    """Returns the name of the host of this shard's second copy."""
+    return f"backup {shard}"
 
 
 @lru_cache(maxsize=4096)
@@ -46,13 +52,32 @@ def shard_index(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+@lru_cache(maxsize=4096)
+def backup_index(name: str) -> int | None:
+    """Returns K of "backup K"; None for any other host."""
+    match = _BACKUP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def other_copy(name: str) -> str:
+    """Returns the backup of a shard, and the shard of a backup; "" for any other host."""
+    shard, backup = shard_index(name), backup_index(name)
+    if shard is not None:
+        return backup_name(shard)
+    return "" if backup is None else shard_name(backup)
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The numbers of hosts of a run: `replicas` of `machines` parts each, and `shards`, which may be 0."""
+    """The numbers of hosts of a run: `replicas` of `machines` parts each, and `shards`, which may be 0.
+
+    With `replicated`, each shard has a backup.
+    """
 
     replicas: int
     machines: int
     shards: int
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         if min(self.replicas, self.machines) < 1 or self.shards < 0:
@@ -70,9 +95,14 @@ class Topology:
     @property
     def n_hosts(self) -> int:
         """The number of all hosts."""
-        return self.replicas * self.machines + self.shards
+        return self.replicas * self.machines + self.shards * (1 + self.replicated)
 
     @property
     def shard_names(self) -> tuple[str, ...]:
         """The hosts of the shards, in order."""
         return tuple(shard_name(shard) for shard in range(self.shards))
+
+    @property
+    def backup_names(self) -> tuple[str, ...]:
+        """The hosts of the backups, in the order of their shards; none where shards have none."""
+        return tuple(backup_name(shard) for shard in range(self.shards if self.replicated else 0))

@@ -11,12 +11,13 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from partita.engine.protocol import batch_messages as bm
+from partita.engine.protocol import copy_messages as cm
 from partita.engine.protocol import file_messages as fm
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
-from partita.engine.protocol.names import COORDINATOR, FILES, part_indices, shard_index
+from partita.engine.protocol.names import COORDINATOR, FILES, backup_index, part_indices, shard_index
 
-HostKind: TypeAlias = Literal["coordinator", "files", "part", "shard", "stranger"]
+HostKind: TypeAlias = Literal["coordinator", "files", "part", "shard", "backup", "stranger"]
 _Kinds: TypeAlias = frozenset[type[m.Message]]
 
 _ANY_HOST: Final[_Kinds] = frozenset(
@@ -43,21 +44,29 @@ _FILE_ANSWERS: Final[_Kinds] = frozenset(
     }
 )
 
+_COPIES: Final[_Kinds] = frozenset({cm.CopyRequest, cm.CopyChunk})
+
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, m.Load, m.Play, m.Ping},
     ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save, m.AskUnits, m.CheckpointCommitted},
+    ("coordinator", "backup"): _TO_ANY_HOST,
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, m.Played, m.Pong, m.Loaded},
     ("shard", "coordinator"): _ANY_HOST
     | _IN_ROUNDS
     | {bm.CommandResult, bm.MissingUnits, m.LostPushes, m.LogReport, m.UnitsHeld},
+    ("backup", "coordinator"): _ANY_HOST | {cm.CopyComplete},
+    ("shard", "backup"): _COPIES | {m.RecordCopy},
+    ("backup", "shard"): _COPIES | {cm.RecordKept},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
     ("part", "shard"): frozenset({m.Fetch, m.Push, bm.FetchPoint, bm.Contribution}),
     ("part", "files"): _FILE_REQUESTS | {fm.SavePushes},
     ("shard", "files"): _FILE_REQUESTS,
+    ("backup", "files"): _FILE_REQUESTS,
     ("files", "part"): _FILE_ANSWERS,
     ("files", "shard"): _FILE_ANSWERS,
+    ("files", "backup"): _FILE_ANSWERS,
     ("shard", "part"): frozenset({m.Parameters, m.PushAck, bm.Point, bm.ContributionAck}),
 }
 """Messages by (sender, receiver); other pairs have none."""
@@ -74,6 +83,8 @@ def host_kind(name: str) -> HostKind:
         return "files"
     if part_indices(name) is not None:
         return "part"
+    if backup_index(name) is not None:
+        return "backup"
     return "shard" if shard_index(name) is not None else "stranger"
 
 

@@ -77,7 +77,7 @@ class Shard(RoleMachine):
             heartbeats: how often it asks for a lease, and how long one lasts.
             keeps: whether somebody keeps its records; then a reply that promises one waits until it is kept.
         """
-        self.policy: Final = policy
+        self.policy = policy
         self.name: Final = own.name
         self.incarnation: Final = own.incarnation
         self.fenced = False
@@ -188,6 +188,10 @@ class Shard(RoleMachine):
             return [Fenced(message.incarnation)]
         if message.clock is not None and message.clock <= now:
             self._leased_until = max(self._leased_until, message.clock + self._lease_s)
+        return self.receive_early(now)
+
+    def receive_early(self, now: float) -> list[ShardEffect]:
+        """Handles the messages that waited for the lease, if it holds now."""
         if not self._early or not self.holds_lease(now):
             return []
         early = list(self._early.values())

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from partita.engine.protocol.commands import Operation
+from partita.engine.protocol.copy_messages import ShardCounts
+from partita.engine.protocol.durability.fill import WriteChunk
 from partita.engine.protocol.durability.records import (
     BeginSegment,
     Keep,
@@ -143,6 +145,7 @@ ShardEffect: TypeAlias = (
     | Keep
     | BeginSegment
     | RemoveRecords
+    | WriteChunk
     | Send
     | Persist
     | Fenced
@@ -208,6 +211,10 @@ class Policy(ABC):
     @abstractmethod
     def persist(self, checkpoint: int) -> Persist:
         """Returns the effect that writes all vectors as they are now, with the counts that belong to them."""
+
+    def counts(self) -> ShardCounts:
+        """Returns the counts that belong to all vectors as they are now, for another copy of the shard."""
+        raise AssertionError(f"{type(self).__name__} is not copied")
 
     def replay(self, record: Record) -> list[ShardEffect]:
         """Returns the effects that carry out a record again, without replies."""

@@ -60,6 +60,14 @@ class Supervision(ElasticLifecycle):
     def finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
         """Goes on with the program when the work that it has yielded is done; begins the last checkpoint."""
 
+    @abstractmethod
+    def shard_goes_back(self) -> str:
+        """Notes that a shard goes back to the last checkpoint. Returns what follows, in words."""
+
+    @abstractmethod
+    def shard_is_replaced(self, now: float) -> list[CoordinatorEffect]:
+        """Has replicas do what that has made necessary."""
+
     @property
     def lost(self) -> int:
         """Acknowledged pushes that no shard holds any more, as far as is known."""
@@ -119,13 +127,16 @@ class Supervision(ElasticLifecycle):
 
     # Restarts.
 
-    def relaunch(self, hosts: Sequence[HostRecord], reason: str, now: float) -> Restart:
-        """Starts the next processes of these hosts, from the last checkpoint."""
+    @override
+    def relaunch(
+        self, hosts: Sequence[HostRecord], reason: str, now: float, *, from_backup: bool = False
+    ) -> Restart:
+        """Starts the next processes of these hosts, from the last checkpoint, or a shard from its backup."""
         for host in hosts:
             self._end_host(host, host.state, now)
             self._replaced.pop(host.name, None)
         started = tuple(self.registry.relaunch(host, now) for host in hosts)
-        return Restart(started, self.checkpoints.committed, reason)
+        return Restart(started, self.checkpoints.committed, reason, from_backup)
 
     @property
     def start_text(self) -> str:
@@ -138,6 +149,50 @@ class Supervision(ElasticLifecycle):
         effects = self.restart_replica(replica, f"no {what} for {replica.stall_s:.0f} s", now)
         replica.stall_s *= 2
         return effects
+
+    # Shards and their backups.
+
+    @override
+    def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        return self._lose_backup(host, reason, now) if host.shard else super()._lose(host, reason, now)
+
+    def _lose_backup(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Lets a shard go on alone until a new backup has its state. One that is not whole has lost it."""
+        shard, host.is_whole = self.registry.hosts[host.shard], False
+        if self.phase is Phase.STOPPING:
+            self._end_host(host, HostState.GONE, now)
+            return [Warn(f"{host.name}: {reason}"), *self.directories.remove((host,), now)]
+        if not shard.is_whole:
+            return self._restart_shard(shard, f"{host.name}, from which it begins: {reason}", now)
+        warning = Warn(f"{host.name}: {reason}; {shard.name} goes on alone until a new one has its state")
+        return [warning, self.relaunch((host,), reason, now), *self.directories.remove((host,), now)]
+
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Drops the round, and starts the shard again from its backup, or else from the last checkpoint."""
+        if self.phase is Phase.FINISHING:
+            self.phase = Phase.RUNNING  # parts finish with the new shard
+        source = self.registry.backup_of(host)
+        if source is not None:
+            host.is_whole = False
+            self.checkpoints.shard_continues(host.name)
+            warning = Warn(f"{host.name}: {reason}; goes on from {source.name}, and nothing is lost")
+            return [warning, self.relaunch((host,), reason, now, from_backup=True)]
+        self.checkpoints.shard_died(host.name)
+        follows, backup = self.shard_goes_back(), self.registry.backups.get(host.name)
+        hosts, host.is_whole = [host], True
+        if backup is not None:
+            hosts.append(backup)
+            backup.is_whole = False
+        warning, again = Warn(f"{host.name}: {reason}; {follows}"), self.relaunch(hosts, reason, now)
+        return [warning, again, *self.shard_is_replaced(now)]
+
+    def copy_is_complete(self, backup: HostRecord, incarnation: int) -> list[CoordinatorEffect]:
+        """Notes that a shard's process of this incarnation and its backup have the same."""
+        shard = self.registry.hosts[backup.shard]
+        if shard.incarnation != incarnation or (shard.is_whole and backup.is_whole):
+            return []
+        shard.is_whole = backup.is_whole = True
+        return [Warn(f"{shard.name} and {backup.name} have the same, and each can go on alone")]
 
     # Shards that are alive and do not answer.
 

@@ -58,6 +58,10 @@ class Work(ABC):
         Called on the thread that packs tasks.
         """
 
+    def task_from_backup(self, name: str) -> HostTask:
+        """Makes the task of a shard that starts from its backup. Called on the same thread."""
+        raise AssertionError(name)
+
     @abstractmethod
     def note(self, effect: Any) -> None:
         """Carries out an effect that the supervisor does not know: shows the progress of the run."""
@@ -122,7 +126,8 @@ class Supervisor:
         """
         self._launcher, self._coordinator = launcher, coordinator
         self._work, self._warn = work, warn
-        self._from: dict[str, tuple[int, int | None]] = {}  # incarnation, and the checkpoint it starts from
+        # The incarnation of each host, the checkpoint it starts from, and whether from its backup instead.
+        self._from: dict[str, tuple[int, int | None, bool]] = {}
         self._packing: set[tuple[str, int]] = set()
         self._packed: Final[BackgroundQueue[_Packed]] = BackgroundQueue("tasks", launcher.mailbox.wake)
         self._disk: Final[BackgroundQueue[tuple[CoordinatorEvent, str | None] | None]] = BackgroundQueue(
@@ -274,12 +279,17 @@ class Supervisor:
 
     def _pack(self, assign: Send) -> None:
         """Packs a task on the other thread. A process that asks again meanwhile gets the same one."""
-        incarnation, checkpoint = self._from[assign.to]
-        if (assign.to, incarnation) not in self._packing:
-            self._packing.add((assign.to, incarnation))
-            self._packed.start(
-                lambda: _Packed(assign, incarnation, pack_task(self._work.task_of(assign.to, checkpoint)))
-            )
+        name = assign.to
+        incarnation, checkpoint, from_backup = self._from[name]
+
+        def packed() -> _Packed:
+            work = self._work
+            task = work.task_from_backup(name) if from_backup else work.task_of(name, checkpoint)
+            return _Packed(assign, incarnation, pack_task(task))
+
+        if (name, incarnation) not in self._packing:
+            self._packing.add((name, incarnation))
+            self._packed.start(packed)
 
     def _send_packed(self) -> None:
         """Sends the tasks that are packed, unless another process has taken the host's place."""
@@ -299,6 +309,6 @@ class Supervisor:
 
     def _restart(self, restart: Restart) -> None:
         for name, incarnation in restart.hosts:
-            self._from[name] = incarnation, restart.checkpoint
+            self._from[name] = incarnation, restart.checkpoint, restart.from_backup
             host = self._launcher.launch(name, incarnation)
             self.dispatch(Launched(name, incarnation, host.public_key, host.machine))

@@ -30,7 +30,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.durability import Log
 from partita.engine.protocol.failure import RunFailed
-from partita.engine.protocol.names import part_indices, shard_index
+from partita.engine.protocol.names import backup_index, part_indices, shard_index
 from partita.engine.run.caller import Caller
 from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
 from partita.engine.run.metrics import Metrics, OnRecord
@@ -42,6 +42,7 @@ from partita.engine.runtime.shard_recovery import LogPlace
 from partita.engine.runtime.task import HostTask
 from partita.engine.runtime.versions import versions
 from partita.layers.text import counted
+from partita.partitioner.text import readable_bytes
 
 if TYPE_CHECKING:
     from partita.engine.run.display import Display
@@ -205,6 +206,9 @@ class Training(Work):
             replicas = f"{trainer.least} to {replicas}"
         name, of_shards = trainer.job.plan.graph.name, f", {shards}" if has.shards else ""
         self._display.print_line(f"{name}: {replicas} of {machines}{of_shards}; {trainer.terms}")
+        if has.replicated:
+            size = readable_bytes(trainer.copy_bytes)
+            self._display.print_line(f"each shard has a backup; the second copies take {size} more")
         for text in (*self._skipped, *trainer.beginning(self.resumed)):
             self._display.print_line(text)
 
@@ -216,8 +220,17 @@ class Training(Work):
         part, shard = part_indices(name), shard_index(name)
         if part is not None:
             return self.trainer.part(*part, checkpoint)
-        assert shard is not None, f"{name} is neither a part nor a shard"
-        return self.trainer.shard(shard, checkpoint)
+        if shard is not None:
+            return self.trainer.shard(shard, checkpoint)
+        backup = backup_index(name)
+        assert backup is not None, f"{name} is neither a part nor a shard nor a backup"
+        return self.trainer.backup(backup)
+
+    @override
+    def task_from_backup(self, name: str) -> HostTask:
+        shard = shard_index(name)
+        assert shard is not None, f"{name} is no shard"
+        return replace(self.trainer.shard(shard, None), from_backup=True, logs=None)
 
     @override
     def record(self, record: AppendJournal) -> None:

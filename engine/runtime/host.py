@@ -190,7 +190,8 @@ class Host:
     def _carry_out(self, effect: Any) -> Any:
         if isinstance(effect, Send):
             if self._machine.may_send(effect.message, time.monotonic()):
-                payload = None if effect.payload is None else self._payload(effect)
+                has_payload = effect.payload is not None or effect.forwarded is not None
+                payload = self._payload(effect) if has_payload else None
                 self._send(effect.to, effect.message, payload)
             return None
         if self._body is not None and not isinstance(effect, _OF_HOSTS):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
@@ -23,9 +23,12 @@ from partita.engine.parameters.vectors import WORTH_SHARING, VectorStore, compil
 from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.commands import POINT, n_vectors
 from partita.engine.protocol.durability import BeginSegment, Keep, LogNote, RemoveRecords
-from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability, Log
+from partita.engine.protocol.durability.fill import ALL_VECTORS, Fill, WriteChunk
+from partita.engine.protocol.durability.replicated import ReplicatedShard
+from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability, Log, Replicated
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.names import backup_name
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
@@ -50,7 +53,7 @@ from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.shard_recovery import Base, LogPlace, Recovery, header_of
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
-from partita.engine.transport.payload import Payload, Versioned
+from partita.engine.transport.payload import Payload, PayloadLike, Versioned
 from partita.layers.text import counted
 
 LEAST_LOG_BYTES: Final = 1 << 30
@@ -89,6 +92,7 @@ class ShardTask:
         durability: who keeps its records.
         logs: where its logs are, and those of the runs that this one goes on from; None: there are none.
         units_per_epoch: how the work is cut that pushes name.
+        from_backup: starts from what its backup has, and from no file.
     """
 
     shard: int
@@ -104,6 +108,7 @@ class ShardTask:
     durability: Durability = CHECKPOINT_ONLY
     logs: LogPlace | None = None
     units_per_epoch: int = 0
+    from_backup: bool = False
 
     @property
     def threads(self) -> int:
@@ -117,24 +122,45 @@ class ShardTask:
 
     def role(self, host: HostContext) -> tuple[Shard, ShardBody]:
         """See the protocol `HostTask`."""
-        body = ShardBody(self, host)
+        body = ShardBody(self, host, is_empty=self.from_backup)
+        own = self.ranges(host)
+        policy = body.recovered(own)
+        if isinstance(self.durability, Replicated):
+            return self._replicated(own, policy, body), body
+        return Shard(own, policy, heartbeats=self.heartbeats, keeps=self.durability.keeps), body
+
+    def ranges(self, host: HostContext) -> ShardRanges:
+        """Returns the numbers that the shard holds of each machine, for this host."""
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
-        own = ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
-        policy, keeps = body.recovered(own), self.durability.keeps
-        return Shard(own, policy, heartbeats=self.heartbeats, keeps=keeps), body
+        return ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
+
+    def _replicated(self, own: ShardRanges, policy: Policy, body: ShardBody) -> Shard:
+        backup, size = backup_name(self.shard), body.size
+        return ReplicatedShard(
+            own,
+            policy,
+            backup,
+            size=size,
+            fill=Fill(backup, size, number_bytes=body.number_bytes) if self.from_backup else None,
+            policy_of=lambda counts: self.policy.machine(own, RestoredState.of(counts)),
+            heartbeats=self.heartbeats,
+        )
 
 
 class ShardBody(Body):
     """A slice of every vector, and gradients for the machines whose parameters these are."""
 
-    def __init__(self, task: ShardTask, host: HostContext) -> None:
+    def __init__(self, task: ShardTask, host: HostContext, *, is_empty: bool = False) -> None:
+        """Loads the numbers, unless another copy of the shard sends all of them (`is_empty`)."""
         self._task, self._host = task, host
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = host.files.checkpoints(task.folder, run=task.run)
         self._closing = threading.Event()
         size = sum(slot.size for slot in self._slots)
         self._store = VectorStore(np.zeros(size, task.precision), memory=host.memory)
-        self._base = self._load(task.checkpoint)
+        self._is_empty = is_empty
+        empty = Base(None, RestoredState(), self._store.target(POINT))
+        self._base = empty if is_empty else self._load(task.checkpoint)
         self._log: ShardLog | None = None
         self._notes: list[str] = []  # about the log, for the user
         self._updater = self._prepared()
@@ -146,12 +172,17 @@ class ShardBody(Body):
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
     @override
-    def payload(self, send: Send) -> Vector | Versioned:
-        assert send.payload is not None
-        found = self._store.read(send.payload)
+    def payload(self, send: Send) -> PayloadLike:
+        span = send.payload
+        if span is None:
+            assert isinstance(send.forwarded, Payload)
+            return send.forwarded.pieces
+        if span.vector == ALL_VECTORS:
+            return [self._store.read(Span(name, span.start, span.stop)) for name in self._names]
+        found = self._store.read(span)
         if found.nbytes < WORTH_SHARING:
             return found
-        return Versioned(found, self._store.readings(send.payload))
+        return Versioned(found, self._store.readings(span))
 
     @override
     def poll(self, now: float) -> Iterator[ShardEvent]:
@@ -188,6 +219,9 @@ class ShardBody(Body):
                 self._gradients.add(machine, into, of)
             case MoveGradient(machine=machine, unit=unit, span=span):
                 self._move(machine, unit, span)
+            case WriteChunk(start=start, stop=stop, payload=payload):
+                assert isinstance(payload, Payload)
+                payload.copy_into(*(self._store.writable(Span(name, start, stop)) for name in self._names))
             case RunOperations() | LoadCheckpoint():
                 if self._numbers(effect) <= SHORT_OPERATION:
                     return self._run_operations(effect)
@@ -307,15 +341,43 @@ class ShardBody(Body):
         if optimizer is None:
             compile_operations(self._store.dtype)
             return None
-        return Updater(optimizer, self._store, fresh=self._task.checkpoint is None)
+        return Updater(optimizer, self._store, fresh=self._is_empty or self._task.checkpoint is None)
+
+    @property
+    def size(self) -> int:
+        """The numbers of each vector."""
+        return self._store.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+        return self._store.dtype
+
+    @property
+    def number_bytes(self) -> int:
+        """The bytes of one number in all vectors."""
+        return len(self._names) * self._store.dtype.itemsize
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The vectors that another copy of the shard gets, in this order."""
+        optimizer = self._task.policy.optimizer
+        return (POINT, *(() if optimizer is None else optimizer.state_names))
 
     def _apply(self, effect: ApplyGradient) -> None:
-        assert isinstance(effect.payload, Payload) and self._updater is not None
+        payload = effect.payload
+        assert isinstance(payload, Payload)
+        self.update(effect.span, payload.numbers(self._store.dtype), effect.updates)
+        if not isinstance(self._task.durability, Replicated):
+            payload.release()  # else it may have to be sent to the backup again
+
+    def update(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
+        """Updates numbers by pieces of a gradient, after so many earlier updates. Raises SpoiltPush."""
+        assert self._updater is not None
         try:
-            self._updater.apply(effect.span, effect.payload.numbers(self._store.dtype), effect.updates)
+            self._updater.apply(span, gradient, updates)
         except NotFinite as error:
             raise SpoiltPush(str(error)) from error
-        effect.payload.release()
 
     def _move(self, machine: int, unit: int, span: Span) -> None:
         try:

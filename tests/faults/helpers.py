@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias
 import psutil
 
 from partita.engine.protocol.coordinator_effects import Progress
-from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
+from partita.engine.protocol.names import COORDINATOR, backup_index, part_indices, shard_index
 from partita.engine.run.metrics import Metrics
 from partita.engine.run.phases import Show
 
@@ -33,7 +33,7 @@ def hosts_of(pid: int) -> dict[str, psutil.Process]:
             name = process.name()
         except psutil.Error:  # it has just ended
             continue
-        if part_indices(name) is not None or shard_index(name) is not None:
+        if any(index(name) is not None for index in (part_indices, shard_index, backup_index)):
             found[name] = process
     return found
 

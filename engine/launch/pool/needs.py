@@ -20,7 +20,8 @@ def needs_of(plan: Plan, topology: Topology) -> tuple[Need, ...]:
 
     Parts need the threads, device and memory of their machine in the plan. The first replica goes to the
     workers that the plan's machines stand for; the others too if there is room, or else to workers of their
-    kind, or to near ones. Shards need the memory of their parameters, and a machine each if there are enough.
+    kind, or to near ones. Shards need the memory of their parameters, and a machine each if there are
+    enough; so do their backups, and each another one than its shard.
     """
     machines = plan.cluster.machines
     has = [
@@ -48,7 +49,11 @@ def needs_of(plan: Plan, topology: Topology) -> tuple[Need, ...]:
         Need(host=name, resources=Resources(memory=held), group="shards", spread=True)
         for name in topology.shard_names
     ]
-    return (*parts, *shards)
+    backups = [
+        Need(host=name, resources=Resources(memory=held), group="backups", spread=True)
+        for name in topology.backup_names
+    ]
+    return (*parts, *shards, *backups)
 
 
 def preferred_workers(cluster: Cluster, machine: int) -> tuple[str, ...]:

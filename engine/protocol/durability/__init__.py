@@ -3,6 +3,9 @@
 A shard is a deterministic machine over requests in order, so its state is a checkpoint and the requests that
 have changed it since: its `records`. A keeper has the records of a shard; a reply that promises one is `held`
 until every keeper has it. The `settings` name the keepers: nobody, a log, or a second process.
+
+A `replicated` shard sends its records along a `chain` to its `backup`. Either is filled from the other, by a
+`fill`.
 """
 
 from partita.engine.protocol.durability.held import HeldReplies

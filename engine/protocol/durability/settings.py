@@ -82,7 +82,7 @@ class Log(Durability):
 
 CHECKPOINT_ONLY: Final = CheckpointOnly()
 _MODES: Final = {kind.mode: kind for kind in (CheckpointOnly, Replicated, Log)}
-_BUILT: Final = ("checkpoint", "log")
+_BUILT: Final = ("checkpoint", "replicated", "log")
 
 
 def durability_of(value: Any) -> Durability:

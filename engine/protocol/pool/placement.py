@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from partita.engine.protocol.names import other_copy
 from partita.engine.protocol.pool.messages import Need
 from partita.engine.protocol.pool.resources import Resources
 
@@ -106,11 +107,13 @@ class _Board:
         self.free = {session: offer.free for session, offer in self.offers.items()}
         self._groups: Counter[tuple[str, str]] = Counter()  # hosts by group and session
         self._on_machine: Counter[tuple[str, str]] = Counter()  # hosts by group and machine
+        self._hosts: set[tuple[str, str]] = set()  # each with its machine
 
     def count(self, need: Need, session: str) -> None:
         """Notes a host that has its place already."""
         self._groups[need.group, session] += 1
         self._on_machine[need.group, self.offers[session].machine] += 1
+        self._hosts.add((need.host, self.offers[session].machine))
 
     def take(self, need: Need, session: str) -> None:
         """Gives a host a place."""
@@ -155,10 +158,14 @@ class _Board:
             return None
         if need.spread:
             emptiest = sorted(fitting, key=lambda one: _scarce(self.free[one]), reverse=True)
-            return min(emptiest, key=lambda one: self._near(need, one))
+            return min(emptiest, key=lambda one: (self._is_beside(need, one), *self._near(need, one)))
         if machine is not None:
             return fitting[0]
         return max(fitting, key=lambda one: (self._near(need, one), _scarce(self.free[one])))
+
+    def _is_beside(self, need: Need, session: str) -> bool:
+        """Whether the other copy of a shard is on the machine: one failure must not cost both."""
+        return (other_copy(need.host), self.offers[session].machine) in self._hosts
 
     def _near(self, need: Need, session: str) -> tuple[int, int]:
         """How many hosts of the group are on the machine, and at the worker."""

@@ -83,7 +83,7 @@ def test_what_is_held_is_bounded_by_the_promises() -> None:
     assert held.release(1) == [Send("part 0.0", PushAck(0, 0, 7, 1, 0))]
 
 
-@pytest.mark.parametrize("value", ["none", 3, None, "replicated"])
+@pytest.mark.parametrize("value", ["none", 3, None])
 def test_a_mode_that_does_not_exist_is_refused_with_what_to_write(value: object) -> None:
     with pytest.raises(ValueError, match=r"write .*'checkpoint'"):
         durability_of(value)

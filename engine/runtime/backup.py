@@ -1,0 +1,75 @@
+"""The backup of a shard: its task, and the body of its machine, over vectors of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from partita.engine.protocol.apply_on_arrival import RestoredState
+from partita.engine.protocol.commands import POINT
+from partita.engine.protocol.durability.backup import ApplyWithin, Backup
+from partita.engine.protocol.events import Span
+from partita.engine.protocol.names import shard_name
+from partita.engine.runtime.shard import ShardBody, ShardTask
+from partita.engine.runtime.task import HostContext
+from partita.engine.transport.payload import Payload
+
+
+@dataclass(frozen=True)
+class BackupTask:
+    """A second copy of a shard, which it fills from there.
+
+    Args:
+        shard: the shard's own task.
+    """
+
+    shard: ShardTask
+
+    @property
+    def threads(self) -> int:
+        """See the protocol `HostTask`."""
+        return self.shard.threads
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See the protocol `HostTask`."""
+        return self.shard.rank
+
+    def role(self, host: HostContext) -> tuple[Backup, BackupBody]:
+        """See the protocol `HostTask`."""
+        task = self.shard
+        body = BackupBody(task, host, is_empty=True)
+        own = task.ranges(host)
+        machine = Backup(
+            own,
+            shard_name(task.shard),
+            body.size,
+            lambda counts: task.policy.machine(own, RestoredState.of(counts)),
+            number_bytes=body.number_bytes,
+            heartbeats=task.heartbeats,
+        )
+        return machine, body
+
+
+class BackupBody(ShardBody):
+    """A shard's vectors, to ranges of which gradients may be applied alone."""
+
+    @override
+    def carry_out(self, effect: Any, now: float) -> Any:
+        if isinstance(effect, ApplyWithin):
+            self._apply_within(effect)
+            return None
+        return super().carry_out(effect, now)
+
+    def _apply_within(self, effect: ApplyWithin) -> None:
+        apply = effect.apply
+        assert isinstance(apply.payload, Payload)
+        at = apply.span.start
+        for piece in apply.payload.numbers(self.dtype):
+            for start, stop in effect.ranges:
+                low, high = max(start, at), min(stop, at + piece.size)
+                if low < high:
+                    self.update(Span(POINT, low, high), [piece[low - at : high - at]], apply.updates)
+            at += piece.size
