@@ -9,20 +9,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from partita.engine.drivers.trainers import LeasedTrainer
 from partita.engine.parameters import Checkpoints
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
+from partita.engine.protocol.durability import Record
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.shard import Shard
-from partita.engine.protocol.shard_effects import ApplyGradient
+from partita.engine.protocol.shard_effects import ApplyGradient, ShardEffect
 from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.part_task import PartTask
 from partita.engine.runtime.shard import ShardBody, ShardTask
+from partita.engine.runtime.shard_recovery import Recovery
 from partita.engine.runtime.task import HostContext
 
 Push = tuple[str, str, int, int, int]
@@ -70,9 +74,16 @@ class WatchedShard(ShardTask):
     log: Path = Path()
 
     def role(self, link: HostContext) -> tuple[Shard, ShardBody]:
-        role, log = super().role(link), _Log(self.log, link)
+        with _replayed() as replayed:
+            role, log = super().role(link), _Log(self.log, link)
         log.write("from", self.checkpoint)
         machine: Any = role[0]
+        (self.log / f"run {self.run}").touch()
+        for run, push in replayed:
+            if run == self.run:
+                log.write("applied", link.name, *push)
+            else:
+                log.write("inherited", link.name, *push, _life_of(run, self.log))
         receive, has_applied = machine.receive, False
 
         def watched(event: Any, now: float) -> Any:
@@ -91,6 +102,37 @@ class WatchedShard(ShardTask):
 
         machine.receive = watched
         return role
+
+
+@contextmanager
+def _replayed() -> Iterator[list[tuple[str, tuple[str, int, int]]]]:
+    """Yields the pushes that a shard carries out again from its log, each with the id of its run."""
+    found: list[tuple[str, tuple[str, int, int]]] = []
+    replay, before, runs = ApplyOnArrival.replay, Recovery.before, iter(())
+
+    def begun(recovery: Recovery, *given: Any) -> RestoredState:
+        nonlocal runs
+        runs = iter([header.run for header, _ in recovery.content.records])  # type: ignore[assignment]
+        return before(recovery, *given)
+
+    def watched(policy: ApplyOnArrival, record: Record) -> list[ShardEffect]:
+        effects, run = replay(policy, record), next(runs)
+        for effect in effects:
+            assert isinstance(effect, ApplyGradient)
+            found.append((run, (effect.part, effect.incarnation, effect.sequence)))
+        return effects
+
+    ApplyOnArrival.replay, Recovery.before = watched, begun  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        ApplyOnArrival.replay, Recovery.before = replay, before  # type: ignore[method-assign]
+
+
+def _life_of(run: str, folder: Path) -> int:
+    """Returns the life of a run's own process with this id; each has a folder that ends with its number."""
+    (found,) = folder.parent.glob(f"*/run {run}")
+    return int(found.parent.name.replace("-", " ").rpartition(" ")[2])
 
 
 def _log_units(work: Any, links: Any, log: _Log, link: HostContext) -> None:
@@ -169,6 +211,8 @@ class Oracle:
             for words in _lines(path):
                 if words[0] == "applied":
                     has.add(self._push(words))
+                elif words[0] == "inherited":
+                    has.add((*self._push(words)[:4], int(words[5])))
                 elif words[0] == "persisted":
                     files[int(words[1])] = set(has)
         return files
