@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from partita.layers.box import Shape, Span
+from partita.layers.connectivity import Connectivity
 
 Tensor: TypeAlias = Any
 """A tensor of torch, node-major: `[rows, other node axes ..., example]`."""
@@ -30,6 +31,7 @@ class Step:
         shape: shape of the layer; of a tile, of the machine's columns.
         sources: shapes of the inputs, likewise.
         windows: for each input, the rows `[start, stop)` that are given: those that feed `rows`.
+        wiring: connectivity of the layer; of a tile, over the machine's columns.
         torch: the module, in place of an import.
         random: returns counted random bits, see `bits`.
     """
@@ -42,6 +44,7 @@ class Step:
     shape: Shape
     sources: tuple[Shape, ...]
     windows: tuple[Span, ...]
+    wiring: Connectivity
     torch: Any
     random: Callable[[], Tensor]
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Padding, Patch
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Parameter
+from partita.layers.patches import padded
 from partita.layers.weighted_sum import WeightedSum, check_picture
 
 
@@ -68,6 +70,16 @@ class Conv2D(WeightedSum):
             dilation=self.dilation,
             groups=self.groups,
         )
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """PyTorch's convolution, which wants examples first and knows no padding that differs by side."""
+        (y, x), weight = self.connectivity.axes(step.sources[0]), parameters[0].permute(0, 3, 1, 2)
+        picture = padded(step, inputs[0]).permute(3, 2, 0, 1)
+        strides, dilation = (y.stride, x.stride), (y.dilation, x.dilation)
+        sums = step.torch.nn.functional.conv2d(
+            picture, weight, stride=strides, dilation=dilation, groups=self.groups
+        )
+        return self._finished(step, sums.permute(2, 3, 1, 0), parameters)
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """Height and width of the places, then the filters."""

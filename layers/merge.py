@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
 
 
@@ -32,6 +33,10 @@ class Add(Layer):
             shapes = " and ".join(map(str, sources))
             raise ValueError(f"the inputs have the shapes {shapes}; give it two or more of the same shape")
         return sources[0]
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum in the order of the inputs."""
+        return sum(inputs[1:], start=inputs[0])
 
     @property
     def definition(self) -> NodeDefinition:

@@ -11,7 +11,9 @@ import numpy as np
 from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_number
 from partita.layers.connectivity import Index, Patch
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.patches import taps
 from partita.layers.weighted_sum import check_picture
 
 
@@ -87,6 +89,22 @@ class LocalContrastNormalisation2D(Layer):
         """The node's share of the sums of a place, which are taken axis by axis, and a few of its own."""
         height, width = self._extents
         return 8.0 + 4.0 * (height + width) / sources[0][-1]
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Mean and variance over windows, axis by axis, in float64: the variance is a difference of sums."""
+        x, torch = inputs[0].double(), step.torch
+        mean, square = (self._averaged(step, of.mean(2, keepdim=True)) for of in (x, x * x))
+        variance = (square - mean * mean).clamp(min=self.floor**2)
+        assert isinstance(step.wiring, Patch)
+        left = self._extents[1] // 2 - step.wiring.axes(step.sources[0])[1].before
+        own = x[step.rows[0] - step.windows[0][0] :][: step.rows[1] - step.rows[0]]
+        own = own[:, left : left + step.shape[1]]
+        return ((own - mean) * torch.rsqrt(variance)).to(inputs[0].dtype)
+
+    def _averaged(self, step: Step, picture: Tensor) -> Tensor:
+        """The weighted mean over each window, zero outside the picture."""
+        rows, columns = (picture.new_tensor(weights) for weights in self.windows)
+        return taps(step, picture) @ columns @ rows
 
     @property
     def windows(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

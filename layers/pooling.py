@@ -10,7 +10,9 @@ import numpy as np
 from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_flag
 from partita.layers.connectivity import Padding, Patch
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.patches import taps
 from partita.layers.weighted_sum import check_picture
 
 
@@ -59,6 +61,10 @@ class MaxPool2D(Pool2D):
         name: the layer's name in the network.
     """
 
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The first of the largest taps."""
+        return taps(step, inputs[0], -math.inf).flatten(-2).max(-1).values
+
     @property
     def padding_value(self) -> float:
         """Less than any state."""
@@ -106,6 +112,12 @@ class AveragePool2D(Pool2D):
         super().check()
         check_flag(self.count_include_pad, "count_include_pad is")
 
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum of the taps, by their number."""
+        (x,), sums = inputs, taps(step, inputs[0]).sum((-2, -1))
+        counted = taps(step, step.torch.ones_like(x[:, :, :1, :1]), float(self.count_include_pad))
+        return sums / counted.sum((-2, -1))
+
     @property
     def padding_value(self) -> float:
         """Zero where it counts; else no number (NaN), which the definition leaves out."""
@@ -147,6 +159,10 @@ class L2Pool2D(Pool2D):
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """A square and an addition for each edge."""
         return 2.0 * self.connectivity.fan_in(sources[0])
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The norm of the taps; its gradient at zero is zero."""
+        return step.torch.linalg.vector_norm(taps(step, inputs[0]), dim=(-2, -1))
 
     @property
     def definition(self) -> NodeDefinition:

@@ -6,11 +6,13 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
-from partita.layers.activations import ACTIVATIONS, check_activation
+from partita.layers.activations import ACTIVATIONS, activated, check_activation
 from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_flag, check_whole
 from partita.layers.connectivity import Connectivity, Full, Padding, Patch
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
+from partita.layers.patches import taps
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class WeightedSum(Layer):
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """A multiplication and an addition for each edge, and the bias."""
         return 2.0 * self.connectivity.fan_in(sources[0]) + self.use_bias
+
+    def _finished(self, step: Step, sums: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        """Adds the bias, and applies the activation."""
+        biased = sums + parameters[1].unsqueeze(-1) if self.use_bias else sums
+        return activated(step.torch, self.activation, biased)
 
     @property
     def definition(self) -> NodeDefinition:
@@ -103,6 +110,12 @@ class Dense(WeightedSum):
         super().check()
         self._settle(units=check_whole(self.units, "the number of nodes is"))
 
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """A product of matrices."""
+        (x,), (weight, *_) = inputs, parameters
+        sums = weight.flatten(1) @ x.flatten(0, -2)
+        return self._finished(step, sums, parameters)
+
     @property
     def nodes(self) -> Shape:
         """A row of nodes."""
@@ -151,6 +164,11 @@ class LocallyConnected2D(WeightedSum):
     def nodes(self) -> Shape:
         """The filters at each place."""
         return (self.filters,)
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """For each place a product of its weights and its patch."""
+        patches = taps(step, inputs[0]).permute(0, 1, 4, 5, 2, 3).flatten(2, 4)
+        return self._finished(step, parameters[0] @ patches, parameters)
 
     @property
     def connectivity(self) -> Patch:

@@ -5,10 +5,10 @@
 `normalisation_loops`), `elementwise` and `losses` (with `loss_loops`) are kernels of built-in layers;
 `upcast` runs any of them in bfloat16. `layer_form` runs the `forward` of any other layer, in torch (see
 `partita.layers`), with the bits of `counted` and the views of `tensors`. `node` runs a node definition, by
-the folder `nodes`. The folder `cuda` has the kernels of a GPU, which are imported where there is one. All of
-them use the folders `products` (of matrices) and `tiles` (loops whose sums stay in registers), and share
-`activations`, `patches`, `parameters`, `views`, `calls` and `thread_pool`. `reference` runs a definition in
-plain Python, for the tests to compare with, and `check` compares a user's `downward` with finite differences.
+the folder `nodes`. The folder `on_torch` has kernels of devices of torch. All of them use the folders
+`products` (of matrices) and `tiles` (loops whose sums stay in registers), and share `activations`, `patches`,
+`parameters`, `views`, `calls` and `thread_pool`. `reference` runs a definition in plain Python, for the tests
+to compare with, and `check` compares a user's `downward` with finite differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients

@@ -13,13 +13,21 @@ from typing import Any, TypeAlias
 
 import torch
 
-from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.counted import random_bits
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, Numbered, OneStep
+from partita.engine.kernels.kernel import (
+    Array,
+    Arrays,
+    Call,
+    Kernel,
+    KernelContext,
+    Numbered,
+    OneStep,
+    no_op,
+)
 from partita.engine.kernels.tensors import as_tensor, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics.philox import key_of
-from partita.layers.box import Box, BoxSet, Span, Spans
+from partita.layers.box import Box, Span, Spans
 from partita.layers.contract import Step
 
 _Gradients: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
@@ -37,100 +45,71 @@ class LayerFormKernel(Kernel):
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
-        self._layer, self._windows = context.grid.layer, tuple(map(self._window, range(len(context.sources))))
-        given = zip(arrays.inputs, self._windows, context.windows, strict=True)
-        self._inputs = tuple(as_tensor(array[a - low : b - low]) for array, (a, b), (low, _) in given)
-        self._parameters = tuple(map(as_tensor, arrays.parameters))
-        self._output = as_tensor(arrays.output)
+        self._pieces: dict[Span, _Piece] = {}
         self._lock = threading.Lock()
-        self._gradients: _Gradients | None = None
+        self._gradients: list[_Gradients] | None = None
         self.begin(OneStep(), micro_batch=0, first_example=0)
-
-    def _window(self, source: int) -> Span:
-        """The rows of an input that feed the machine's rows."""
-        context, shape = self.context, self.context.sources[source].shape
-        fed = context.grid.connectivity.source_rows(Box((context.rows,)), context.grid.shape, shape)
-        return fed.hull[0] if fed else (context.windows[source][0],) * 2
 
     def begin(self, examples: Numbered, *, micro_batch: int, first_example: int) -> None:
         """Takes over the examples of the next forward pass; the backward pass after it is of the same."""
+        self._examples, self._micro_batch, self._first_example = examples, micro_batch, first_example
+
+    def step(self, piece: _Piece) -> Step:
+        """The circumstances of the next call, for some rows."""
         grid, context = self.context.grid, self.context
+        examples, first = self._examples, self._first_example
 
         def random() -> torch.Tensor:
-            numbers = examples.numbers(first_example, context.batch)
-            key = key_of(examples.seed, grid.name)
-            bits = random_bits(key, examples.visit, numbers, self._nodes(), self._output.device)
-            return bits.reshape(self._output.shape)
+            numbers, nodes = examples.numbers(first, context.batch), _nodes(context, piece.rows)
+            key, device = key_of(examples.seed, grid.name), piece.output.device
+            return random_bits(key, examples.visit, numbers, nodes, device).reshape(piece.output.shape)
 
-        self._step = Step(
+        return Step(
             examples.step,
-            micro_batch,
+            self._micro_batch,
             context.training,
-            first_example,
-            context.rows,
-            grid.shape,
-            tuple(source.shape for source in context.sources),
-            self._windows,
-            torch,
-            random,
+            first,
+            rows=piece.rows,
+            shape=grid.shape,
+            sources=tuple(source.shape for source in context.sources),
+            windows=piece.windows,
+            wiring=grid.connectivity,
+            torch=torch,
+            random=random,
         )
 
-    def _nodes(self) -> list[tuple[int, int]]:
-        """The machine's nodes as ranges `[start, stop)` of their numbers in the whole layer."""
-        (first, last), shape = self.context.rows, self.context.grid.shape
-        if self.context.columns is None:
-            per_row = math.prod(shape[1:])
-            return [(first * per_row, last * per_row)]
-        (left, width), depth = self.context.columns, math.prod(shape[2:])
-        starts = ((row * width + left) * depth for row in range(first, last))
-        return [(start, start + shape[1] * depth) for start in starts]
-
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Computes the machine's rows, and keeps what the backward pass needs."""
-        assert block is None and first and last, f"{self.context.label} splits no sum"
-        learns = self.arrays.grad_output is not None
+        """Computes the machine's rows, when all blocks of a sum are there."""
+        return self.forward_rows((self.context.rows,)) if last else no_op
+
+    def forward_rows(self, rows: Spans) -> Call:
+        """Computes some of the machine's rows."""
+        pieces = [self._pieces.setdefault(run, _Piece(self, run)) for run in rows]
 
         def call() -> None:
             use_threads(self.context.threads)
-            by_autograd = learns and not self._layer.has_backward
-            inputs = tuple(self._leaf(tensor, by_autograd) for tensor in self._inputs)
-            parameters = tuple(self._leaf(tensor, by_autograd) for tensor in self._parameters)
-            with torch.set_grad_enabled(by_autograd):
-                output = self._layer.forward(self._step, inputs, parameters)
-            self._check(output)
-            self._output.copy_(output.detach())
-            self._played = inputs, parameters, output
             self._gradients = None
+            for piece in pieces:
+                piece.play()
 
         return call
-
-    def _leaf(self, tensor: torch.Tensor, learns: bool) -> torch.Tensor:
-        """A tensor without a history, in the precision of sums; integers as they are."""
-        wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor.data
-        return wide.requires_grad_(learns and wide.is_floating_point())
-
-    def _check(self, output: object) -> None:
-        shape, expected = getattr(output, "shape", None), tuple(self._output.shape)
-        if shape is None or tuple(shape) != expected:
-            found = type(output).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
-            raise ValueError(
-                f"{self.context.label}: forward returned {found} for rows {self.context.rows}; return their "
-                f"output, a tensor of shape {expected}: (rows, other node axes ..., example)"
-            )
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes the gradient of these rows of an input; zero where they feed no row of the machine."""
         out, window = as_tensor(self.arrays.grad_input(source)), self.context.grad_windows[source]
-        (low, _), fed = self._windows[source], BoxSet.of_rows(*rows) & BoxSet.of_rows(self._windows[source])
-        alone = () if accumulate else (BoxSet.of_rows(*rows) - fed).spans
+        places = [out[start - window[0] : stop - window[0]] for start, stop in rows]
 
         def call() -> None:
-            found = self._all_gradients()[0][source]
-            for start, stop in alone if found is not None or accumulate else rows:
-                out[start - window[0] : stop - window[0]].zero_()
-            for start, stop in fed.spans if found is not None else ():
-                place = out[start - window[0] : stop - window[0]]
-                _put(place, found[start - low : stop - low], accumulate)
+            for place in () if accumulate else places:
+                place.zero_()
+            for piece, (found, _) in zip(self._pieces.values(), self._all_gradients(), strict=True):
+                if found[source] is None:
+                    continue
+                low, high = piece.windows[source]
+                for place, (start, stop) in zip(places, rows, strict=True):
+                    begin, end = max(start, low), min(stop, high)
+                    if begin < end:
+                        place[begin - start : end - start].add_(found[source][begin - low : end - low])
 
         return call
 
@@ -138,42 +117,107 @@ class LayerFormKernel(Kernel):
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """Writes the gradients of the parameters, summed over the examples."""
-        places = list(map(as_tensor, out))
+        given = zip(out, self.arrays.parameters, strict=True)
+        places = [as_tensor(place).reshape(parameter.shape) for place, parameter in given]
 
         def call() -> None:
-            for place, found in zip(places, self._all_gradients()[1], strict=True):
-                if found is not None:
-                    _put(place, found.reshape(place.shape), accumulate)
-                elif not accumulate:
-                    place.zero_()
+            for place in () if accumulate else places:
+                place.zero_()
+            for piece, (_, gradients) in zip(self._pieces.values(), self._all_gradients(), strict=True):
+                for place, found, own in zip(places, gradients, piece.slices, strict=True):
+                    if found is not None:
+                        place[own].add_(found)
 
-        return sequence(call)
+        return call
 
-    def _all_gradients(self) -> _Gradients:
-        """The gradients of all inputs and of all parameters; computed by the first thread that asks."""
+    def _all_gradients(self) -> list[_Gradients]:
+        """The gradients of all inputs and parameters, for each piece; computed by the first that asks."""
         with self._lock:
             if self._gradients is None:
                 use_threads(self.context.threads)
-                self._gradients = self._compute_gradients()
+                self._gradients = [piece.gradients() for piece in self._pieces.values()]
             return self._gradients
 
-    def _compute_gradients(self) -> _Gradients:
-        inputs, parameters, output = self._played
-        grad = as_tensor(self.arrays.own_grad).to(output.dtype)
+
+class _Piece:
+    """Some of the machine's rows: the tensors that `forward` is given for them, and what it returned.
+
+    Attributes:
+        rows: of the layer.
+        windows: of each input, the rows that feed these.
+        slices: of each parameter, the part for these rows.
+        output: receives the result.
+    """
+
+    def __init__(self, kernel: LayerFormKernel, rows: Span) -> None:
+        self._kernel, self.rows, context = kernel, rows, kernel.context
+        self._layer, arrays = context.grid.layer, kernel.arrays
+        self.windows = tuple(self._window(source) for source in range(len(context.sources)))
+        given = zip(arrays.inputs, self.windows, context.windows, strict=True)
+        self._inputs = tuple(as_tensor(array[a - low : b - low]) for array, (a, b), (low, _) in given)
+        own = slice(rows[0] - context.rows[0], rows[1] - context.rows[0])
+        shared = [parameter.shared for parameter in context.grid.parameters]
+        self.slices = tuple(slice(None) if one else own for one in shared)
+        parameters = zip(arrays.parameters, self.slices, strict=True)
+        self._parameters = tuple(as_tensor(array[part]) for array, part in parameters)
+        self.output = as_tensor(arrays.output[own])
+        self._grad = None if arrays.grad_output is None else as_tensor(arrays.grad_output[own])
+
+    def _window(self, source: int) -> Span:
+        """The rows of an input that feed these."""
+        context, shape = self._kernel.context, self._kernel.context.sources[source].shape
+        fed = context.grid.connectivity.source_rows(Box((self.rows,)), context.grid.shape, shape)
+        return fed.hull[0] if fed else (context.windows[source][0],) * 2
+
+    def play(self) -> None:
+        """Computes these rows, and keeps what their gradients need."""
+        learns = self._grad is not None and not self._layer.has_backward
+        inputs = tuple(_leaf(tensor, learns) for tensor in self._inputs)
+        parameters = tuple(_leaf(tensor, learns) for tensor in self._parameters)
+        step = self._kernel.step(self)
+        with torch.set_grad_enabled(learns):
+            output = self._layer.forward(step, inputs, parameters)
+        self._check(output)
+        self.output.copy_(output.detach())
+        self._played = step, inputs, parameters, output
+
+    def _check(self, output: object) -> None:
+        shape, expected = getattr(output, "shape", None), tuple(self.output.shape)
+        if shape is None or tuple(shape) != expected:
+            found = type(output).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+            raise ValueError(
+                f"{self._kernel.context.label}: forward returned {found} for rows {self.rows}; return their "
+                f"output, a tensor of shape {expected}: (rows, other node axes ..., example)"
+            )
+
+    def gradients(self) -> _Gradients:
+        """The gradients of the inputs and of the parameters, by the gradient of the output."""
+        step, inputs, parameters, output = self._played
+        assert self._grad is not None, "this layer has no backward pass"
+        grad = self._grad.to(output.dtype)
         if self._layer.has_backward:
             with torch.no_grad():
-                return self._layer.backward(self._step, inputs, parameters, output, grad)
+                return self._layer.backward(step, inputs, parameters, output, grad)
         wanted = [tensor for tensor in (*inputs, *parameters) if tensor.requires_grad]
         if not wanted or not output.requires_grad:
             return (None,) * len(inputs), (None,) * len(parameters)
-        of = dict(
-            zip(map(id, wanted), torch.autograd.grad(output, wanted, grad, allow_unused=True), strict=True)
-        )
+        found = torch.autograd.grad(output, wanted, grad, allow_unused=True)
+        of = dict(zip(map(id, wanted), found, strict=True))
         return tuple(of.get(id(one)) for one in inputs), tuple(of.get(id(one)) for one in parameters)
 
 
-def _put(place: torch.Tensor, found: torch.Tensor, accumulate: bool) -> None:
-    if accumulate:
-        place.add_(found)
-    else:
-        place.copy_(found)
+def _leaf(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
+    """A tensor without a history, in the precision of sums; integers as they are."""
+    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor.data
+    return wide.requires_grad_(learns and wide.is_floating_point())
+
+
+def _nodes(context: KernelContext, rows: Span) -> list[tuple[int, int]]:
+    """The nodes of these rows as ranges `[start, stop)` of their numbers in the whole layer."""
+    shape = context.grid.shape
+    if context.columns is None:
+        per_row = math.prod(shape[1:])
+        return [(rows[0] * per_row, rows[1] * per_row)]
+    (left, width), depth = context.columns, math.prod(shape[2:])
+    starts = ((row * width + left) * depth for row in range(*rows))
+    return [(start, start + shape[1] * depth) for start in starts]

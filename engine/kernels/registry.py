@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -64,10 +65,8 @@ def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None
 
 
 def _maker(context: KernelContext) -> Maker:
-    if context.device.startswith("cuda"):
-        from partita.engine.kernels.cuda import table  # here, because it imports torch
-
-        return table.maker(context)
+    if context.device != "cpu":
+        return _maker_on_torch(context)
     found = _BY_LAYER.get(type(context.grid.layer))
     if found is not None and found.computes(context.grid.layer):
         return found.make if context.precision in found.precisions else partial(UpcastKernel, found)
@@ -85,3 +84,16 @@ def _maker(context: KernelContext) -> Maker:
         f"{context.label} has no kernel, and {reason}; write its `forward`, or give the layer a definition "
         "and one input"
     )
+
+
+def _maker_on_torch(context: KernelContext) -> Maker:
+    """The kernel on a device of torch; imports torch."""
+    from partita.engine.kernels.layer_form import LayerFormKernel
+    from partita.engine.kernels.on_torch import dense, losses, on_host
+
+    for kernel in (dense.DenseKernel, *losses.KERNELS):
+        if kernel.layer is type(context.grid.layer):
+            return kernel.make
+    if context.grid.layer.has_forward:
+        return LayerFormKernel
+    return partial(on_host.HostKernel, _maker(replace(context, device="cpu")))

@@ -14,6 +14,6 @@ def open_device(machine: Machine) -> Device:
     """
     if machine.device == "cpu":
         return Device()
-    from partita.engine.runtime.torch_device import open_gpu  # here, because it imports torch
+    from partita.engine.runtime.torch_device import open_torch  # here, because it imports torch
 
-    return open_gpu(machine)
+    return open_torch(machine)

@@ -1,11 +1,11 @@
-"""A GPU: arrays are tensors of torch, copied from and to the host through pinned memory.
+"""A device of torch: arrays are tensors, copied from and to the host through pinned memory.
 
 All work is put on one stream, so that it happens in the order in which the calls of a program were made. A
 call returns when its work is on the stream; only a reader of numbers on the host waits. The import imports
 torch.
 
-Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) gives any host a simulated one: tensors then lie in the
-host's memory, apart from the arrays that messages use. The simulator is slow, and meant for tests.
+The device "torch" has its tensors in the host's memory, apart from the arrays that messages use: everything
+that a GPU does can be done, and tested, on any host.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
-from partita.engine.numerics.cuda import SIMULATED, cuda
+from partita.engine.kernels.tensors import TYPES, array_of, as_tensor, numbers_of, on_host, tensor_of
 from partita.engine.parameters.optimizers import Optimizer, Update
-from partita.engine.parameters.optimizers.on_cuda import bind_on_cuda
+from partita.engine.parameters.optimizers.on_torch import bind_on_torch
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device, NoSuchDevice
 from partita.engine.runtime.window import Window
@@ -32,8 +30,8 @@ from partita.layers.text import counted
 from partita.partitioner.cluster.cluster import Machine
 
 
-def open_gpu(machine: Machine) -> TorchDevice:
-    """Opens the GPU of a machine, or the simulated one.
+def open_torch(machine: Machine) -> TorchDevice:
+    """Opens the GPU of a machine, or the host's memory by torch.
 
     Sums are made reproducible and exact for the whole process: torch may otherwise choose TF32, and
     convolutions whose sums change from run to run.
@@ -41,7 +39,7 @@ def open_gpu(machine: Machine) -> TorchDevice:
     Raises:
         NoSuchDevice: this host does not have that GPU.
     """
-    if SIMULATED:
+    if machine.device == "torch":
         return TorchDevice(torch.device("cpu"))
     n_devices, index = torch.cuda.device_count(), int(machine.device.partition(":")[2])
     if index >= n_devices:
@@ -49,11 +47,6 @@ def open_gpu(machine: Machine) -> TorchDevice:
         raise NoSuchDevice(
             f"machine '{machine.name}' wants {machine.device}, but this host has {what} that torch "
             f"{torch.__version__} can use; give the machine another device, for example 'cpu'"
-        )
-    if not cuda.cudadrv.nvvm.is_available():
-        raise NoSuchDevice(
-            f"machine '{machine.name}' wants {machine.device}, but this host has no NVVM, by which "
-            "numba.cuda compiles; install it: pip install numba-cuda[cu13], or [cu12] for a torch of CUDA 12"
         )
     products = torch.backends.cuda.matmul
     products.allow_tf32 = products.allow_bf16_reduced_precision_reduction = False
@@ -125,16 +118,15 @@ class TorchDevice(Device):
     ) -> Update:
         """See `Device`; a gradient that is not finite is flagged on the device, see `updates_were_finite`."""
         if self._nonfinite is None:
-            self._nonfinite = torch.zeros(1, dtype=torch.int32, device=self.device)
-        return bind_on_cuda(
+            self._nonfinite = torch.zeros(1, dtype=torch.bool, device=self.device)
+        return bind_on_torch(
             optimizer,
-            shared(values),
-            shared(gradient),
-            {name: shared(vector) for name, vector in state.items()},
-            accumulated=None if accumulated is None else shared(accumulated),
-            copy=None if copy is None else shared(copy),
-            nonfinite=shared(array_of(self._nonfinite)),
-            device=self.device.index,
+            as_tensor(values),
+            as_tensor(gradient),
+            {name: as_tensor(vector) for name, vector in state.items()},
+            accumulated=None if accumulated is None else as_tensor(accumulated),
+            copy=None if copy is None else as_tensor(copy),
+            nonfinite=self._nonfinite,
         )
 
     @override

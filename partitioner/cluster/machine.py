@@ -27,7 +27,7 @@ class Machine:
             guess for a server's core of the 2020s.
         bytes_per_s: rate at which arithmetic on whole arrays reads and writes memory, if not measured.
         memory_bytes: memory limit of a part; None for no limit.
-        device: device of its kernels: "cpu", or a GPU as "cuda:0".
+        device: device of its kernels: "cpu", a GPU as "cuda:0", or "torch": those of a GPU, on the host.
         host: name of its host: machines of one host share its memory and its links. "": a host of its own.
         kind: name of machines that are alike; links may be given between kinds.
         worker: name of the worker of a pool that the machine stands for; a run on this pool puts its part
@@ -78,7 +78,7 @@ class Machine:
         if self.memory_bytes is not None:
             told = f"machine '{name}': the memory in bytes is"
             object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, told))
-        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:(0|[1-9]\d*)", device):
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|torch|cuda:(0|[1-9]\d*)", device):
             raise ValueError(
                 f"machine '{name}': the device is {device!r}; write 'cpu', or for example 'cuda:0'"
             )

@@ -51,7 +51,7 @@ def work_of(
         sizes: sizes of the network.
         examples: examples in the buffers that it reads.
         threads: threads of its machine.
-        device: "cpu" or "cuda".
+        device: "cpu", "torch" or "cuda".
     """
     batch = f"batch {examples}" if examples == sizes.batch else f"batch {examples} of {sizes.batch}"
     place = f"{batch} {sizes.precision} {device} x{threads}"

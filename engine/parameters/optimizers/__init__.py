@@ -1,7 +1,7 @@
 """Optimizers: updates of parameters by gradients, in one pass over memory.
 
 `optimizer` is the interface; `sgd`, `adagrad`, `adam` and `lars` contain the arithmetic of one number, and
-`update_loop` the compiled pass around it, which `on_cuda` compiles for a GPU. `schedule` contains learning
+`update_loop` the compiled pass around it, and `on_torch` the pass on tensors. `schedule` contains learning
 rates that change, `options` the text forms, and `settings` the
 checks of arguments. No module here knows shards, machines or messages.
 """

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-import numba
 import pytest
 import torch
 
@@ -22,13 +21,15 @@ from partita.layers import Loss
 from partita.layers.box import Spans
 from tests.kernels import cases
 
-SIMULATED = bool(numba.config.ENABLE_CUDASIM)
+DEVICES = ["torch", pytest.param("cuda:0", marks=pytest.mark.gpu)]
+"""Tensors in the host's memory, apart from its arrays; and a GPU."""
 
-_GPU = pytest.param("cuda:0", marks=pytest.mark.gpu)
-DEVICES = ["cpu", _GPU]
-"""For what torch computes: tensors in the host's memory, apart from its arrays; and a GPU."""
-WITH_NUMBA = ["cpu", _GPU] if SIMULATED else [_GPU]
-"""For what numba.cuda computes: the same where Numba simulates a GPU, as `test_simulated` lets it."""
+
+def tensors_at(device: str) -> torch.device:
+    """The device of torch; skips the test where there is none."""
+    if device != "torch" and not torch.cuda.is_available():
+        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
+    return torch.device("cpu" if device == "torch" else device)
 
 
 @contextmanager
@@ -37,13 +38,11 @@ def on_device(device: str, *modules: ModuleType) -> Iterator[list[Kernel]]:
 
     Skips the test where there is no such device.
     """
-    if device != "cpu" and not torch.cuda.is_available():
-        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
-    built: list[Kernel] = []
+    there, built = tensors_at(device), list[Kernel]()
 
     def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None) -> Kernel:
         kind = HostedLoss if isinstance(context.grid.layer, Loss) else Hosted
-        made = kind(context, arrays, pool or ThreadPool(), torch.device(device))
+        made = kind(context, arrays, pool or ThreadPool(), there)
         built.append(made.kernel)
         return made
 
@@ -72,7 +71,7 @@ class Hosted(Kernel):
             parameters=tuple(map(self._taken, arrays.parameters)),
             summaries=None if arrays.summaries is None else self._taken(arrays.summaries),
         )
-        self.kernel = build_kernel(replace(context, device="cuda:0"), there, pool)
+        self.kernel = build_kernel(replace(context, device="torch"), there, pool)
         self.gradient_by_rows = self.kernel.gradient_by_rows
 
     @property

@@ -1,27 +1,23 @@
-"""Optimizers on a GPU: the loops of a CPU, compiled once more, do what they do there."""
+"""Optimizers on a device of torch: the arithmetic of a CPU's loops, on tensors, does what they do."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from partita.engine import SGD, Optimizer
 from partita.engine.numerics import downcast_array
 from partita.engine.parameters import UpdateContext
 from partita.engine.runtime.devices import Device
-from tests.cuda.on_device import WITH_NUMBA
-from tests.cuda.optimizers import OPTIMIZERS
+from partita.engine.runtime.torch_device import TorchDevice
+from tests.on_torch.on_device import DEVICES, tensors_at
+from tests.on_torch.optimizers import OPTIMIZERS
 
 N = 11
 
 
 def device_of(name: str) -> Device:
-    if name != "cpu" and not torch.cuda.is_available():
-        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
-    from partita.engine.runtime.torch_device import TorchDevice
-
-    return TorchDevice(torch.device(name))
+    return TorchDevice(tensors_at(name))
 
 
 class Numbers:
@@ -58,7 +54,7 @@ class Numbers:
         return [self.device.given(array) for array in arrays]
 
 
-@pytest.mark.parametrize("name", WITH_NUMBA)
+@pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 def test_equals_the_loop_of_a_cpu(name: str, optimizer: Optimizer, precision: str) -> None:
@@ -74,7 +70,7 @@ def test_equals_the_loop_of_a_cpu(name: str, optimizer: Optimizer, precision: st
             np.testing.assert_allclose(found, expected, rtol=1e-5 if found.dtype == np.float32 else 1e-13)
 
 
-@pytest.mark.parametrize("name", WITH_NUMBA)
+@pytest.mark.parametrize("name", DEVICES)
 def test_a_gradient_that_is_not_finite_is_reported_once(name: str) -> None:
     device = device_of(name)
     numbers = Numbers(SGD(0.1), device, "float32")

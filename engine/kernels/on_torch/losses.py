@@ -1,14 +1,17 @@
-"""Losses on a GPU, over scores `[score, example]` and a target; each machine evaluates its own."""
+"""Losses on a device of torch, over scores `[score, example]` and a target; each machine evaluates its
+own.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Final
 
 import torch
 
-from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, columns, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, LossKernel
 from partita.engine.kernels.losses import refuse_label
+from partita.engine.kernels.on_torch.tensor_kernel import TensorKernel, columns, rows_of
 from partita.engine.kernels.tensors import tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import BinaryCrossEntropy, HalfSquaredError, OneVsRest, SoftmaxCrossEntropy
@@ -214,6 +217,14 @@ class HalfSquaredErrorKernel(_TargetKernel):
 
     def _gradient(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
         return (scores - self.target[here]) / self.mean_over
+
+
+KERNELS: Final = (
+    BinaryCrossEntropyKernel,
+    HalfSquaredErrorKernel,
+    OneVsRestKernel,
+    SoftmaxCrossEntropyKernel,
+)
 
 
 def _softplus_sum(scores: torch.Tensor) -> torch.Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import torch
 
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
-from partita.engine.kernels.tensors import TYPES, array_of, tensor_of
+from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
+from partita.engine.kernels.tensors import TYPES, tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 
 
@@ -22,20 +21,6 @@ def rows_of(tensor: torch.Tensor, rows: tuple[int, int], window: tuple[int, int]
     """The rows `[start, stop)` of a layer, from the tensor that holds its rows `window`."""
     assert window[0] <= rows[0] <= rows[1] <= window[1], f"rows {rows} lie outside the window {window}"
     return tensor[rows[0] - window[0] : rows[1] - window[0]]
-
-
-def accumulated(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
-    """Prepares a call that adds to tensors what `write` would write into them, through scratch tensors."""
-    places = list(map(tensor_of, out))
-    terms = [torch.empty_like(place) for place in places]
-    call = write(list(map(array_of, terms)))
-
-    def add() -> None:
-        call()
-        for place, term in zip(places, terms, strict=True):
-            place.add_(term)
-
-    return add
 
 
 class TensorKernel(Kernel):

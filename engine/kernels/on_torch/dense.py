@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
-from partita.engine.kernels.cuda.tensor_kernel import TensorKernel, columns, rows_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, PartialKernel
+from partita.engine.kernels.on_torch.activations import activate, multiply_by_slope
+from partita.engine.kernels.on_torch.tensor_kernel import TensorKernel, columns, rows_of
 from partita.engine.kernels.tensors import tensor_of
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import Dense

@@ -16,8 +16,8 @@ from partita.engine.runtime.devices import Device
 from partita.engine.runtime.torch_device import TorchDevice
 from partita.layers import BoxSet
 from partita.partitioner import Cluster, Machine, partition
-from tests.cuda.on_device import DEVICES, SIMULATED
 from tests.faults import toy
+from tests.on_torch.on_device import DEVICES, tensors_at
 
 BITS = downcast_array(np.array([1.0, -2.5, 1e30], np.float32), np.zeros(3, np.uint16))
 KINDS = [np.dtype(kind) for kind in (np.float32, np.float64, np.uint16, np.int64)]
@@ -25,12 +25,9 @@ KINDS = [np.dtype(kind) for kind in (np.float32, np.float64, np.uint16, np.int64
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> TorchDevice:
-    if request.param != "cpu" and not torch.cuda.is_available():
-        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
-    return TorchDevice(torch.device(request.param))
+    return TorchDevice(tensors_at(request.param))
 
 
-@pytest.mark.skipif(SIMULATED, reason="a simulated GPU is always there")
 @pytest.mark.parametrize("hosts", ["threads", "inline"])
 def test_a_host_without_the_device_says_so_at_its_start(hosts: str) -> None:
     there = torch.cuda.device_count()
@@ -92,7 +89,7 @@ def test_arrays_are_added_copied_and_converted(device: TorchDevice) -> None:
 def test_who_has_no_gpu_imports_nothing_for_one() -> None:
     script = (
         "import sys, partita.engine, partita.engine.runtime.session, partita.engine.runtime.leased_hands; "
-        "print({'torch', 'numba.cuda'} & set(sys.modules))"
+        "print({'torch'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", script]
     child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)

@@ -1,0 +1,34 @@
+"""Patches of a picture in torch, for `forward` of layers whose connectivity is `Patch`."""
+
+from __future__ import annotations
+
+from partita.layers.connectivity import Patch
+from partita.layers.contract import Step, Tensor
+
+
+def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
+    """The part of a picture that the patches of the step's rows cover, with the padding around it.
+
+    Args:
+        step: whose wiring is a `Patch` over a picture.
+        picture: the rows given, `[row, column, channel, example]`.
+        value: of the padding.
+    """
+    assert isinstance(step.wiring, Patch)
+    (y, x), (start, stop) = step.wiring.axes(step.sources[0]), step.windows[0]
+    top = step.rows[0] * y.stride - y.before
+    bottom = (step.rows[1] - 1) * y.stride - y.before + (y.size - 1) * y.dilation + 1
+    above = min(start, bottom) - top if start < stop else bottom - top
+    below = bottom - stop if start < stop else 0
+    right = (step.shape[1] - 1) * x.stride - x.before + (x.size - 1) * x.dilation + 1 - picture.shape[1]
+    return step.torch.nn.functional.pad(picture, (0, 0, 0, 0, x.before, right, above, below), value=value)
+
+
+def taps(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
+    """A view of the patches, `[row, column, channel, example, patch row, patch column]`; see `padded`."""
+    assert isinstance(step.wiring, Patch)
+    found = padded(step, picture, value)
+    for dimension, axis in enumerate(step.wiring.axes(step.sources[0])):
+        reach = (axis.size - 1) * axis.dilation + 1
+        found = found.unfold(dimension, reach, axis.stride)[..., :: axis.dilation]
+    return found
