@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 from partita.layers import (
     Conv2D,
+    Layer,
     per_edge,
     per_node,
 )
+
+Kind = TypeVar("Kind", bound=type[Layer])
+
+
+def by_definition(kind: Kind) -> Kind:
+    """A kind of layer that states its definition anew, without a `forward`: it runs by the definition."""
+    kind.definition = property(lambda self: super(kind, self).definition)  # type: ignore[assignment,method-assign,misc]
+    return kind
 
 
 def largest(incoming, scale):  # type: ignore[no-untyped-def]
@@ -64,6 +74,7 @@ def root_errors(incoming, state, error):  # type: ignore[no-untyped-def]
     return (incoming * (error / state),)
 
 
+@by_definition
 @dataclass(frozen=True)
 class OwnConv2D(Conv2D):
     """The same; nodes share their weights."""

@@ -35,6 +35,7 @@ from tests.kernels.drawn_layers import wired
 from tests.kernels.node_functions import (
     LEARNS,
     OwnConv2D,
+    by_definition,
     leaky_sum,
     leaky_sum_errors,
     root,
@@ -67,11 +68,13 @@ def test_a_node_without_parameters() -> None:
     assert_true(given_case, play(given_case, 1, 3, extra=1))
 
 
+@by_definition
 @dataclass(frozen=True)
 class Own(LocallyConnected2D):
     """A subclass may compute something else, so it is played by its definition."""
 
 
+@by_definition
 @dataclass(frozen=True)
 class OwnDense(Dense):
     """The same."""

@@ -17,6 +17,7 @@ from partita.layers import Dense, Edges, Full, LocallyConnected2D, Node, OneToOn
 from tests.draws import examples
 from tests.kernels.cases import Case, batches, case, cut_points, extents, pictures, play, seeds
 from tests.kernels.drawn_nodes import function_of
+from tests.kernels.node_functions import by_definition
 from tests.properties.kernels import assert_same_bits, assert_true
 
 UPWARD = {
@@ -177,10 +178,12 @@ def test_without_a_backward_function() -> None:
     assert isinstance(played(given_case), NodePatchSumKernel)
 
 
+@by_definition
 class OwnDense(Dense):
     """A subclass, played by its definition."""
 
 
+@by_definition
 class OwnLocal(LocallyConnected2D):
     """The same."""
 

@@ -16,6 +16,7 @@ from partita.layers.pooling import Pool2D
 from tests.draws import examples
 from tests.kernels.cases import batches, case, cut_points, pictures, play, seeds
 from tests.kernels.drawn_layers import POOLS, pools
+from tests.kernels.node_functions import by_definition
 from tests.properties.kernels import assert_same_bits, assert_true
 from tests.properties.layers import assert_ties_and_zeros, with_ties
 
@@ -77,11 +78,13 @@ def test_equals_torch(pool: Pool2D, torchs: torch.nn.Module) -> None:
     np.testing.assert_allclose(played.errors[0].transpose(3, 2, 0, 1), x.grad.numpy(), rtol=1e-12, atol=1e-14)
 
 
+@by_definition
 @dataclass(frozen=True)
 class OwnMaxPool(MaxPool2D):
     """A layer of its own, played by its definition."""
 
 
+@by_definition
 @dataclass(frozen=True)
 class OwnAveragePool(AveragePool2D):
     """The same."""

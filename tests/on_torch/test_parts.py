@@ -68,8 +68,8 @@ def network() -> Network:
     node = Node(OneToOne(), energy, energy_errors, learns=LEARNS[energy][1], name="node")(shared)
     both = Add(name="both")(node, Activation("tanh", name="bent")(shared))
     pooled = L2Pool2D(2, stride=1, name="pooled")(LocalContrastNormalisation2D(3, name="normal")(both))
-    smooth = Activation("gelu", name="smooth")(LayerNorm(epsilon=0.1, name="layer_norm")(pooled))
-    dropped = Dropout(0.25, name="dropped")(RMSNorm(epsilon=0.1, name="rms_norm")(smooth))
+    smooth = Activation("gelu", name="smooth")(LayerNorm(epsilon=1.0, name="layer_norm")(pooled))
+    dropped = Dropout(0.25, name="dropped")(RMSNorm(epsilon=1.0, name="rms_norm")(smooth))
     hidden = Dense(4, activation="relu", name="hidden")(dropped)
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(3, name="scores")(hidden), net.target("label"))
     return net
