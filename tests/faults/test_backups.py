@@ -73,7 +73,7 @@ def test_both_copies_killed_together_go_back_and_the_loss_is_counted(
     witness: Witness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victims: tuple[str, ...]
 ) -> None:
     (tmp_path / "log").mkdir()
-    oracle = Oracle.watching(tmp_path / "log", monkeypatch)
+    oracle = Oracle.watching(tmp_path / "log", monkeypatch.setattr)
     witness.when_said(f"shard 0 and backup 0 {SAME}", lambda: None)
     witness.when(lambda seen: seen.step > 200, killing(*victims))
     run = train_toy(epochs=300, replicas=2, folder=tmp_path / "runs")

@@ -52,10 +52,12 @@ class Spec(msgspec.Struct, frozen=True):
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles of its processes that are struck."""
-        found = ["coordinator", "template", "part", "several"]
+        found = ["coordinator", "part", "several"]
         found += ["shard"] if self.driver != "all-reduce" else []
-        found += ["backup"] if self.durability == "replicated" else []
-        return (*found, *(["pool", "worker"] if self.place == "pool" else []))
+        found += ["pool"] if self.place == "pool" else []
+        if self.durability == "replicated":
+            return (*found, "backup")  # a shard and its backup would end with their template or worker
+        return (*found, "template", *(["worker"] if self.place == "pool" else []))
 
     def loses(self) -> bool:
         """Whether a shard's death may cost acknowledged pushes."""
@@ -76,7 +78,11 @@ class Result(msgspec.Struct, frozen=True):
 
 CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "checkpoint"),
+    ("downpour", "log"),
+    ("downpour", "replicated"),
     ("sandblaster", "checkpoint"),
+    ("sandblaster", "log"),
+    ("sandblaster", "replicated"),
     ("all-reduce", "replicas"),
 )
 """Drivers with their durabilities."""

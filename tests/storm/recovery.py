@@ -9,11 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.storm.pairs import DEAD_S
 from tests.storm.victims import Fault
-
-DEAD_S: Final = 3.5
-"""A process that is frozen for less is not replaced."""
-
 
 _TOGETHER_S: Final = 1.0
 

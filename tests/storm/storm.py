@@ -16,6 +16,7 @@ import psutil
 from tests.storm.cells import Spec
 from tests.storm.census import Census, left_behind, segments
 from tests.storm.checks import Counts, Violated, check_bits, check_pushes
+from tests.storm.pairs import Pairs
 from tests.storm.pool import StormPool
 from tests.storm.processes import MARK, Process, hosts_below, is_host, name_of
 from tests.storm.recovery import Recovery, recoveries
@@ -84,6 +85,7 @@ class StormyRun:
         )
         self._victims = Victims(setting.random)
         self._starts: list[float] = []
+        self._pairs: Pairs | None = None
         self._killed = False  # the run's own process, by us
         self._before = segments()
 
@@ -129,13 +131,21 @@ class StormyRun:
             if now - began > LIMIT_S + CALM_S:
                 raise Violated(f"it has not ended {CALM_S:g} s after the last fault")
             if struck and now >= due and now - began < LIMIT_S:
-                drawn = victims.draw(self._spec.roles, self._there())
-                due = now + (setting.every_s if drawn else WAIT_S)
-                for fault in victims.strike(drawn, len(self._starts) - 1):
-                    self._killed |= fault.role == "coordinator" and fault.frozen_s is None
+                due = now + (setting.every_s if self._strike() else WAIT_S)
+
+    def _strike(self) -> bool:
+        """Strikes what is drawn next; returns whether it is there, and may be struck."""
+        drawn = self._victims.draw(self._spec.roles, self._there(), self._pairs)
+        for fault in self._victims.strike(drawn, len(self._starts) - 1):
+            self._killed |= fault.role == "coordinator" and fault.frozen_s is None
+            if self._pairs is not None:
+                self._pairs.struck(fault.name, fault.frozen_s)
+        return bool(drawn)
 
     def _start(self) -> None:
         self._killed = False
+        if self._spec.durability == "replicated":
+            self._pairs = Pairs(self.folder / f"events-{len(self._starts)}")
         self._starts.append(time.monotonic())
         self._own.start(str(len(self._starts) - 1))
 

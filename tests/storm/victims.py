@@ -15,6 +15,7 @@ from typing import Final
 
 import psutil
 
+from tests.storm.pairs import Pairs
 from tests.storm.processes import name_of
 
 FREEZES_S: Final = (0.3, 1.0, 2.5, 5.0, 7.0)
@@ -69,7 +70,10 @@ class Victims:
         self._frozen: dict[int, tuple[float, psutil.Process]] = {}
 
     def draw(
-        self, roles: Sequence[str], there: Mapping[str, list[tuple[str, psutil.Process]]]
+        self,
+        roles: Sequence[str],
+        there: Mapping[str, list[tuple[str, psutil.Process]]],
+        pairs: Pairs | None = None,
     ) -> list[tuple[str, psutil.Process]]:
         """Draws victims: one, or several hosts at once. A role that is drawn is waited for until it is there:
         else the processes that come first after a fault would be struck again and again.
@@ -77,17 +81,22 @@ class Victims:
         Args:
             roles: of the run.
             there: the processes of each role.
+            pairs: the shards and backups of which one may be struck; None: any may.
         """
         random = self._random
         if not self._role:
             self._role = random.choices(roles, [WEIGHTS[one] for one in roles])[0]
         hosts = [one for role in HOSTS for one in there.get(role, ())]
         found = hosts if self._role == "several" else there.get(self._role, [])
+        found = random.sample(found, len(found))
+        if pairs is not None:
+            struck = pairs.among(name for name, _ in found)
+            found = [one for one in found if one[0] in struck]
         if len(found) <= (self._role == "several"):
             return []
         many = random.randint(2, len(found)) if self._role == "several" else 1
         self._role = ""
-        return random.sample(found, many)
+        return found[:many]
 
     def strike(self, victims: list[tuple[str, psutil.Process]], life: int) -> list[Fault]:
         """Kills or freezes victims, all in the same way; returns the faults that came about."""
