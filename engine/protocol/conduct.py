@@ -26,6 +26,8 @@ BURST: Final = 4096
 RATE_S: Final = 16.0
 """Messages without work that a process may send: a burst, and as many per second since its first."""
 
+_MOST_RECORDS: Final = 1 << 16
+
 _RARE: Final = frozenset(
     {
         *(m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused),
@@ -59,6 +61,8 @@ class Conduct:
         found = self._records.get(sender)
         if found is None:
             found = self._records[sender] = _Record()
+            if len(self._records) > _MOST_RECORDS:
+                del self._records[next(iter(self._records))]
         return found
 
     def forget(self, sender: str) -> None:
@@ -92,6 +96,10 @@ class Conduct:
         """
         if type(message) not in _RARE:
             return None
+        return self.too_many(sender, type(message).__name__, now)
+
+    def too_many(self, sender: str, kind: str, now: float) -> str | None:
+        """Returns why a message of this kind is one too many, of any kind that a sender rarely sends."""
         record = self._record(sender)
         if not record.rare:
             record.first_at = now
@@ -99,7 +107,7 @@ class Conduct:
         allowed = BURST + RATE_S * (now - record.first_at)
         if record.rare <= allowed:
             return None
-        return f"a flood, of which a {type(message).__name__} is message {record.rare:,}"
+        return f"a flood, of which a {kind} is message {record.rare:,}"
 
     def accused(self, accuser: str) -> bool:
         """Counts a host that another has cut off; returns whether the accuser is to be believed."""

@@ -34,15 +34,17 @@ class Authenticator:
     """Admits authorised keys (Z85 text), and tags each connection with its key.
 
     `on_unknown_key` is called for every handshake with another key. With `on_refused`, such a handshake is
-    refused and not held, and `on_refused` is called with the key and the address it came from. `on_storm` is
-    called with an authorised key that connects again too often, and is not admitted this time.
+    refused and not held, and `on_refused` is called with the key and the address it came from. With
+    `on_storm`, each key is of one process: it is called with one that connects again too often, which is not
+    admitted this time. `on_admitted` is called for each that is.
     """
 
     socket: zmq.Socket[bytes]
     is_authorised: Callable[[str], bool]
     on_unknown_key: Callable[[], None]
     on_refused: Callable[[str, str], None] | None = None
-    on_storm: Callable[[str], None] = lambda key: None
+    on_storm: Callable[[str], None] | None = None
+    on_admitted: Callable[[], None] = lambda: None
     _held: deque[tuple[bytes, bytes, str]] = field(default_factory=lambda: deque(maxlen=_MAX_HELD))
     _admitted: dict[str, tuple[float, float]] = field(default_factory=dict)  # by key: count, and when
 
@@ -74,17 +76,22 @@ class Authenticator:
                 self._held.append((route, request_id, key))
 
     def _admit(self, route: bytes, request_id: bytes, key: str) -> None:
+        if self.on_storm is not None and self._is_storm(key):
+            self.on_storm(key)
+            return
+        self.on_admitted()
+        # A ROUTER drops replies to connections that have ended meanwhile; those clients ask again.
+        self.socket.send_multipart([route, *admission(request_id, key)], zmq.NOBLOCK)
+
+    def _is_storm(self, key: str) -> bool:
+        """Counts a connection of a key, and returns whether it is one too many."""
         now = time.monotonic()
         count, at = self._admitted.pop(key, (0.0, now))
         count = max(count - _CONNECTIONS_S * (now - at), 0.0) + 1
         self._admitted[key] = min(count, _MAX_CONNECTIONS + 1), now
         if len(self._admitted) > _MAX_REMEMBERED:
             del self._admitted[next(iter(self._admitted))]
-        if count > _MAX_CONNECTIONS:
-            self.on_storm(key)
-            return
-        # A ROUTER drops replies to connections that have ended meanwhile; those clients ask again.
-        self.socket.send_multipart([route, *admission(request_id, key)], zmq.NOBLOCK)
+        return count > _MAX_CONNECTIONS
 
 
 def parse_request(request: Sequence[bytes]) -> tuple[bytes, str] | None:

@@ -32,7 +32,7 @@ MAX_UNDELIVERED_BYTES: Final = 24 << 20
 CHECK_S: Final = 0.025  # interval between checks
 _EXAMINE_S: Final = 0.001  # per connection, between two reads of its byte count: 0.2% of a core
 _HANDSHAKE_S: Final = 1.0  # limit of a handshake, see `SocketFactory`
-_NAMED_S: Final = 1.0  # after a connection was accepted, its first message tells whose it is
+_NAMED_S: Final = 1.0  # after a key was admitted, messages tell whose connection is whose
 _BYTES_SENT: Final = 120  # offsets in the kernel's `tcp_info`: what the peer has acknowledged, ...
 _BYTES_RECEIVED: Final = 128  # ... and what it has sent
 _TCP_INFO_BYTES: Final = 136
@@ -80,12 +80,18 @@ class ConnectionGuard:
         """Whether `delivered` has to be called for messages at present."""
         return bool(self._suspects) or time.monotonic() < self._named_until
 
+    def admitted(self) -> None:
+        """Looks for a while whose messages come on which connections: a key has just been admitted."""
+        self._named_until = time.monotonic() + _NAMED_S
+
     def expect(self, endpoints: Iterable[str]) -> None:
         """Does not let strangers at other addresses keep the peers at these endpoints out."""
         self._admission.expect(endpoints)
 
     def delivered(self, descriptor: int, key: str) -> None:
         """Records a message with this key, received on this descriptor."""
+        if descriptor not in self._open:
+            self.read_events(time.monotonic())
         connection = self._open.get(descriptor)
         if connection is not None:
             connection.is_delivering, connection.key = True, key
@@ -124,7 +130,6 @@ class ConnectionGuard:
         budget = self._admission.budget_of(descriptor)
         budget.accept()
         self._open[descriptor] = self._handshaking[descriptor] = _Connection(now, budget)
-        self._named_until = now + _NAMED_S
 
     def _examine_handshake(self, descriptor: int, connection: _Connection, now: float) -> None:
         found = self._counts(descriptor)

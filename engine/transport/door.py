@@ -45,11 +45,13 @@ class Asked:
         route: the connection, for the answer.
         key: the authenticated key of who asks (Z85).
         data: the message.
+        connection: see `Door.cut`.
     """
 
     route: bytes
     key: str
     data: bytes
+    connection: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,10 @@ class Door:
         with contextlib.suppress(zmq.Again, zmq.ZMQError):
             self._door.send_multipart([route, data], zmq.NOBLOCK)
 
+    def cut(self, asked: Asked) -> None:
+        """Closes the connection over which this was asked."""
+        self._guard.cut(asked.connection)
+
     def strangers(self) -> list[Stranger]:
         """Returns those who did not get in since the last call; each is returned again after a while only."""
         if self._failed_since is not None and time.monotonic() - self._failed_since > _UNNAMED_S:
@@ -195,9 +201,9 @@ class Door:
             if not self._is_authorised(key):
                 self._guard.cut(frames[-1].get(zmq.SRCFD))
             elif len(frames) == 2:
-                found.append(Asked(frames[0].bytes, key, frames[1].bytes))
+                found.append(Asked(frames[0].bytes, key, frames[1].bytes, frames[1].get(zmq.SRCFD)))
             else:
-                found.append(Asked(frames[0].bytes, key, b""))
+                found.append(Asked(frames[0].bytes, key, b"", frames[-1].get(zmq.SRCFD)))
 
     # Strangers.
 

@@ -141,6 +141,7 @@ class ZmqMailbox(Mailbox):
             is_authorised=self._inbound.__contains__,
             on_unknown_key=self._count_refused,
             on_storm=self._note_storm,
+            on_admitted=self._guard.admitted,
         )
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)

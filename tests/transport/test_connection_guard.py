@@ -14,7 +14,8 @@ import time
 import psutil
 import pytest
 
-from partita.engine.protocol.messages import Fetch, Peer
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import Fetch, Malformed, Peer
 from partita.engine.transport import KeyPair, ZmqMailbox
 from partita.engine.transport.connection_guard import MAX_HANDSHAKING, MAX_UNDELIVERED_BYTES, _Connection
 from partita.engine.transport.sockets import stream_connection
@@ -28,12 +29,20 @@ push.linger = 0
 public, secret, server, endpoint = (text.encode() for text in sys.argv[1:5])
 push.curve_publickey, push.curve_secretkey, push.curve_serverkey = public, secret, server
 push.connect(endpoint)
+push.send(b"by which it is known")
 chunk = zmq.Frame(bytes(1 << 20))
 for _ in range(int(sys.argv[5])):
     push.send(chunk, zmq.SNDMORE, copy=False)
 push.send(b"")
 sys.stdin.read()
 """
+
+
+def reasons(arrived: list[Received]) -> list[str]:
+    """Returns how the member has misbehaved."""
+    return [
+        got.message.reason for got in arrived if got.sender == "odd" and isinstance(got.message, Malformed)
+    ]
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["at first", "after a good one"])
@@ -49,16 +58,19 @@ def test_a_message_without_end_is_cut_off_and_others_are_served(zmq_hosts: Hosts
     odd = subprocess.Popen([sys.executable, "-c", ENDLESS, *arguments], stdin=subprocess.PIPE)
     try:
         largest, deadline = before, time.monotonic() + DEADLINE_S
+        named: list[str] = []
         while not box.counters.cut_connections:
             assert time.monotonic() < deadline, "nobody was cut off"
             if first:
                 good.send("box", Fetch(0))
                 good.receive(0.0)
-            box.receive(0.01)
+            named += reasons(box.receive(0.01))
             largest = max(largest, psutil.Process().memory_info().rss)
     finally:
         odd.kill()
         odd.communicate()
+    named += reasons(box.receive(0.0))
+    assert "a message without end, of which 24 MiB have come" in named
     assert largest - before < n_chunks * MIB / 2, "all of it was taken"
     good.send("box", Fetch(7), bytes(3 * MIB))
     while True:

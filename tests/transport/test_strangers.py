@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from partita.engine.protocol import encode
+from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Fetch, Malformed, Peer
 from partita.engine.transport import KeyPair, Mailbox
 from partita.engine.transport.sockets import SocketFactory
@@ -72,8 +73,13 @@ def good_pair(hosts: Hosts) -> tuple[Mailbox, Mailbox, list[Peer]]:
 
 def assert_still_serves(box: Mailbox, good: Mailbox) -> None:
     good.send("box", Fetch(7), bytes(3 * MIB))
-    (got,) = collect(box, 1, others=[good])
+    got = next(got for got in _arriving(box, good) if got.sender != "odd")
     assert (got.sender, got.message) == ("good", Fetch(7))
+
+
+def _arriving(box: Mailbox, good: Mailbox) -> Iterator[Received]:
+    while True:
+        yield from collect(box, 1, others=[good])
 
 
 def wait_for(monitor: zmq.Socket[bytes], box: Mailbox) -> None:
@@ -228,3 +234,43 @@ def test_it_fails_closed_while_the_mailbox_does_not_look(zmq_hosts: Hosts) -> No
     good.send("box", Fetch(7))
     assert good.receive(1.5) == []  # longer than a handshake may take; box was silent, so good was not let in
     assert [got.message for got in collect(box, 1, others=[good])] == [Fetch(7)]
+
+
+def reasons(box: Mailbox, others: list[Mailbox]) -> set[tuple[str, str]]:
+    """Serves until a member has misbehaved; returns who, and how."""
+    found: set[tuple[str, str]] = set()
+    deadline = time.monotonic() + DEADLINE_S
+    while not found:
+        assert time.monotonic() < deadline, "nobody was named"
+        for got in box.receive(0.01):
+            if isinstance(got.message, Malformed):
+                found.add((got.sender, got.message.reason))
+        for other in others:
+            other.receive(0.0)
+    return found
+
+
+def test_a_storm_of_connections_of_a_member_is_named(zmq_hosts: Hosts, strangers: Strangers) -> None:
+    good, box, listed = good_pair(zmq_hosts)
+    keys = KeyPair.generate()
+    box.allow([*listed, Peer("odd", 0, "", keys.public)])
+    for _ in range(80):
+        curve(strangers.open(), keys, box.public_key).connect(box.endpoint)
+    assert reasons(box, [good]) == {("odd", "a storm of connections")}
+    assert_still_serves(box, good)
+
+
+def test_a_revoked_member_has_no_connection_any_more(
+    strangers: Strangers, member: tuple[Mailbox, Mailbox, zmq.Socket[bytes]]
+) -> None:
+    good, box, socket = member
+    for envelope, _ in frames(0, Fetch(5), None):
+        socket.send(envelope)
+    collect(box, 1)
+    monitor = strangers.monitor(socket)
+    box.allow([Peer("good", 0, "", good.public_key)])
+    for envelope, _ in frames(1, Fetch(6), None):
+        socket.send(envelope)
+    wait_for(monitor, box)
+    assert box.counters.refused_messages == 1
+    assert_still_serves(box, good)

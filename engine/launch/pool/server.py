@@ -11,6 +11,8 @@ from typing import Final, Self
 
 from partita.engine.launch.pool.facts import versions
 from partita.engine.launch.pool.probes import Probes
+from partita.engine.protocol.conduct import Conduct
+from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.messages import MalformedMessage
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool.registry import RegistryMachine
@@ -31,6 +33,7 @@ from partita.engine.transport.keys import KeyPair, MalformedKeyFile
 
 TICK_S: Final = 0.25
 _PROBES: Final = 16  # at once
+_NAMED_S: Final = 30.0  # before the same one is named again
 
 
 class PoolServer:
@@ -67,6 +70,8 @@ class PoolServer:
         self._members = self._own | {one.public_key: one for one in keyring.authorised()}
         self._machine = RegistryMachine(versions(), identity=secrets.token_hex(4))
         self._stopped = False
+        self._conduct = Conduct()  # of connections, by route
+        self._named: dict[str, float] = {}
         with ExitStack() as stack:
             pair: KeyPair = keyring.pair("pool")
             self._door = stack.enter_context(Door(pair, endpoint, is_authorised=self._is_authorised))
@@ -114,14 +119,27 @@ class PoolServer:
         member = self._members.get(asked.key)
         if member is None:
             return
+        name, now = f"{member.name} {asked.key[:6]}", time.monotonic()
+        flood = self._conduct.too_many(asked.route.hex(), "request", now)
+        if flood is not None:
+            self._cut_off(asked, f"{member.role} {name}", flood, now)
+            return
         try:
             message = m.decode(asked.data)
         except MalformedMessage as error:
             answer = m.Rejection(reason=f"{error}; all of a pool need the same version of Partita")
             self._door.answer(asked.route, m.encode(answer))
+            if self._conduct.refused(asked.route.hex(), now) == "cut off":
+                self._cut_off(asked, f"{member.role} {name}", str(error), now)
             return
-        name = f"{member.name} {asked.key[:6]}"
         self._give(FromVisitor(asked.route, name, member.role, message))
+
+    def _cut_off(self, asked: Asked, who: str, why: str, now: float) -> None:
+        """Closes a connection that is misused: several processes may have the same key."""
+        self._door.cut(asked)
+        if now - self._named.get(who, float("-inf")) >= _NAMED_S:
+            self._named[who] = now
+            self._log(f"cut off a connection of the {who}: {sentence(why)}")
 
     def _give(self, event: object) -> None:
         for effect in self._machine.receive(event, time.monotonic()):
