@@ -221,7 +221,8 @@ class ShardBody(Body):
                 self._move(machine, unit, span)
             case WriteChunk(start=start, stop=stop, payload=payload):
                 assert isinstance(payload, Payload)
-                payload.copy_into(*(self._store.writable(Span(name, start, stop)) for name in self._names))
+                spans = (Span(name, start, stop) for name in self._names)
+                payload.copy_into(*(self._store.writable(span)[start:stop] for span in spans))
             case RunOperations() | LoadCheckpoint():
                 if self._numbers(effect) <= SHORT_OPERATION:
                     return self._run_operations(effect)
