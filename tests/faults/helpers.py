@@ -198,6 +198,13 @@ class Command:
         """SIGKILL to the command alone."""
         self._process.kill()
 
+    def wait(self, seconds: float) -> int:
+        """Waits for its end; returns its exit code. Raises TimeoutError."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+
     def end(self) -> tuple[int, float]:
         """Waits; returns its exit code, and the seconds that it took."""
         assert self._process.stderr is not None
