@@ -218,6 +218,12 @@ class Coordinator(Supervision):
         return self.mode.is_dispensable(host)
 
     @override
+    def _restart_part(
+        self, host: HostRecord, replica: ReplicaRecord, reason: str, now: float
+    ) -> list[CoordinatorEffect]:
+        return self.mode.restart_part(host, replica, reason, now)
+
+    @override
     def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         return self.mode.restart_replica(replica, reason, now)
 

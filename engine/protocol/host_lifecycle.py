@@ -126,6 +126,12 @@ class HostLifecycle(ABC):
         """Replaces all parts of a replica of which one has died: a step needs every part."""
 
     @abstractmethod
+    def _restart_part(
+        self, host: HostRecord, replica: ReplicaRecord, reason: str, now: float
+    ) -> list[CoordinatorEffect]:
+        """Replaces a part that has died, and the others of its replica where a step needs that."""
+
+    @abstractmethod
     def _result(self, *, complete: bool) -> EndRun:
         """Returns the run's result; `complete`: the last checkpoint holds all of the work."""
 
@@ -387,7 +393,7 @@ class HostLifecycle(ABC):
         replica = self.registry.replica_of(host)
         if replica is None:
             return self._restart_shard(host, reason, now)
-        return self.restart_replica(replica, f"{host.name}: {reason}", now)
+        return self._restart_part(host, replica, f"{host.name}: {reason}", now)
 
     def _end_host(self, host: HostRecord, state: HostState, now: float) -> None:
         """Notes that no process of a host runs any more."""

@@ -165,7 +165,7 @@ class JoinedMode(WorkMode):
         self._change = None
         agreed, run = change.agree(), self.run
         if agreed is None:
-            return self._restart_all("no replica has a whole state any more", now)
+            return self._restart_all("no whole state is left", now)
         stops = run.phase is Phase.STOPPING
         leased = self._work.renew(agreed.step, len(change.members), stops=stops)
         self._view = rm.View(
@@ -305,6 +305,18 @@ class JoinedMode(WorkMode):
         if self.run.phase is Phase.STOPPING and self.run.checkpoints.round is None:
             return True
         return self.run.phase in (Phase.FINISHING, Phase.STOPPING) and host not in self._writers
+
+    @override
+    def restart_part(
+        self, host: HostRecord, replica: ReplicaRecord, reason: str, now: float
+    ) -> list[CoordinatorEffect]:
+        """Replaces the one part: the others of its replica keep their state, which may be the last copy."""
+        if self._sharded or len(replica.parts) == 1:
+            return self.restart_replica(replica, reason, now)
+        self._left()
+        others = "" if self.run.is_elastic else ", and the others wait for it"
+        again = self.run.relaunch((host,), reason, now)
+        return [Warn(f"{reason}; {host.name} is started again{others}"), again]
 
     @override
     def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:

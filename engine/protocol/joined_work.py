@@ -89,6 +89,8 @@ class JoinedWork(Work):
         self._updates = False  # the parameters are changing
         self._completes = False  # after a pause: it can end the step under way without other replicas
         self._changed = False  # since the last safe point: the state is of no step
+        self._alone = False  # the state is this replica's, not that of all
+        self._joins = False  # from the next safe point on it is that of all
         self._number = 0  # of the next step that is computed
         self._early: list[Received] = []
         self._reports: Final = ProgramReports()
@@ -198,7 +200,7 @@ class JoinedWork(Work):
         return [self._paused(self._pausing)]
 
     def _paused(self, view: int) -> Send:
-        return Send(COORDINATOR, rm.Paused(view, self.step, self._completes))
+        return Send(COORDINATOR, rm.Paused(view, self.step, self._completes, self._alone))
 
     def _publish(self, view: rm.View, now: float) -> Iterator[Any]:
         if self._view is not None and view.number <= self._view.number:
@@ -260,6 +262,8 @@ class JoinedWork(Work):
         """Stops before an action where another view was announced, and prepares an update."""
         if action is None:
             return self._finish(now)
+        self._alone |= isinstance(action, a.Compute) and action.alone
+        self._joins |= isinstance(action, a.AllReduce) and action.vector == "parameters"
         if self._pausing is not None and not isinstance(action, a.Apply | a.SafePoint):
             self.running.action = None
             return self._freeze()
@@ -323,6 +327,7 @@ class JoinedWork(Work):
     def _safe_point(self, now: float) -> Iterator[Any]:
         step, _ = self.me.reached
         self._changed = False
+        self._alone, self._joins = self._alone and not self._joins, False
         if self.stage is Stage.COMPLETING:
             self.step = step
             if self._pausing is not None:

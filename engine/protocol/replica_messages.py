@@ -19,12 +19,13 @@ class Paused(MessageStruct, frozen=True, tag=True):
     """A part does nothing until the view is published. It has the state after `step` steps.
 
     None: it has none, because it was receiving one. `completes`: it can do the step after these without other
-    replicas.
+    replicas. `alone`: its replica has made the state alone, which others do not have.
     """
 
     view: Count
     step: Count | None
     completes: bool = False
+    alone: bool = False
 
 
 class StateCopy(msgspec.Struct, frozen=True, array_like=True):

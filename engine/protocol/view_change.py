@@ -1,5 +1,8 @@
 """The change from one view to the next: all parts say how far they are, and that decides who copies to whom.
 
+After each step all replicas have the same state. So it is there as long as each machine's part of it is, in
+whichever replica: one replica that is alive is enough, and so are parts of several.
+
 It must not know why the view changes, or when a message is repeated.
 """
 
@@ -61,14 +64,50 @@ class ViewChange:
         return self.is_complete
 
     def agree(self) -> Agreement | None:
-        """Returns what the view goes on from; None: no replica has a whole state."""
+        """Returns what the view goes on from; None: no whole state is left.
+
+        That is the furthest state of a whole replica; or of parts of several, if that is further.
+        """
         reached = {replica: self._reached(self._parts(replica)) for replica in self.members}
         whole = {replica: step for replica, step in reached.items() if step is not None}
+        step, of_parts = max(whole.values(), default=-1), self._reached_by_parts()
+        if of_parts > step:
+            copies = [copy for machine in range(self.machines) for copy in self._to_parts(of_parts, machine)]
+            return Agreement(of_parts, tuple(copies))
         if not whole:
             return None
-        step = max(whole.values())
         sources = [replica for replica, its in whole.items() if its == step]
         return Agreement(step, tuple(self._copies(step, sources)))
+
+    def _reached_by_parts(self) -> int:
+        """The furthest step of a part that one of each machine has, or reaches by itself; -1: none.
+
+        States that replicas have made alone do not go together.
+        """
+        if any(answer.alone for answer in self._answers.values()):
+            return -1
+        steps = {answer.step for answer in self._answers.values() if answer.step is not None}
+        for step in sorted(steps, reverse=True):
+            if all(self._sources(step, machine) for machine in range(self.machines)):
+                return step
+        return -1
+
+    def _sources(self, step: int, machine: int) -> list[int]:
+        """The replicas whose part of a machine has a step, or reaches it by itself."""
+        return [replica for replica in self.members if self._reaches(part_name(replica, machine), step)]
+
+    def _reaches(self, part: str, step: int) -> bool:
+        answer = self._answers[part]
+        return answer.step == step or (answer.step == step - 1 and answer.completes)
+
+    def _to_parts(self, step: int, machine: int) -> Iterator[StateCopy]:
+        sources = self._sources(step, machine)
+        behind = [replica for replica in self.members if replica not in sources]
+        for n, replica in enumerate(behind):
+            yield StateCopy(machine, sources[n % len(sources)], replica)
+
+    def _is_alone(self, replica: int) -> bool:
+        return any(answer.alone for answer in self._parts(replica))
 
     def _parts(self, replica: int) -> list[Paused]:
         return [self._answers[part_name(replica, machine)] for machine in range(self.machines)]
@@ -87,7 +126,7 @@ class ViewChange:
             for replica in self.members
             if replica not in sources
             for machine in range(self.machines)
-            if self._answers[part_name(replica, machine)].step != step
+            if self._answers[part_name(replica, machine)].step != step or self._is_alone(replica)
         ]
         turns = dict.fromkeys(range(self.machines), 0)
         for replica, machine in behind:

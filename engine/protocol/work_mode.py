@@ -128,6 +128,12 @@ class WorkMode(ABC):
         """Replaces all parts of a replica of which one has died: a step needs every part."""
         raise AssertionError("no replica is started again in this mode")
 
+    def restart_part(
+        self, host: HostRecord, replica: ReplicaRecord, reason: str, now: float
+    ) -> list[CoordinatorEffect]:
+        """Replaces a part that has died, and all that its replica needs anew."""
+        return self.restart_replica(replica, reason, now)
+
     def restarted(
         self, replica: ReplicaRecord, text: str, reason: str, now: float
     ) -> list[CoordinatorEffect]:

@@ -16,6 +16,7 @@ import pytest
 
 from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, Tree, evaluate, train
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.run.metrics import TrainingProgress
 from partita.partitioner import Cluster, Whole, partition
 from tests.faults import toy
@@ -164,6 +165,48 @@ def test_all_hosts_killed_before_a_checkpoint_start_anew(witness: Witness) -> No
     undisturbed(1)
     witness.when(lambda progress: progress.step > 20, kill())
     assert_same(train_toy())
+
+
+def of_replicas(replicas: int, *, machines: int) -> Run:
+    plan = partition(toy.network(), Cluster.local(machines=machines), batch=8, strategy="balanced")
+    driver = AllReduce(replicas=replicas, optimizer=Adam(0.01))
+    return train(plan, toy.data(), driver=driver, epochs=EPOCHS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("replicas", "machines", "survivors"),
+    [
+        (2, 1, ("part 1.0",)),
+        (3, 1, ("part 2.0",)),
+        (2, 2, ("part 0.0", "part 0.1")),
+        (2, 2, ("part 0.1", "part 1.0")),
+        (3, 2, ("part 2.0", "part 2.1")),
+        (3, 2, ("part 1.0", "part 2.1")),
+    ],
+)
+def test_one_state_that_is_left_alive_is_enough_without_a_disk(
+    witness: Witness, replicas: int, machines: int, survivors: tuple[str, ...]
+) -> None:
+    """All others are killed at once: one replica is left, or of each machine the part of some replica."""
+    expected = of_replicas(replicas, machines=machines).parameters
+    reached: list[int] = []
+
+    def kill_others() -> None:
+        hosts = hosts_of(os.getpid())
+        reached.append(max(p.step for p in witness.seen if isinstance(p, Progress)))
+        for name in hosts.keys() - {*survivors}:
+            hosts[name].kill()
+
+    least = EPOCHS * (256 // (8 * replicas)) // 3
+    witness.when(lambda progress: progress.step > least, kill_others)
+    before = len(witness.seen)
+    run = of_replicas(replicas, machines=machines)
+    later = [p.step for p in witness.seen[before:] if isinstance(p, Progress)]
+    assert not any("no whole state is left" in text for text in witness.texts)
+    assert min(step for step in later[later.index(reached[0]) :]) >= reached[0] - 1, "it has gone back"
+    for name, numbers in expected.items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), name
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_positions_are_those_of_steps_one_after_another(
         assert batches.steps(first, position, replicas) == done
 
 
-def agreed(*replicas: tuple[int | str | None, ...]) -> Agreement | None:
+def agreed(*replicas: tuple[int | str | None, ...], alone: bool = False) -> Agreement | None:
     """The agreement after these answers of each part; "3+": the part can end the step after three."""
     change = ViewChange(7, tuple(range(len(replicas))), len(replicas[0]), 0.0)
     answers = [
@@ -41,7 +41,8 @@ def agreed(*replicas: tuple[int | str | None, ...]) -> Agreement | None:
     assert not change.take("part 0.0", Paused(6, 0)), "an answer about an older view"
     for n, (name, step) in enumerate(answers):
         completes = isinstance(step, str)
-        answer = Paused(7, int(str(step)[:-1]) if completes else step, completes)  # type: ignore[arg-type]
+        done = int(str(step)[:-1]) if completes else step
+        answer = Paused(7, done, completes, alone)  # type: ignore[arg-type]
         assert list(change.missing) == [name for name, _ in answers[n:]]
         assert change.take(name, answer) == (n == len(answers) - 1)
         assert not change.take(name, answer), "a repeat"
@@ -71,5 +72,21 @@ def test_a_replica_with_half_a_copy_gets_the_rest_or_another_one() -> None:
     assert agreed((5, 3), (4, 4)) == Agreement(4, (StateCopy(0, 1, 0), StateCopy(1, 1, 0)))
 
 
+def test_parts_of_several_replicas_are_a_state_if_no_replica_is_further() -> None:
+    assert agreed((5, None), (None, 5)) == Agreement(5, (StateCopy(0, 0, 1), StateCopy(1, 1, 0)))
+    copies = StateCopy(0, 0, 1), StateCopy(0, 0, 2), StateCopy(1, 1, 0), StateCopy(1, 1, 2)
+    assert agreed((5, 0), (0, 5), (0, 0)) == Agreement(5, copies), "a replica began anew"
+    assert agreed((5, 0), (0, "4+"), (4, 4)) == Agreement(
+        5, (StateCopy(0, 0, 1), StateCopy(0, 0, 2), StateCopy(1, 1, 0), StateCopy(1, 1, 2))
+    )
+    assert agreed((5, None), (5, 5), (None, 5)) == Agreement(5, (StateCopy(1, 1, 0), StateCopy(0, 1, 2)))
+
+
+def test_states_that_replicas_have_made_alone_do_not_go_together() -> None:
+    assert agreed((5, 0), (0, 5), alone=True) is None
+    assert agreed((5, 5), (0, 5), alone=True) == Agreement(5, (StateCopy(0, 0, 1), StateCopy(1, 0, 1)))
+
+
 def test_without_a_whole_state_there_is_no_agreement() -> None:
-    assert agreed((5, None), (None, 5)) is None
+    assert agreed((5, None), (None, 4)) is None
+    assert agreed((5, None), (5, None)) is None

@@ -61,6 +61,14 @@ def changed(effects: Any, kind: type, change: Any) -> list[Any]:
     ]
 
 
+def with_its_replica(method: Any, mode: Any, host: Any, replica: Any, reason: str, now: float) -> Any:
+    return mode.restart_replica(replica, reason, now)
+
+
+def never(method: Any, change: Any) -> int:
+    return -1
+
+
 def seated_twice(method: Any, coordinator: Any, event: Any, now: float) -> Any:
     def twice(view: View) -> View:
         return msgspec.structs.replace(view, members=(*view.members, view.members[-1]))
@@ -236,6 +244,10 @@ HOST_FAULTS = [
 """Faults of the machine that every host has."""
 
 FAULTS = [
+    Planted(
+        "a part takes others with it", "V5", (Fault(JoinedMode, "restart_part", with_its_replica),), at=540
+    ),
+    Planted("only a replica has a state", "V5", (Fault(ViewChange, "_reached_by_parts", never),), at=540),
     Planted(
         "an exchange of an old view is accepted",
         "V4 R1 R2",

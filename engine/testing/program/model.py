@@ -6,12 +6,12 @@ first replica that reaches it, and compared with the reference; every other one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from partita.engine.protocol.names import part_indices
+from partita.engine.protocol.names import machine_of, part_indices, part_name
 from partita.engine.protocol.program_effects import STEPS_OF_A_VIEW, RunStep
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches
@@ -107,11 +107,20 @@ class ProgramModel:
             part
             for part, step in self._at.items()
             if self._members[view.number].get(part[0]) == part[1] and (step or 0) > view.step
+            if not any(part[0] == part_name(copy.target, copy.machine) for copy in view.copies)
         ]
         require(not ahead, "V3", view, "goes back, and", ahead, "have done more")
         for step in [step for step in self.positions if step > view.step]:
             del self.positions[step]
             self._states.pop(step, None)
+
+    def whole(self, parts: Iterable[ProcessId]) -> int:
+        """Returns the steps of the furthest state that is whole among these parts; 0: none, or the start."""
+        steps: dict[int, set[int]] = {machine: set() for machine in range(len(self._places))}
+        for part in parts:
+            if (step := self._at.get(part)) is not None:
+                steps[machine_of(part[0])].add(step)
+        return 0 if self.apart else max(set.intersection(*steps.values()), default=0)
 
     # Parts.
 

@@ -10,11 +10,17 @@ from typing import Any
 from typing_extensions import override
 
 from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.coordinator_effects import AbortRun, Commit, EndRun, RunSettings, Timeouts
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Commit,
+    EndRun,
+    RunSettings,
+    Timeouts,
+)
 from partita.engine.protocol.exchange.group import CHUNK_BYTES
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.messages import Message
-from partita.engine.protocol.names import Topology, machine_of, part_indices
+from partita.engine.protocol.names import Topology, machine_of, part_indices, part_name
 from partita.engine.protocol.program_effects import SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
@@ -25,6 +31,7 @@ from partita.engine.testing.program.regression import Regression
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import World
+from partita.engine.transport.simulated import NetworkFaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,12 @@ def draw(random: Random, replicas: int | None) -> Scenario:
     )
 
 
+def calmed(environment: Environment) -> Environment:
+    """An environment in which nothing happens by itself."""
+    network = NetworkFaults(delay_s=environment.network.delay_s)
+    return replace(environment, faults=0, network=network, stall_s=1e6, raising=None, stop_at=None)
+
+
 def shared_spans(own: tuple[int, ...], shared: int) -> list[tuple[SharedSpan, ...]]:
     """The ranges of each machine: its own numbers, then those that all machines have."""
     everyone = tuple(range(len(own)))
@@ -88,6 +101,7 @@ class ProgramCoordinatorHost(CoordinatorHost):
     def send(self, to: str, message: Message, payload: object = None) -> None:
         """Sends a message; a view is checked before."""
         if isinstance(message, View):
+            self.schedule.goes_on(message)
             self.schedule.model.publishes(message, self.current, machine=machine_of(to))
         super().send(to, message, payload)
 
@@ -118,8 +132,14 @@ class ProgramSchedule(Schedule):
     ) -> None:
         """Draws the scenario; `part` builds the task of a part."""
         world = World(seed, keep_all=keep_all)
+        self._left = 0  # steps of a state that was whole when most parts crashed
         self.driver = driver
-        self.scenario = scenario = draw(world.random, driver.replicas)
+        self._crashes = Random(-6 - seed)
+        self._crashes_most, calm = self._crashes.random() < 0.2, self._crashes.random() < 0.5
+        scenario = draw(world.random, driver.replicas)
+        if self._crashes_most and calm:
+            scenario = replace(scenario, environment=calmed(scenario.environment))
+        self.scenario = scenario
         super().__init__(world, scenario.environment, machines, part=part)
         topology = self.environment.topology
         self.batches = JoinedBatches(scenario.examples, scenario.batch)
@@ -145,6 +165,36 @@ class ProgramSchedule(Schedule):
             topology,
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
+
+    @override
+    def _plan(self) -> None:
+        """Adds to the faults, in some seeds, one that leaves a whole state at most."""
+        super()._plan()
+        if self._crashes_most:
+            time = self._crashes.uniform(0.5, self.environment.chaos_s)
+            self.world.at(time, None, self._crash_most, self._crashes)
+
+    def _crash_most(self, random: Random) -> None:
+        """Crashes all parts at once, but for one of each machine: of one replica, or of several."""
+        topology, current = self.environment.topology, self.coordinator.current
+        one, mixed = random.randrange(topology.replicas), random.random() < 0.5
+        survivors = {
+            part_name(random.randrange(topology.replicas) if mixed else one, machine)
+            for machine in range(topology.machines)
+        }
+        for name in (name for r in range(topology.replicas) for name in topology.parts(r)):
+            if name not in survivors:
+                for process in self.world.living(name):
+                    self.world.note(process, "crashes", "with others")
+                    process.exit()
+        if self.least is None and self.environment == calmed(self.environment):
+            self._left = self.model.whole((name, current.get(name, 0)) for name in survivors)
+
+    def goes_on(self, view: View) -> None:
+        """Requires that what is left when most parts have crashed at once is what the run goes on from."""
+        left, self._left = self._left, 0
+        sharded = getattr(self.driver, "is_sharded", False)
+        require(sharded or view.step >= left, "V5", view, "goes back from step", left, "which was whole")
 
     @property
     def least(self) -> int | None:
