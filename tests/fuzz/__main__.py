@@ -15,16 +15,26 @@ from typing import Annotated, Final
 import psutil
 from typer import Option, Typer
 
-from tests.fuzz.listeners import MemberAtMailbox, StrangersAtMailbox, StrangersAtRendezvous, VisitorsAtPool
+from tests.fuzz.listeners import (
+    MemberAtMailbox,
+    StrangersAtMailbox,
+    StrangersAtRendezvous,
+    StrangersAtStream,
+    VisitorsAtPool,
+)
+from tests.fuzz.machines import Coordinators, Hosts
 from tests.fuzz.readers import Decoders, Member, Registry, Stream, Target
 
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
     "decoders": Decoders,
     "member": Member,
+    "hosts": Hosts,
+    "coordinators": Coordinators,
     "stream": Stream,
     "registry": Registry,
     "strangers-at-mailbox": StrangersAtMailbox,
     "member-at-mailbox": MemberAtMailbox,
+    "strangers-at-stream": StrangersAtStream,
     "visitors-at-pool": VisitorsAtPool,
     "strangers-at-rendezvous": StrangersAtRendezvous,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import tempfile
 import threading
@@ -16,12 +17,14 @@ from typing import Final
 import zmq
 
 from partita.engine.launch.pool.server import PoolServer
+from partita.engine.protocol.conduct import Conduct, Verdict
 from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.protocol.pool import messages as pool
 from partita.engine.transport import KeyPair, ZmqMailbox
 from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.rendezvous import Rendezvous, connect
 from partita.engine.transport.sockets import SocketFactory, stream_connection
+from partita.engine.transport.stream_sender import StreamSender
 from partita.engine.transport.visit import Visit
 from tests.fuzz.corpus import POOL_MESSAGES, drawn, mutated
 from tests.fuzz.readers import MAX_PAYLOAD, encode_start, frames_of_member
@@ -177,6 +180,53 @@ class MemberAtMailbox(_Mailbox):
         super().close()
 
 
+class StrangersAtStream:
+    """Raw connections to the socket on which the sender of a stream link waits for its peer."""
+
+    def __init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        self._sender = StreamSender("127.0.0.1", clear=False)
+        self._now = 0.0
+        offer = self._sender.offer(0, self._now)
+        assert offer is not None
+        self._offer = offer
+        self._crowd = _Crowd(offer.port)
+
+    def feed(self, random: Random) -> int:
+        sent = self._crowd.feed(random)
+        self._now += 0.01
+        self._sender.serve(self._now)
+        assert not self._sender.is_open
+        if not self._sender.watched:  # it has been beset for too long, and gives up until later
+            self.close()
+            self._open()
+        return sent
+
+    def check(self) -> None:
+        self.close()
+        self._open()
+        with stream_connection("127.0.0.1", self._offer.port) as peer:
+            _until(lambda: select.select([], [peer], [], 0.1)[1], "a connection")
+            peer.send(self._offer.token)
+            _until(lambda: self._sender.serve(self._now) or self._sender.is_open, "the peer with the token")
+
+    def close(self) -> None:
+        self._crowd.close()
+        self._sender.close()
+
+
+class _Tolerant(Conduct):
+    """Cuts off nobody, or little would come through."""
+
+    def refused(self, sender: str, now: float) -> Verdict:
+        return "again"
+
+    def too_many(self, sender: str, kind: str, now: float) -> None:
+        return None
+
+
 class VisitorsAtPool:
     """Strangers, workers and clients at the door of a pool."""
 
@@ -192,6 +242,7 @@ class VisitorsAtPool:
         self._failures: list[BaseException] = []
         self._server = PoolServer(ring, "tcp://127.0.0.1:*", log=self._lines.append)
         self._server._door._guard._admission.is_supported = False
+        self._server._conduct = _Tolerant()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
         self._peer = Peer("the pool", 0, self._server.endpoint, self._server.public_key)

@@ -265,12 +265,13 @@ class PoolWorker:
         try:
             # The class of a `Bootstrap` knows all that a host imports, and this process is to stay small.
             bootstrap = msgspec.json.decode(effect.bootstrap, type=dict[str, msgspec.Raw])
+            cores = msgspec.json.decode(bootstrap.get("cores", _ZERO), type=int)
         except msgspec.MsgspecError:
             self._give(HostEnded(*place, "its description cannot be read"))
             return
         scratch = self._scratch_of(effect.run) if bootstrap.get("files", _NONE) != _NONE else ""
         own = {"listen": f"tcp://{self._settings.address}:*", "scratch": scratch}
-        self._cores.take(place, msgspec.json.decode(bootstrap.get("cores", _ZERO), type=int))
+        self._cores.take(place, cores)
         self._hosts[place] = self._template().start(msgspec.json.encode(bootstrap | own))
         self._unborn.add(place)
 
