@@ -7,8 +7,9 @@ Adagrad, each a process; in a round each mode has a run of its own. Steps of bot
 the first ones, which are not, to the last; the checkpoint at the end is not in them. In each step a replica
 pushes, waits until that is acknowledged, and fetches; with "ahead" it goes on meanwhile, as Downpour does.
 Then "pushes" of a step are fewer than 1 where a shard acknowledges more slowly than steps are computed: a
-replica adds up gradients until it can push again. "Memory" is that of the shards and of what keeps their
-records (proportional set size: shared pages count once), after the last step.
+replica adds up gradients until it can push again. "On cores" is for how long all processes were on a core in
+a step, which other load hardly changes. "Memory" is that of the shards and of what keeps their records
+(proportional set size: shared pages count once), after the last step.
 
 Bytes are counted, not measured, in a run whose hosts are threads: payloads that hosts send each other, and
 what is written to files, between the same steps. Hosts of one machine share payloads in memory; between
@@ -33,9 +34,20 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from benchmarks._harness import Row, in_turn, options, print_table, ratios, report, row, spread
+from benchmarks._harness import (
+    Row,
+    in_turn,
+    options,
+    print_table,
+    ratios,
+    readable_seconds,
+    report,
+    row,
+    spread,
+)
 from benchmarks._machine import describe
 from benchmarks._networks import speech
+from benchmarks._slowed import on_core_s
 from examples import digits
 from partita.engine import Adagrad, Downpour, train
 from partita.engine.launch import ThreadLauncher
@@ -109,8 +121,8 @@ def frames() -> dict[str, np.ndarray]:
 WORKS: Final = {
     "digits": Work(digits.network, lambda: digits.data()[0], 32, 200, 1800),
     "digits ahead": Work(digits.network, lambda: digits.data()[0], 32, 200, 3600, Downpour),
-    "42M": Work(speech, frames, 32, 3, 12),
-    "42M ahead": Work(speech, frames, 32, 3, 12, Downpour),
+    "42M": Work(speech, frames, 32, 2, 8),
+    "42M ahead": Work(speech, frames, 32, 2, 8, Downpour),
 }
 
 
@@ -120,11 +132,13 @@ class Turn:
 
     Attributes:
         steps_per_s: of the counted steps.
+        on_cores_s: seconds for which all processes were on a core, of a step.
         pushes: of a step.
         memory: bytes of the shards and of what keeps their records.
     """
 
     steps_per_s: float = 0.0
+    on_cores_s: float = 0.0
     pushes: float = 0.0
     memory: int = 0
 
@@ -160,14 +174,15 @@ def compared(name: str, rounds: int) -> list[Row]:
             what,
             spread(measured[what], digits=2),
             spread(ratios(measured[what], alone), digits=2),
-            spread([turn.pushes for turn in mode.turns], digits=2),
+            readable_seconds([turn.on_cores_s for turn in mode.turns]),
+            f"{statistics.median(turn.pushes for turn in mode.turns):.2f}",
             readable_bytes(mode.sent),
             readable_bytes(mode.written),
             readable_bytes(statistics.median(turn.memory for turn in mode.turns)),
         )
         for what, mode in modes.items()
     ]
-    heads = ("mode", "steps/s", "ratio", "pushes", "sent", "written", "memory")
+    heads = ("mode", "steps/s", "ratio", "on cores", "pushes", "sent", "written", "memory")
     size = sum(math.prod(one.shape) for one in work.plan().graph.parameters.values())
     print_table(f"{name}: {size:,} parameters", heads, lines)
     return [
@@ -223,25 +238,37 @@ def played(work: Work, mode: Mode, on_step: Callable[[int], object]) -> float:
 
 def timed(work: Work, mode: Mode) -> float:
     """Steps per second of a run over processes."""
-    turn, marks = Turn(), []
+    turn = Turn()
+    marks: list[tuple[int, float, float]] = []
 
     def on_step(step: int) -> None:
-        marks.append((step, time.perf_counter()))
+        if len(marks) < 2 and step >= (work.steps if marks else work.skipped):
+            marks.append((step, time.perf_counter(), busy_s()))
         if step >= work.steps and not turn.memory:
             turn.memory = memory_of_shards()
 
     turn.pushes = played(work, mode, on_step)
-    first = next(mark for mark in marks if mark[0] >= work.skipped)
-    last = next(mark for mark in marks if mark[0] >= work.steps)
-    turn.steps_per_s = (last[0] - first[0]) / (last[1] - first[1])
+    (first, began_s, busy_before_s), (last, ended_s, busy_after_s) = marks
+    turn.steps_per_s = (last - first) / (ended_s - began_s)
+    turn.on_cores_s = (busy_after_s - busy_before_s) / (last - first)
     mode.turns.append(turn)
     return turn.steps_per_s
+
+
+def busy_s() -> float:
+    """Seconds for which this process and all hosts have been on a core."""
+    return sum(on_core_s(pid) for pid in (os.getpid(), *(one.pid for one in hosts())))
+
+
+def hosts() -> list[psutil.Process]:
+    """The processes of the run."""
+    return psutil.Process().children(recursive=True)
 
 
 def memory_of_shards() -> int:
     """Bytes of the processes of shards and their keepers."""
     total = 0
-    for child in psutil.Process().children(recursive=True):
+    for child in hosts():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             if child.name().startswith(("shard ", "backup ")):
                 total += child.memory_full_info().pss
