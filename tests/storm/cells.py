@@ -82,7 +82,6 @@ CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "replicated"),
     ("sandblaster", "checkpoint"),
     ("sandblaster", "log"),
-    ("sandblaster", "replicated"),
     ("all-reduce", "replicas"),
 )
 """Drivers with their durabilities."""
