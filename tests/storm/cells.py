@@ -81,7 +81,6 @@ CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "log"),
     ("downpour", "replicated"),
     ("sandblaster", "checkpoint"),
-    ("sandblaster", "log"),
     ("all-reduce", "replicas"),
 )
 """Drivers with their durabilities."""
