@@ -8,7 +8,7 @@ trace.
 `host` runs the machine of every host and that of its role, around that of `parts` or that of the
 `shards`, which have a few `vectors`; `schedule` is the coordinator and the play of a seed. They share a
 `layout` and a `disk`; replicas leave an `elastic` run. `invariants` reports what breaks. A `filesystem` loses
-power. A driver's own play and checks stand in its folder: `downpour` for drivers with shards, `sandblaster`,
+power, and on one is the `log` of a shard. A driver's own play and checks stand in its folder: `downpour` for drivers with shards, `sandblaster`,
 and `program` for drivers without shards.
 `python -m partita.engine.testing --schedules 10000` plays many.
 """

@@ -18,6 +18,7 @@ from partita.engine.testing.sandblaster import play_sandblaster
 
 PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
     "downpour": partial(play_downpour, None),
+    "downpour_log": partial(play_downpour, None, durability="log"),
     "sandblaster": partial(play_sandblaster, None),
     "all_reduce": play_all_reduce,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from partita.engine.protocol.names import COORDINATOR, shard_index
+from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 from partita.engine.testing.world import Process, World
 
 KINDS: Final = (
@@ -66,6 +66,26 @@ def _victims(world: World, kind: str) -> list[Process]:
     if "shard" in kind:
         return [process for process in hosts if shard_index(process.name) is not None]
     return hosts
+
+
+def computer_of(name: str, computers: int) -> int:
+    """The computer that a process runs on; the coordinator and the run's folder are on the first one."""
+    shard, part = shard_index(name), part_indices(name)
+    number = 0 if shard is None else shard + 1
+    return (number if part is None else sum(part)) % computers
+
+
+def lose_power(world: World, computers: int, *, first: bool) -> int:
+    """Ends all hosts of a computer at once, and returns which it was.
+
+    `first`: whether that may be, as the coordinator then ends, too.
+    """
+    computer = world.beside.randrange(0 if first else 1, max(computers, 2))
+    for process in list(world.processes):
+        if process.alive and computer_of(process.name, computers) == computer and process.name != COORDINATOR:
+            world.note(process, "loses power", None)
+            process.exit()
+    return computer
 
 
 def _crash_newest(target: tuple[World, str]) -> None:

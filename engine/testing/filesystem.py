@@ -140,10 +140,22 @@ class FileSystem:
         """Gives a file this size."""
         self._alter(number, (self.changes + 1, size, None))
 
-    def sync(self, number: int) -> None:
-        """Makes the bytes of a file last, and not its name."""
+    def sync(self, number: int, until: int | None = None) -> None:
+        """Makes the bytes of a file last, and not its name.
+
+        Args:
+            number: of the file.
+            until: the count of changes when syncing began: later ones are not meant. None: all are.
+        """
         file = self._file(number)
-        file.synced, file.since = bytes(file.now), []
+        if until is None or not file.since or file.since[-1][0] <= until:
+            file.synced, file.since = bytes(file.now), []
+        else:
+            early = _File(bytearray(file.synced))
+            for change in file.since:
+                if change[0] <= until:
+                    early.apply(change)
+            file.synced, file.since = bytes(early.now), [one for one in file.since if one[0] > until]
         self.changes += 1
 
     # Questions.

@@ -88,22 +88,25 @@ class SimulatedBody(ABC):
         The name holds the incarnation: a replaced process must not write over its successor's file.
         """
         host, world, environment = self.host, schedule.world, schedule.environment
-        name = f"{order.checkpoint}/{host.name}.{host.incarnation}"
-        file = File(contents, order.version, f"{name} of run {host.coordinator.incarnation}")
-        schedule.disk.folders.add(order.checkpoint)
+        run, disk = host.coordinator.incarnation, schedule.disk
+        path = f"{order.checkpoint}-{run}/{host.name}.{host.incarnation}"
+        file = File(contents, order.version, f"{path} of version {order.version}")
+        number = disk.begin(path, file)
         self._written_at = max(self._written_at, world.now + environment.write_s * world.random.random())
         wait_s = self._written_at - world.now
         if environment.is_full(world.random, world.now):
             host.result(wait_s, NotPersisted(order.checkpoint, order.version, "no space"))
         else:
-            self._disk = schedule.disk
-            host.later(wait_s, self.on_written, (order.checkpoint, name, file))
+            self._disk = disk
+            host.later(wait_s, self.on_written, (order.checkpoint, path, number, file))
 
-    def on_written(self, written: tuple[int, str, File]) -> None:
+    def on_written(self, written: tuple[int, str, int, File]) -> None:
         """Puts a whole file on the disk."""
-        checkpoint, name, file = written
-        self._disk.files[name] = file
-        self.host.on_event(Persisted(checkpoint, file.version, name, file.sha256))
+        checkpoint, path, number, file = written
+        if self._disk.keep(path, number, file):
+            self.host.on_event(Persisted(checkpoint, file.version, path, file.sha256))
+        else:
+            self.host.on_event(NotPersisted(checkpoint, file.version, "the disk was gone meanwhile"))
 
     def payload(self, send: Send) -> object:
         """Returns the numbers of a message's span."""

@@ -172,7 +172,8 @@ class CoordinatorHost(Launcher):
             disk.sync()  # a checkpoint without its journal would be good for nothing
             disk.require_whole(order, self.current, self.schedule.files_of(order))
             self.schedule.check_commit(order)
-            disk.manifests[order.checkpoint] = order
+            disk.commit(order, self.incarnation)
+            self.schedule.written(order)
             self.world.note(self, "Commit", order)
         answer = NotCommitted(order.checkpoint, "no space") if full else Committed(order.checkpoint)
         self.later(self._environment.write_s * self.world.random.random(), self.on_event, answer)
@@ -187,6 +188,7 @@ class Schedule(ABC):
         disk: the run's folder.
         layout: which host holds which numbers; a subclass sets it.
         coordinator: the newest coordinator's process; a subclass sets it.
+        computers: that the hosts run on, whose power may fail.
         ending: the effect that ended the run.
         mended: whether the user's function raises no more.
     """
@@ -194,6 +196,8 @@ class Schedule(ABC):
     coordinator: CoordinatorHost
     layout: Layout
     kinds: Sequence[str] = faults.KINDS
+    coordinator_may_end = False
+    power_losses: Sequence[int] = (0, 0, 0, 1, 1, 2)
 
     def __init__(
         self,
@@ -207,7 +211,8 @@ class Schedule(ABC):
         """Sets up the network. `part` and `shard` build the driver's tasks; for `machines` see `play`."""
         self.world, self.environment = world, environment
         self._machines = tuple(machines)
-        self.disk = Disk()
+        self.disk = Disk(world.beside)
+        self.computers = world.beside.choice((1, 2, 2, 3))
         self.ending: EndRun | AbortRun | None = None
         self.mended = False
         self._part, self._shard = part, shard
@@ -284,12 +289,28 @@ class Schedule(ABC):
         self.coordinator.begin()
         for _ in range(environment.faults):
             world.at(world.random.uniform(0.0, environment.chaos_s), None, self._inject, None)
+        for _ in range(world.beside.choice(self.power_losses) if environment.faults else 0):
+            world.at(world.beside.uniform(0.0, environment.chaos_s), None, self._lose_power, None)
         world.at(environment.chaos_s, None, lambda _: faults.heal(world), None)
         if environment.stop_at is not None:
             world.at(environment.stop_at, None, self._stop, None)
 
     def _inject(self, _: object) -> None:
         faults.inject(self.world, self.kinds)
+
+    def _lose_power(self, _: object) -> None:
+        computer = faults.lose_power(self.world, self.computers, first=self.coordinator_may_end)
+        self.lost_power(computer)
+        if computer == 0:
+            self.world.note(self.coordinator, "loses power", None)
+            self.disk.lose_power()
+            self.coordinator.exit()
+
+    def lost_power(self, computer: int) -> None:  # noqa: B027 - nothing, where nothing else is on its disk
+        """Handles that a computer's power has failed."""
+
+    def written(self, order: Commit) -> None:  # noqa: B027
+        """Handles that a manifest is on the disk, which the coordinator does not know yet."""
 
     def _stop(self, _: object) -> None:
         self.coordinator.later(0.0, self.coordinator.on_event, StopRequested())
@@ -317,6 +338,8 @@ class Schedule(ABC):
                 host.later(10.0 * world.random.random(), host.exit)
         if loses_power:
             self.disk.lose_power()
+        if world.beside.random() < 0.1:
+            world.note(self.coordinator, "a bit is another one in", self.disk.damage())
         world.at(world.now + restart_s * world.random.random(), None, resume, None)
 
     def left(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing, where nothing is shared

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from partita.engine.protocol.commands import POINT, Operation
+from partita.engine.protocol.durability import BeginSegment, Keep, RemoveRecords
 from partita.engine.protocol.events import HeldUnits, Persist, Received, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.shard import Shard
@@ -30,6 +31,7 @@ from partita.engine.protocol.shard_effects import (
 )
 from partita.engine.testing.faults import freeze
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
+from partita.engine.testing.log import LogWriter
 from partita.engine.testing.schedule import HEARTBEAT_S, Schedule
 from partita.engine.testing.vectors import Vector, Vectors, added, operate
 
@@ -87,9 +89,11 @@ class ShardBody(SimulatedBody):
         checks: look at everything that it does.
         apply_s: the longest update; now and then the process is stopped in it, and replaced.
         operation_s: the longest time of operations in a row, during which messages come; 0: none come.
+        log: its records are written to; None: nobody keeps them.
     """
 
     checks: ShardChecks
+    log: LogWriter | None = None
     apply_s = 0.0
     operation_s = 0.0
 
@@ -105,7 +109,8 @@ class ShardBody(SimulatedBody):
         """Builds the machine of this shard."""
         heartbeats = HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
         own = self.ranges(self.schedule, self.host)
-        self.machine = self.schedule.kind(Shard)(own, policy, heartbeats=heartbeats)
+        keeps = self.log is not None
+        self.machine = self.schedule.kind(Shard)(own, policy, heartbeats=heartbeats, keeps=keeps)
         return self.machine
 
     @staticmethod
@@ -117,13 +122,13 @@ class ShardBody(SimulatedBody):
         """Carries out an effect of the shard's machine."""
         self.checks.begins(self.machine.version)
         match effect:
-            case ApplyGradient(payload=Numbers() as numbers, span=span):
-                x = list(self.vectors[POINT])
-                for i, number in enumerate(numbers, span.start):
-                    x[i] += number
-                self.vectors[POINT] = tuple(x)
+            case ApplyGradient():
+                self.apply(effect)
                 self.checks.applies(effect, self.vectors[POINT])
                 self._take_time()
+            case Keep() | BeginSegment() | RemoveRecords():
+                assert self.log is not None, effect
+                self.log.carry_out(effect)
             case StoreGradient():
                 self._store(effect)
             case AddGradient(machine=machine, into=into, of=of):
@@ -148,6 +153,14 @@ class ShardBody(SimulatedBody):
             case _:
                 return self._work(effect)
         return None
+
+    def apply(self, effect: ApplyGradient) -> None:
+        """Adds a gradient to the values."""
+        assert isinstance(effect.payload, Numbers)
+        x = list(self.vectors[POINT])
+        for i, number in enumerate(effect.payload, effect.span.start):
+            x[i] += number
+        self.vectors[POINT] = tuple(x)
 
     def _take_time(self) -> None:
         if not self.apply_s:

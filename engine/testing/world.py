@@ -91,7 +91,8 @@ class World:
 
     Attributes:
         now: virtual time in seconds.
-        random: the schedule's only source of randomness.
+        random: the schedule's source of randomness.
+        beside: another one, for what must not move the draws of all that is older.
         processes: all that were ever launched, in that order.
         on_exit: called with each process that ends.
     """
@@ -100,6 +101,7 @@ class World:
         """A world without processes; `keep_all` keeps the whole history, not only the last events."""
         self.now = 0.0
         self.random = Random(seed)
+        self.beside = Random(-39 - seed)
         self.processes: list[Process] = []
         self.network: SimulatedNetwork
         self.events = 0

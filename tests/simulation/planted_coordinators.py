@@ -270,12 +270,12 @@ class TakesAnErrorForADeath(Coordinator):
 
 COORDINATOR_FAULTS = [
     Planted(BeginsAtTheReportedStep, "I2", 300, at=1),
-    Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=19),
+    Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=21),
     Planted(LaunchesTheSameIncarnationAgain, "I4", 20, at=2),
     Planted(RestoresWhatWasNeverCommitted, "I5", 20, at=1),
-    Planted(ARoundOutlivesAShard, "I5", 400, at=43),
+    Planted(ARoundOutlivesAShard, "I5", 400, at=71),
     Planted(DeclaresDeathBeforeTheLeaseIsOver, "I4", 300, at=33),
-    Planted(BeginsOneStepTooFar, "I2 I8", 100, at=17),
+    Planted(BeginsOneStepTooFar, "I2 I8", 100, at=29),
     Planted(LeasesAUnitTwice, "I15 I8", 100),
     Planted(ForgetsAUnit, "I15 I8", 100),
     Planted(LeasesToAReplicaWithoutAPart, "I8", 2000, at=40_768),
@@ -286,13 +286,13 @@ COORDINATOR_FAULTS = [
     Planted(AsksForMoreOnce, "I8", 300, at=56),
     Planted(HasAnotherUnitAfterAnOrder, "I15", 300),
     Planted(SendsTheDirectoryOnce, "I8", 100, at=22),
-    Planted(RepeatsOnlyTheLastChange, "I8", 1000, at=31),
+    Planted(RepeatsOnlyTheLastChange, "I8", 1000, at=22),
     Planted(SendsAChangeAsIfItWereAll, "I8", 1000, at=15),
     Planted(SendsSaveOnce, "I8", 600, at=88),
     Planted(TheLastRoundIsAnOlderOne, "I2 I15", 100, at=5),
     Planted(CountsALossTwice, "I2", 1000, at=124),
     Planted(LeavesAManifestThatCountsTooFew, "I2", 4000, at=1313),
-    Planted(TakesAnErrorForADeath, "I13", 300, at=23),
-    Planted(WaitsForAnswersForEver, "I8", 300, at=19),
+    Planted(TakesAnErrorForADeath, "I13", 300, at=98),
+    Planted(WaitsForAnswersForEver, "I8", 300, at=22),
 ]
 """Found as those of shards and parts."""

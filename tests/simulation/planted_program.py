@@ -226,19 +226,21 @@ def older_ones_apply(method: Any, directory: Any, revision: int) -> bool:
 HOST_FAULTS = [
     Planted("Hello is sent once", "I8", (Fault(HostMachine, "_tick", not_again(Hello)),)),
     Planted("Ready is sent once", "I8", (Fault(HostMachine, "_tick", ready_is_not_repeated),)),
-    Planted("one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=576),
-    Planted("a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),)),
+    Planted("one heartbeat is enough", "I8", (Fault(HostMachine, "_tick", not_again(Heartbeat)),), at=707),
+    Planted(
+        "a task is set up again", "V1 V2 W1 validate", (Fault(HostMachine, "_set_up", set_up_again),), at=9
+    ),
     Planted(
         "a gap in the directory is acknowledged",
         "I8",
         (Fault(HostMachine, "_update_peers", acknowledged_whether_it_applies_or_not),),
-        at=54,
+        at=73,
     ),
     Planted(
         "an older directory replaces a newer one",
         "I8 V4",
         (Fault(Directory, "applies_to", older_ones_apply),),
-        at=223,
+        at=51,
     ),
 ]
 """Faults of the machine that every host has."""
@@ -255,6 +257,7 @@ FAULTS = [
             Fault(JoinedWork, "_is_of_view", of_any_view),
             Fault(Exchange, "receive", taken_as_of_this_view),
         ),
+        at=62,
     ),
     Planted("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
     Planted("examples are done twice", "W1", (Fault(JoinedBook, "renew", from_the_start),)),
@@ -266,7 +269,9 @@ FAULTS = [
         "R1 R2 validate W1",
         (Fault(ViewChange, "_copies", nothing_is_copied),),
     ),
-    Planted("numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),)),
+    Planted(
+        "numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),), at=24
+    ),
     Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
     Planted("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
     Planted(
@@ -276,8 +281,10 @@ FAULTS = [
         AllReduce(replicas=2, shard_optimizer=True),
         at=369,
     ),
-    Planted("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),)),
-    Planted("what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),)),
+    Planted("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),), at=9),
+    Planted(
+        "what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),), at=24
+    ),
     Planted(
         "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)
     ),
@@ -299,7 +306,7 @@ FAULTS = [
         "R1",
         (Fault(Exchanges, "released", norms_are_released),),
         AllReduce(replicas=4, by=Server(), backup_workers=1, optimizer=LARS(0.05)),
-        at=83,
+        at=385,
     ),
     Planted("norms count ranges of others", "R2", (Fault(Exchanges, "owned", all_ranges),), NORMED, at=1),
     Planted("norms are those of a part", "R2", (Fault(AllReduce, "replica", own_norms_alone),), NORMED, at=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
@@ -34,10 +35,10 @@ from partita.engine.testing.sandblaster import play_sandblaster
 from partita.engine.testing.sandblaster.scenario import Scenario
 from partita.engine.testing.scenario import Environment
 from partita.engine.transport.simulated import NetworkFaults
-from tests.simulation import planted_downpour, planted_program, planted_sandblaster
+from tests.simulation import planted_disk, planted_downpour, planted_log, planted_program, planted_sandblaster
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
-SCHEDULES = {"downpour": 300, "sandblaster": 300, "all_reduce": 160}
+SCHEDULES = {"downpour": 300, "downpour_log": 200, "sandblaster": 300, "all_reduce": 160}
 
 
 @pytest.mark.parametrize("half", [0, 1])
@@ -189,17 +190,46 @@ def test_it_bites_under_all_reduce(planted: PlantedFaults) -> None:
 
 
 @pytest.mark.parametrize(
+    "planted", [*planted_disk.FAULTS, *planted_log.FAULTS], ids=lambda planted: planted.name.replace(" ", "-")
+)
+def test_it_bites_on_the_disk(planted: PlantedFaults) -> None:
+    with ExitStack() as stack:
+        for fault in planted.faults:
+            stack.enter_context(fault.planted())
+        is_caught(planted, PLAYERS[planted.driver])
+
+
+@pytest.mark.parametrize(
     ("driver", "events"),
     [
         ("downpour", ("LostPushes(",)),
-        ("sandblaster", ("resumes after", "Restore(", "MissingUnits(", "Multiply(", "plays for the others")),
+        (
+            "sandblaster",
+            (
+                "resumes after",
+                "Restore(",
+                "MissingUnits(",
+                "Multiply(",
+                "plays for the others",
+                "a bit is another",
+            ),
+        ),
         ("all_reduce", ("Pause(", "ChunkRequest(", "FinalChunk(", "piece=2")),
     ],
 )
 def test_schedules_are_of_all_kinds(driver: str, events: tuple[str, ...]) -> None:
     """Nothing is checked by schedules in which nothing happens."""
     traces = ["\n".join(PLAYERS[driver](seed, keep_all=True).trace) for seed in range(100)]
-    for event in (*events, "crashes", "freezes for", "Commit", "Failed(", "Restart(", "StopRequested"):
+    for event in (
+        *events,
+        "crashes",
+        "loses power",
+        "freezes for",
+        "Commit",
+        "Failed(",
+        "Restart(",
+        "StopRequested",
+    ):
         assert sum(event in trace for trace in traces) >= 2, event
 
 

@@ -16,8 +16,24 @@ __all__ = ["play_downpour"]
 
 
 def play_downpour(
-    driver: Driver | None, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
+    driver: Driver | None,
+    seed: int,
+    *,
+    machines: Iterable[type] = (),
+    durability: str = "checkpoint",
+    keep_all: bool = False,
 ) -> Outcome:
-    """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too."""
-    schedule = DownpourSchedule(driver, seed, machines, part=build_part, shard=shard.role, keep_all=keep_all)
+    """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too.
+
+    `durability`: "checkpoint" or "log".
+    """
+    schedule = DownpourSchedule(
+        driver,
+        seed,
+        machines,
+        part=build_part,
+        shard=shard.role,
+        durability=durability,
+        keep_all=keep_all,
+    )
     return schedule.play(seed)

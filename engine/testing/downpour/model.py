@@ -54,11 +54,25 @@ class ReferenceModel:
     """The reference of one run: of a coordinator, and of the hosts that it has launched."""
 
     def __init__(
-        self, start: Mapping[str, Lineage], writers: Writers, *, twice: Callable[[int], bool]
+        self,
+        start: Mapping[str, Lineage],
+        writers: Writers,
+        *,
+        twice: Callable[[int], bool],
+        keeps: bool = False,
     ) -> None:
-        """A model of these shards. `twice`: says that a unit may be done by two replicas, since one left."""
+        """A model of these shards.
+
+        Args:
+            start: the values with which the run begins.
+            writers: the processes that may act.
+            twice: says that a unit may be done by two replicas, since one has left.
+            keeps: somebody keeps the shards' records, so that no failure may cost one that was acknowledged.
+        """
         self._initial = start
         self._twice = twice
+        self.keeps = keeps
+        self._promised: dict[str, set[Push]] = {name: set() for name in start}  # acknowledged pushes
         self.lineages: dict[ProcessId, Lineage] = {}
         self._writers = writers
         self._newest: dict[str, tuple[int, int]] = {}  # (incarnation, version) of each shard
@@ -193,24 +207,36 @@ class ReferenceModel:
 
     # Shards.
 
-    def shard_is_born(
-        self, shard: ProcessId, file: Lineage | None, noted: Mapping[str, Sequence[PushRecord]]
-    ) -> Lineage:
-        """Begins a life from a committed file, or from the start, and from what parts have noted."""
-        lineage = (file or self._initial[shard[0]]).copy()
+    def shard_is_born(self, shard: ProcessId, file: Lineage | None) -> Lineage:
+        """Begins a life from a committed file, or from the start."""
+        self.lineages[shard] = lineage = (file or self._initial[shard[0]]).copy()
+        return lineage
+
+    def begins_work(self, shard: ProcessId, noted: Mapping[str, Sequence[PushRecord]]) -> None:
+        """Ends the recovery of a shard, after what parts have noted: what it has promised is there (D1)."""
+        lineage = self.lineages[shard]
         for part, records in noted.items():
             for record in records:
                 lineage.learns(part, record)
-        self.lineages[shard] = lineage
+        if self.keeps:
+            gone = self._promised[shard[0]] - lineage.applied
+            require(not gone, "D1", shard, "begins without what was acknowledged:", sorted(gone))
+            require(not lineage.lost, "D2", shard, "counts as lost", sorted(lineage.lost))
         self._moves(shard, lineage)
-        return lineage
 
     def applies(
         self, shard: ProcessId, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
     ) -> None:
         """Requires that a push enters the values of a shard once, in order, by the one writer (I1, I4)."""
-        lineage = self.lineages[shard]
         self._writers.require_current(shard, "applies", push)
+        self.enters(shard, push, payload, start=start, values=values)
+        self._moves(shard, self.lineages[shard])
+
+    def enters(
+        self, shard: ProcessId, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
+    ) -> None:
+        """Requires that a push enters the values once, when it is applied or replayed (I1)."""
+        lineage = self.lineages[shard]
         require(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
         require(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
         lineage.applied.add(push)
@@ -224,7 +250,6 @@ class ReferenceModel:
         for i, number in enumerate(payload):
             lineage.values[start + i] += number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
-        self._moves(shard, lineage)
 
     def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:
         """Notes what a part reports about its pushes, and about those of the processes before it."""
@@ -237,7 +262,19 @@ class ReferenceModel:
         self._writers.require_current(shard, "acknowledges", push)
         there = push in lineage.applied or push[2] < self._settled.get((push[:2], shard[0]), 0)
         require(there, "I2", shard, "acknowledges", push, "and does not hold it")
-        require(version == lineage.version, "I3", shard, "says version", version, "at", lineage.version)
+        late = version < lineage.version and self.keeps  # it waited for the keepers
+        require(version == lineage.version or late, "I3", shard, "says", version, "at", lineage.version)
+        self._promised[shard[0]].add(push)
+
+    def requires_payload(self, shard: str, push: Push, payload: object) -> None:
+        """Requires that a record has the numbers that were pushed (I1)."""
+        pushed = self._payloads.get((shard, push))
+        require(payload == pushed, "I1", push, "is kept as", payload, "and was", pushed)
+
+    def requires_promises(self, shard: str, kept: set[Push]) -> None:
+        """Requires that these pushes, which a failure would leave, are all that were acknowledged (D1)."""
+        gone = self._promised[shard] - kept
+        require(not gone, "D1", shard, "has acknowledged", sorted(gone), "which a power loss would take")
 
     def answers(self, shard: ProcessId, incarnation: int, version: int) -> None:
         """Requires that a shard sends parameters of the version that it has (I3), as the one writer (I4)."""
@@ -271,6 +308,7 @@ class ReferenceModel:
         counted = self._counted(files)
         wrong = counted - self._lacking(files, self._acknowledged) - self._lacking(files, self._late)
         require(not wrong, "I2", "count as lost, and were not acknowledged, or are there:", sorted(wrong))
+        require(not (self.keeps and counted), "D2", "count as lost:", sorted(counted))
         require(lost == len(counted), "I2", "the run says", lost, "lost, and these are:", sorted(counted))
 
     def require_complete(self, files: Mapping[str, Lineage]) -> None:

@@ -23,15 +23,18 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.messages import LostPushes, UnitRange
+from partita.engine.protocol.messages import Push as PushMessage
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.views import Outline
+from partita.engine.testing import faults
 from partita.engine.testing.disk import File
-from partita.engine.testing.downpour.model import Lineage, ReferenceModel
+from partita.engine.testing.downpour.model import Lineage, Push, ReferenceModel
 from partita.engine.testing.downpour.work import WorkModel
 from partita.engine.testing.elastic import draw_least, leaving
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.layout import Layout
+from partita.engine.testing.log import LogFolder
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import Process, World
@@ -128,6 +131,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         start: the checkpoint that its run began with; None: the start.
         push_log: of its run.
         work, model: the references of its run.
+        logs: of its shards; none where nobody keeps records.
     """
 
     schedule: DownpourSchedule
@@ -141,14 +145,19 @@ class DownpourCoordinatorHost(CoordinatorHost):
         done = Ranges(schedule.before if self.start is None else self.start.done)
         held = [unit for unit in range(schedule.units) if schedule.held_by_all(unit, lineages)]
         self.work = WorkModel(schedule.units, [*done, *((unit, unit + 1) for unit in held)])
-        self.model = ReferenceModel(lineages, self.writers, twice=schedule.is_of_two)
+        self.logs = {name: LogFolder() for name in lineages} if schedule.keeps else {}
+        twice, keeps = schedule.is_of_two, schedule.keeps
+        self.model = ReferenceModel(lineages, self.writers, twice=twice, keeps=keeps)
         self.machine = leaving(schedule.kind(Coordinator), least)(
             schedule.scenario.driver.coordinator,
             Outline(1, schedule.units, 1, topology.replicas),
             schedule.kind(LeasedMode)(done=tuple(done), resumes=self.start is not None),
             topology,
             settings=RunSettings(
-                next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts(), least=least
+                next_checkpoint=disk.next_checkpoint(),
+                timeouts=schedule.timeouts(),
+                least=least,
+                keeps_records=schedule.keeps,
             ),
         )
 
@@ -165,6 +174,25 @@ class DownpourCoordinatorHost(CoordinatorHost):
         if checkpoint is None and self.start is not None:
             checkpoint = self.start.checkpoint
         return None if checkpoint is None else self.schedule.disk.committed(shard, checkpoint)
+
+    def look(self, shard: str) -> None:
+        """Requires now and then that what a shard has acknowledged would be there after a power loss."""
+        random = self.world.beside
+        if not self.logs or random.random() >= 0.2:
+            return
+        newest = self.schedule.disk.newest()
+        is_of_run = newest is not None and newest is not self.start
+        files = [one for one in newest.entries if one.shard == shard] if newest and is_of_run else []
+        held: set[Push] = set()
+        for file in files:
+            held |= self.schedule.disk.files[file.file].contents.reference.applied
+        for record in self.logs[shard].left(random).above(files[0].version if files else 0):
+            request, message = record.request, record.request.message
+            assert isinstance(message, PushMessage), message
+            push = (request.sender, request.incarnation, message.sequence)
+            self.model.requires_payload(shard, push, request.payload)
+            held.add(push)
+        self.model.requires_promises(shard, held)
 
     @override
     def _do(self, event: CoordinatorEvent) -> bool:
@@ -198,6 +226,7 @@ class DownpourSchedule(Schedule):
         *,
         part: Build,
         shard: Build,
+        durability: str = "checkpoint",
         keep_all: bool = False,
     ) -> None:
         world = World(seed, keep_all=keep_all)
@@ -211,6 +240,11 @@ class DownpourSchedule(Schedule):
         self.least = draw_least(seed, driver, topology.replicas)
         self._crashes = draw_crashes(seed, self.environment.chaos_s)
         self._runs: list[WorkModel] = []
+        self.keeps = durability == "log"
+        self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
+        if self.keeps:
+            self.power_losses, self._crashes = (0, 1, 1, 2, 3), ()
+        self.coordinator_may_end = not self.keeps
         self.coordinator = DownpourCoordinatorHost(self)
         self._runs.append(self.coordinator.work)
 
@@ -247,6 +281,15 @@ class DownpourSchedule(Schedule):
         self._runs.append(self.coordinator.work)
         self.world.note(self.coordinator, "resumes from", self.coordinator.start)
         self.coordinator.begin()
+
+    # Logs.
+
+    @override
+    def lost_power(self, computer: int) -> None:
+        """Takes from the logs on a computer what was not synced."""
+        for name, log in self.coordinator.logs.items():
+            if faults.computer_of(name, self.computers) == computer:
+                log.lose_power(self.world.beside)
 
     def left(self, names: Sequence[str]) -> None:
         """Notes that a replica's work is given to others."""

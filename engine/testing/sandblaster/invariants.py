@@ -61,7 +61,8 @@ class SandblasterInvariants:
         position, disk = order.position, self._disk
         require(position is not None and 0 <= position <= disk.synced, "I5", order, "after", disk.synced)
         assert position is not None
-        before = max((commit.position or 0 for commit in disk.manifests.values()), default=0)
+        usable = filter(disk.is_usable, disk.manifests.values())
+        before = max((commit.position or 0 for commit in usable), default=0)
         require(position >= before, "I5", order, "goes back from", before)
         for entry in order.entries:
             self._require_state(entry.shard, disk.files[entry.file].contents.vectors, position)

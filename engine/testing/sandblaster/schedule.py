@@ -116,6 +116,7 @@ class SandblasterSchedule(Schedule):
     """Everything that the hosts of a scenario share."""
 
     coordinator: SandblasterCoordinatorHost
+    coordinator_may_end = True
     kinds = (*faults.KINDS, faults.CRASH_THE_COORDINATOR, faults.CRASH_THE_COORDINATOR)
 
     def __init__(
