@@ -60,9 +60,9 @@ class Sandblaster(Driver):
             and the least replicas are ready; the others join when they are. A replica that dies too often
             leaves, as long as the least remain, and is tried again later. The bits stay the same. If not
             given, the run needs all replicas.
-        durability: who keeps what a shard has acknowledged. "checkpoint": nobody, so that its failure costs
-            the pushes since the last checkpoint. "log": a log beside the checkpoints (see `Log`).
-            "replicated" does not exist for evaluations yet.
+        durability: when an answer to the method is safe. "checkpoint": when the operating system has it in
+            the journal, so that only the machine's end costs those since the last checkpoint. "log": when
+            the disk has it, so that nothing does.
 
     Raises:
         ValueError: a setting is out of range.
@@ -97,8 +97,7 @@ class Sandblaster(Driver):
 
     def __post_init__(self) -> None:
         self._check_elastic()
-        if durability_of(self.durability).mode == "log":
-            raise ValueError("Sandblaster has no durability 'log' yet; write 'checkpoint'")
+        durability_of(self.durability)
         if not isinstance(self.method, Method):
             raise ValueError(f"Sandblaster's method is {self.method!r}; give a method, for example LBFGS()")
         given = (name for name in ("portion", "push_every", "batch") if getattr(self, name) is not None)

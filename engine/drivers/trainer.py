@@ -243,6 +243,16 @@ class Trainer(ABC):
         return ()
 
     @property
+    def keeps_records(self) -> bool:
+        """Whether somebody keeps the records of shards."""
+        return self.topology.shards > 0 and self.driver.keepers.keeps
+
+    @property
+    def syncs_journal(self) -> bool:
+        """Whether an entry of the journal is on the disk before it is used."""
+        return False
+
+    @property
     def journal(self) -> JournalHeader | None:
         """Header of the journal of a run from the start; None: the driver keeps none."""
         return None

@@ -21,6 +21,7 @@ from partita.engine.methods import LBFGS, Method
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.actions import Program
+from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Log
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
@@ -134,7 +135,9 @@ class LeasedTrainer(Trainer):
     @property
     @override
     def terms(self) -> str:
-        return f"durability: {self.driver.keepers}"
+        keepers = self.driver.keepers
+        alone = "; without a folder for checkpoints none of them outlives the run"
+        return f"durability: {keepers}{alone if isinstance(keepers, Log) and not self.job.keep else ''}"
 
     def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
         batch = job.plan.batch * driver.minibatches
@@ -265,10 +268,29 @@ class EvaluationTrainer(Trainer):
     """A driver with shards, whose program asks for operations on vectors; replicas evaluate for it."""
 
     unit = "iteration"
-    terms = (
-        "durability: process (no death costs an answer; when the machine stops, those since the last "
-        "checkpoint)"
-    )
+
+    @property
+    @override
+    def terms(self) -> str:
+        if self.syncs_journal and self.job.keep:
+            return "durability: log (no failure costs an answer)"
+        costs = "no death costs an answer; when the machine stops, those since the last checkpoint"
+        return f"durability: {self.driver.keepers.mode} ({costs})"
+
+    @property
+    @override
+    def syncs_journal(self) -> bool:
+        keepers = self.driver.keepers
+        return isinstance(keepers, Log) and keepers.sync == "disk"
+
+    @property
+    @override
+    def keeps_records(self) -> bool:
+        return False  # the journal is enough: shards carry out again what it has
+
+    @override
+    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
+        return replace(super().shard(shard, checkpoint), durability=CHECKPOINT_ONLY)
 
     def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
         super().__init__(job, driver, epochs=0, alone=alone, batch=job.plan.batch, steps_per_epoch=1)

@@ -159,7 +159,7 @@ class Training(Work):
             versions=versions(),
             least=trainer.least,
             timeouts=timeouts,
-            keeps_records=trainer.driver.keepers.keeps,
+            keeps_records=trainer.keeps_records,
         )
         trainer.logs = self._log_place()
         coordinator = trainer.coordinator(self.resumed)
@@ -237,6 +237,8 @@ class Training(Work):
         assert self._journal is not None, record
         if self.trainer.job.keep:  # a run that cannot be resumed needs no journal
             self._journal.append(record)
+            if self.trainer.syncs_journal:
+                self._journal.sync()
 
     @property
     def _lost_before(self) -> int:

@@ -251,7 +251,7 @@ class ShardBody(Body):
             CannotGoOn: the log cannot be used, or none can be written here.
         """
         task, base = self._task, self._base
-        if task.logs is None:
+        if task.logs is None or task.from_backup:
             # Each run counts from 0 again.
             state = base.state if base.run == task.run else base.state.in_another_run(version=0)
             return task.policy.machine(own, state)
