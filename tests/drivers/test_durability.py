@@ -56,7 +56,7 @@ def test_a_run_says_what_a_failure_costs_and_a_complete_one_leaves_no_log(
     names = synced_files(monkeypatch)
     run = train(plan, toy.data(64), driver=driver, epochs=2, checkpoints=tmp_path / "runs", show="auto")
     assert says in capsys.readouterr().err
-    assert any(name.endswith(".log") for name in names) == (durability != "checkpoint")
+    assert any(".log" in name for name in names) == (durability != "checkpoint")
     assert run.lost_pushes == 0 and not list((tmp_path / "runs").glob("log-*"))
 
 
