@@ -88,7 +88,7 @@ def main(
     every: Annotated[float, Option(help="Seconds from one fault to the next.")] = 2.0,
     only: Annotated[str, Option(help="Cells whose name has this text: 'downpour', 'log pool'.")] = "",
     place: Annotated[str, Option(help="'here', 'pool', or both.")] = "here,pool",
-    keep: Annotated[bool, Option(help="Keep the folders of runs that were late.")] = False,
+    keep: Annotated[bool, Option(help="Keep the folders of runs with late recoveries.")] = False,
     scale: Annotated[float, Option(help="Length of each run, as a multiple.")] = 1.0,
 ) -> None:
     """Storms."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,11 @@ class Recovery:
 
     @property
     def is_late(self) -> bool:
-        """Whether an aim was missed by far, and not because of another fault."""
+        """Whether an aim was missed by far: by more where another fault may have delayed it."""
         aim = RECOVERY_S.get(self.fault.role, 10.0)
-        return self.alone and (self.detection_s > 1.25 * DETECTION_S or self.recovery_s > 1.25 * aim)
+        if not self.alone:
+            return self.detection_s > 3 * DETECTION_S or self.recovery_s > 5 * aim
+        return self.detection_s > 1.25 * DETECTION_S or self.recovery_s > 1.25 * aim
 
     def __str__(self) -> str:
         return f"{self.fault}: detected after {self.detection_s:.1f} s, at work {self.recovery_s:.1f} s later"
@@ -122,8 +125,9 @@ def _of_host(
 ) -> tuple[float, float] | None:
     if fault.frozen_s is not None and fault.frozen_s < DEAD_S:
         return None
+    until = math.inf if fault.frozen_s is None else fault.at + fault.frozen_s + _TOGETHER_S
     for one in events:
-        if one["what"] == "restart" and one["at"] >= fault.at:
+        if one["what"] == "restart" and fault.at <= one["at"] < until:
             for name, incarnation in one["hosts"]:
                 if name == fault.name:
                     worked = works.get((name, incarnation))
