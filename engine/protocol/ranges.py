@@ -82,6 +82,10 @@ class Ranges:
         """Adds a range, of which the set may have some numbers."""
         if start >= stop:
             return
+        if self._stops and start == self._stops[-1]:  # mostly
+            self._stops[-1] = stop
+            self.size += stop - start
+            return
         first, last = bisect_left(self._stops, start), bisect_right(self._starts, stop)
         if first < last:  # these touch it
             start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
