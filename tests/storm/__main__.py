@@ -6,6 +6,7 @@ Ends with an error at the first violation, which names the seed, the faults and 
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -92,6 +93,7 @@ def main(
     scale: Annotated[float, Option(help="Length of each run, as a multiple.")] = 1.0,
 ) -> None:
     """Storms."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     seed = Random().randrange(10**6) if seed is None else seed
     random, places = Random(seed), place.split(",")
     print(f"storm of {seconds:g} s, a fault every {every:g} s, seed {seed}", flush=True)

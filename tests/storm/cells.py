@@ -85,7 +85,7 @@ CELLS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Drivers with their durabilities."""
 
-LENGTHS: Final = {"downpour": 24_000, "sandblaster": 400, "all-reduce": 6_000}
+LENGTHS: Final = {"downpour": 24_000, "sandblaster": 200, "all-reduce": 6_000}
 """Steps or iterations, about ten seconds without faults."""
 
 EXAMPLES: Final = 1024

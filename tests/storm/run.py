@@ -16,6 +16,7 @@ import msgspec
 
 from partita.engine import Pool, train
 from partita.engine.launch.on import On
+from partita.engine.launch.start import die_with_parent
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Progress, Restart
@@ -71,6 +72,7 @@ def watch(events: Events) -> None:
 
 
 def main() -> None:
+    die_with_parent(os.getppid())
     folder, life = Path(sys.argv[1]), int(sys.argv[2])
     spec = msgspec.json.decode((folder / "spec.json").read_bytes(), type=Spec)
     events = Events(folder / f"events-{life}")

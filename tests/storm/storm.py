@@ -25,7 +25,7 @@ from tests.storm.victims import Fault, Victims, role_of
 LIMIT_S: Final = 60.0
 """After so long a run is struck no more, and must come to its end."""
 
-CALM_S: Final = 120.0
+CALM_S: Final = 240.0
 """That it may take to do so."""
 
 TICK_S: Final = 0.02
