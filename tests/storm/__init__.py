@@ -7,5 +7,5 @@ every two seconds, beside an oracle.
 - `processes` and `pool` start what runs.
 - `checks`: what must hold at the end of a run; `recovery`: times of detection and recovery; `census`: memory,
   descriptors, and what is left behind.
-- `storm`: one run in the storm; `__main__`: all of them, and the table.
+- `storm`: one run in the storm; `__main__`: all of them; `table`: what is printed.
 """

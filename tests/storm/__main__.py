@@ -9,7 +9,6 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import Counter
 from itertools import chain, count
 from pathlib import Path
 from random import Random
@@ -21,8 +20,8 @@ from tests.storm.cells import CELLS, LENGTHS, Spec
 from tests.storm.census import left_behind, segments
 from tests.storm.checks import Violated
 from tests.storm.pool import StormPool
-from tests.storm.recovery import percentile
 from tests.storm.storm import Outcome, Setting, StormyRun
+from tests.storm.table import line, table
 
 app: Final = Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -119,7 +118,7 @@ def main(
         if setting.pool is not None:
             for process in setting.pool.all.values():
                 process.kill()
-    print(table(storm.outcomes, setting))
+    print(table(storm.outcomes, setting.census))
     if not keep:
         shutil.rmtree(folder)
 
@@ -129,46 +128,6 @@ def _at(spec: Spec, pool: StormPool | None) -> Spec:
     if pool is None:
         return Spec(**{**values, "place": "here", "pool": "", "keys": ""})
     return Spec(**{**values, "place": "pool", "pool": pool.address, "keys": str(pool.keys)})
-
-
-def line(outcome: Outcome) -> str:
-    """One run in one line."""
-    counts, cell = outcome.counts, " ".join(outcome.spec.cell)
-    text = f"{cell:<28} {outcome.seconds:5.1f} s, {len(outcome.faults)} faults, {outcome.lives} lives"
-    if outcome.spec.counts:
-        lost = f"{counts.lost} lost (reported {counts.reported}), {counts.redone} done again"
-        return f"{text}; {counts.acknowledged:,} acknowledged, {lost}"
-    return f"{text}; the bits of a calm run"
-
-
-def table(outcomes: list[Outcome], setting: Setting) -> str:
-    """What the storm was, and what came of it."""
-    faults = [fault for outcome in outcomes for fault in outcome.faults]
-    kills = Counter(fault.role for fault in faults if fault.frozen_s is None)
-    freezes = Counter(fault.role for fault in faults if fault.frozen_s is not None)
-    lines = [f"{len(outcomes)} runs in {sum(one.seconds for one in outcomes):.0f} s, {len(faults)} faults"]
-    lines += [f"{'role':<12} {'kills':>6} {'freezes':>8}  detection p50, p99    recovery p50, p99 (alone)"]
-    for role in sorted({*kills, *freezes}):
-        text = f"{role:<12} {kills[role]:>6} {freezes[role]:>8}"
-        found = [one for outcome in outcomes for one in outcome.recoveries if one.fault.role == role]
-        alone = [one for one in found if one.alone]
-        for values in (
-            [o.detection_s for o in found],
-            [o.recovery_s for o in found],
-            [o.recovery_s for o in alone],
-        ):
-            text += f"   {percentile(values, 0.5):5.2f} s {percentile(values, 0.99):5.2f} s ({len(values)})"
-        lines.append(text)
-    for role, (first, last, most) in sorted(setting.census.growth().items()):
-        lines.append(
-            f"memory of {role:<12} {first:6.1f} MiB at first, {last:6.1f} at last; one grew by {most:.1f}"
-        )
-    counts = [outcome.counts for outcome in outcomes]
-    lines.append(
-        f"{sum(c.acknowledged for c in counts):,} pushes acknowledged; "
-        f"{sum(c.lost for c in counts)} lost, all of them reported; 0 doubled; 0 left behind"
-    )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

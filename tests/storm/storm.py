@@ -169,7 +169,8 @@ class StormyRun:
             yield from self._setting.pool.all.items()
 
     def _everything(self) -> Iterator[tuple[str, psutil.Process]]:
-        """Yields all processes of the run, by role."""
+        """Yields all processes of the run, by role, and this one."""
+        yield "storm", psutil.Process()
         for name, root in self._roots():
             if root.is_running:
                 yield role_of(name), psutil.Process(root.pid)

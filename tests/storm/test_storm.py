@@ -23,7 +23,9 @@ from tests.storm.cells import Result, Spec, plan_of
 from tests.storm.census import Census, Life, left_behind, segments
 from tests.storm.checks import Violated, check_pushes
 from tests.storm.processes import MARK
-from tests.storm.recovery import percentile, recoveries
+from tests.storm.recovery import Recovery, percentile, recoveries
+from tests.storm.storm import Outcome
+from tests.storm.table import table
 from tests.storm.victims import Fault, Victims
 
 SPEC = Spec("downpour", "log", "here", 2, 3, 40, seed=5)
@@ -148,6 +150,18 @@ def test_a_process_whose_memory_grows_is_named() -> None:
     assert not census.grown()
     census.lives["worker", 3, 0.0] = Life(0.0, 100 << 20, 200 << 20)
     assert census.grown() == ["a worker took 100 MiB more"]
+
+
+def test_the_table_has_times_by_role_and_losses_by_durability() -> None:
+    faults = Fault(20.0, "part", "part 0.0", None, 0), Fault(30.0, "pool", "pool", 1.0, 0)
+    found = Recovery(faults[0], 0.1, 0.8, alone=True)
+    outcomes = [Outcome(SPEC, 12.0, 1, faults, checks.Counts(5), (found,))]
+    said = table(outcomes, Census({("part", 1, 0.0): Life(0.0, 100 << 20, 110 << 20)})).splitlines()
+    assert said[1] == "1 runs in 12 s, 2 faults; times are p50, p99 (how many)"
+    assert said[3].split() == ["part", "1", "0", "0.10,", "0.10", "s", "(1)", "0.80,", "0.80", "s", "(1)", "0.80,", "0.80", "s", "(1)", "4", "s,", "2", "s"]
+    assert said[4].split() == ["pool", "0", "1", "-", "-", "-"]
+    assert said[5].endswith("100.0 MiB at first, 110.0 at last; the most that one took is 10.0")
+    assert said[6] == "log: 5 acknowledged, 0 lost; 0 doubled"
 
 
 @pytest.mark.slow

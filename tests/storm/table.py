@@ -1,0 +1,66 @@
+"""What a storm prints: a line for each run, and a table at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.storm.census import Census
+from tests.storm.recovery import DETECTION_S, RECOVERY_S, percentile
+from tests.storm.storm import Outcome
+
+
+def line(outcome: Outcome) -> str:
+    """One run in one line."""
+    counts, cell = outcome.counts, " ".join(outcome.spec.cell)
+    text = f"{cell:<28} {outcome.seconds:5.1f} s, {len(outcome.faults)} faults, {outcome.lives} lives"
+    if not outcome.spec.counts:
+        return f"{text}; the bits of a calm run"
+    text += f"; {counts.acknowledged:,} acknowledged, {counts.lost} lost"
+    return text + (f" ({counts.reported} reported)" if outcome.spec.loses() else "")
+
+
+def table(outcomes: Sequence[Outcome], census: Census) -> str:
+    """What the storm was, and what came of it."""
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    faults = [fault for outcome in outcomes for fault in outcome.faults]
+    kills = Counter(fault.role for fault in faults if fault.frozen_s is None)
+    freezes = Counter(fault.role for fault in faults if fault.frozen_s is not None)
+    head = f"{'role':<12} {'kills':>5} {'freezes':>7}  {'detection':<20} {'recovery':<20} {'alone':<20} aim"
+    lines = [
+        "",
+        f"{len(outcomes)} runs in {seconds:.0f} s, {len(faults)} faults; times are p50, p99 (how many)",
+    ]
+    lines += [head]
+    for role in sorted({*kills, *freezes}):
+        found = [one for outcome in outcomes for one in outcome.recoveries if one.fault.role == role]
+        times = (
+            _times([one.detection_s for one in found]),
+            _times([one.recovery_s for one in found]),
+            _times([one.recovery_s for one in found if one.alone]),
+        )
+        aim = f"{DETECTION_S:g} s, {RECOVERY_S[role]:g} s" if role in RECOVERY_S else ""
+        text = " ".join(f"{one:<20}" for one in times)
+        lines.append(f"{role:<12} {kills[role]:>5} {freezes[role]:>7}  {text} {aim}".rstrip())
+    for role, (first, last, most) in sorted(census.growth().items()):
+        memory = f"{first:.1f} MiB at first, {last:.1f} at last; the most that one took is {most:.1f}"
+        lines.append(f"memory of {role:<12} {memory}")
+    return "\n".join([*lines, *_losses(outcomes)])
+
+
+def _times(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{percentile(values, 0.5):.2f}, {percentile(values, 0.99):.2f} s ({len(values)})"
+
+
+def _losses(outcomes: Sequence[Outcome]) -> list[str]:
+    """For each durability, what became of the acknowledged pushes."""
+    lines = []
+    for durability in dict.fromkeys(one.spec.durability for one in outcomes if one.spec.counts):
+        counts = [one.counts for one in outcomes if one.spec.counts and one.spec.durability == durability]
+        acknowledged, lost = sum(one.acknowledged for one in counts), sum(one.lost for one in counts)
+        reported = ", all of them reported" if lost else ""
+        lines.append(f"{durability}: {acknowledged:,} acknowledged, {lost:,} lost{reported}; 0 doubled")
+    same = sum(not one.spec.counts for one in outcomes)
+    return [*lines, f"{same} runs with the bits of a calm one; 0 left behind"]
