@@ -96,6 +96,20 @@ def segments_of(folder: Path, shard: str) -> list[Segment]:
     return sorted(one for one in found if one.path.name.startswith(f"{name}."))
 
 
+def sync_segments(segments: Iterable[Segment]) -> None:
+    """Forces segments to the disk: their writers may have died before they did.
+
+    Before a shard acknowledges what it has read there, or a later power loss takes it. Raises OSError.
+    """
+    folders = set()
+    for segment in segments:
+        with contextlib.suppress(FileNotFoundError), open_plain(segment.path) as file:
+            os.fdatasync(file.fileno())
+        folders.add(segment.path.parent)
+    for folder in folders:
+        sync_folder(folder)
+
+
 def _segments_in(folder: Path) -> Iterator[Segment]:
     generation = _FOLDER.fullmatch(folder.name)
     assert generation is not None, folder
@@ -229,8 +243,6 @@ class LogWriter:
         self._firsts = [segment.first for segment in sorted(older)]
         self._file: int | None = None
         make_folder(folder)
-        for path in self._whole if synced else ():
-            _sync(path)  # its writer may have died before
         self._begin(header)
 
     def _begin(self, header: SegmentHeader) -> None:
@@ -347,14 +359,6 @@ def _with_kind(error: OSError, path: Path) -> OSError:
     """Returns an error that says whether there is no room."""
     kind = LogFull if error.errno in _FULL else OSError
     return kind(error.errno, f"{path} cannot be written: {error.strerror or error}")
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fdatasync(file)
-    finally:
-        os.close(file)
 
 
 def _size_of(path: Path) -> int:

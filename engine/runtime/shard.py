@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from partita.engine.files.background import BackgroundQueue
 from partita.engine.parameters.layout import Layout, gather
+from partita.engine.parameters.log import sync_segments
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.parameters.storage import Updater
 from partita.engine.parameters.vector import Vector
@@ -278,6 +279,8 @@ class ShardBody(Body):
             self._notes.append(f"{counted(recovery.replayed, 'push', 'pushes')} of its log carried out again")
         if isinstance(task.durability, Log):
             synced = task.durability.sync == "disk"
+            if synced:
+                sync_segments(recovery.content.segments)
             writer = recovery.writer(folder / task.logs.name, policy.version, synced=synced)
             most = max(LEAST_LOG_BYTES, MOST_PUSHES * self._store.size * own.item_bytes)
             self._log = ShardLog(

@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from partita.engine.parameters import Checkpoints, Journal, checkpoint, files, journal_format, reader
+from partita.engine.parameters import (
+    Checkpoints,
+    Journal,
+    checkpoint,
+    files,
+    journal_format,
+    log,
+    log_format,
+    reader,
+)
 
 Patch = pytest.MonkeyPatch
 
@@ -150,6 +159,38 @@ def header_in_place(method: Any, path: Path, header: Any) -> Any:
     return Journal(path, header, len(journal_format.encode_header(header)))
 
 
+# The log of a shard.
+
+
+def recovered_and_not_synced(patch: Patch) -> None:
+    patch.setattr("tests.simulation.test_power_loss.sync_segments", lambda segments: None)
+
+
+def unsynced(method: Any, writer: Any) -> None:
+    writer._safe = writer._end
+
+
+def removed_one_too_many(method: Any, writer: Any, through: int) -> None:
+    method(writer, through)
+    if len(writer._whole) > 1:
+        writer._whole.pop(0).unlink()
+        writer._firsts.pop(0)
+
+
+def numbers_are_not_looked_at(method: Any, found: Any, segment: Any, *, after: int, limit: int) -> None:
+    method(found, segment, after=after, limit=1 << 62)
+
+
+def checksums_are_not_looked_at(patch: Patch) -> None:
+    patch.setattr(log_format.zlib, "crc32", lambda *_: 0)
+
+
+def no_folder(method: Any, writer: Any, header: Any) -> None:
+    writer._synced = False
+    method(writer, header)
+    writer._synced = True
+
+
 def wrapped(owner: Any, name: str, instead: Callable[..., Any]) -> Callable[[Patch], None]:
     return lambda patch: wrap(patch, owner, name, instead)
 
@@ -209,4 +250,32 @@ FAULTS = [
         "journal",
         reported="damaged in its first line",
     ),
+    PlantedWriter(
+        "a segment is not synced",
+        wrapped(log.LogWriter, "sync", unsynced),
+        "log",
+        reported="was acknowledged",
+    ),
+    PlantedWriter(
+        "a segment is not in its folder",
+        wrapped(log.LogWriter, "_begin", no_folder),
+        "log",
+        reported="was acknowledged",
+    ),
+    PlantedWriter(
+        "what is recovered is not synced", recovered_and_not_synced, "log", reported="was acknowledged"
+    ),
+    PlantedWriter(
+        "a segment too many is removed",
+        wrapped(log.LogWriter, "remove", removed_one_too_many),
+        "log",
+        reported="was acknowledged",
+    ),
+    PlantedWriter(
+        "segments do not replace older ones",
+        wrapped(log, "_read_segment", numbers_are_not_looked_at),
+        "log",
+        reported="was",
+    ),
+    PlantedWriter("records have no checksum", checksums_are_not_looked_at, "log", reported="was"),
 ]

@@ -11,11 +11,15 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
 from partita.engine.parameters import CheckpointError, Checkpoints, Journal, reader
+from partita.engine.parameters.log import LogWriter, read_log, segments_of, sync_segments
+from partita.engine.parameters.log_format import LoggedRequest
 from partita.engine.testing.filesystem import FileSystem
+from tests.parameters.test_log import HEADER as HEADER_OF_A_LOG
 from tests.parameters.written import HEADER, SHAPES, whole, write
 from tests.simulation.planted_writers import FAULTS, PlantedWriter
 from tests.simulation.recorded import Recorder, written
@@ -172,6 +176,64 @@ def test_entries_of_a_journal_that_were_synced_are_there_after_each_power_loss(
     Journaling().run(tmp_path, 10 * seed)
 
 
+# The log of a shard.
+
+
+class Logging:
+    """Appends records, syncs now and then, begins and removes segments, and recovers after power losses."""
+
+    def __init__(self) -> None:
+        self.expected: dict[int, bytes] = {}
+        self.promised = self.removed = 0
+
+    def found(self, folder: Path) -> dict[int, bytes]:
+        content = read_log(folder, "shard 0", after=self.removed)
+        return {one.number: one.message for _, one in content.records}
+
+    def reads(self, folder: Path) -> None:
+        found = self.found(folder)
+        assert found == {n: self.expected.get(n) for n in found}, "a record is not as it was written"
+        last = max(found, default=self.removed)
+        assert last >= self.promised, f"{last} is the last record, and {self.promised} was acknowledged"
+
+    def run(self, folder: Path, seed: int) -> None:
+        left, random = FileSystem(), Random(seed)
+        for life in range(3):
+            disk = Disk(folder / f"life {life}", self.reads, seed=seed + life, files=left)
+            with disk.recorder.installed():
+                self._live(disk.recorder.root, life, random)
+            files = disk.recorder.files  # after the end of a process alone, all is there
+            left = files if random.random() < 0.5 else files.after_power_loss(random)
+
+    def _live(self, root: Path, life: int, random: Random) -> None:
+        found = self.found(root)
+        last = max(found, default=self.removed)
+        assert last >= self.promised, f"{last} is the last record, and {self.promised} was acknowledged"
+        self.expected = {n: one for n, one in self.expected.items() if n <= last}
+        sync_segments(segments_of(root, "shard 0"))
+        self.promised = last  # a push that comes again is acknowledged
+        older = segments_of(root, "shard 0")
+        header = msgspec.structs.replace(HEADER_OF_A_LOG, incarnation=life, first=last + 1)
+        writer = LogWriter(root / "log-00000001-run", header, older=older)
+        for number in range(last + 1, last + 7):
+            self.expected[number] = f"{life} {random.random()}".encode()
+            writer.append([LoggedRequest(number, "part 0.0", 0, self.expected[number], None)])
+            if random.random() < 0.4:
+                writer.sync()
+                self.promised = number
+            if random.random() < 0.2:
+                writer.begin_segment()
+            if random.random() < 0.1:
+                self.removed = self.promised
+                writer.remove(self.removed)
+        writer.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_records_that_were_acknowledged_are_there_after_each_power_loss(tmp_path: Path, seed: int) -> None:
+    Logging().run(tmp_path, 10 * seed)
+
+
 # Planted faults.
 
 
@@ -179,6 +241,8 @@ def play(name: str, folder: Path, seed: int) -> None:
     folder.mkdir()
     if name == "journal":
         Journaling().run(folder, 10 * seed)
+    elif name == "log":
+        Logging().run(folder, 10 * seed)
     elif name == "damage":
         damage(folder, Training(), seed=seed)
     else:
