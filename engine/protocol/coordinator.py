@@ -123,6 +123,8 @@ class Coordinator(Supervision):
                 return self.mode.postpone(now) if late else self._fail_round(f"{host.name}: {reason}", now)
             case m.LogReport(text=text, wants_checkpoint=wants):
                 return self._log_reported(host, text, now, wants=wants)
+            case m.WaitReport(host=other, waited_s=waited_s) if host.is_shard:
+                return self.backup_is_awaited(host, other, waited_s, now)
             case CopyComplete(incarnation=incarnation):
                 return self.copy_is_complete(host, incarnation)
             case m.SetUpProgress() if host.state is HostState.READY:

@@ -55,7 +55,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, m.Played, m.Pong, m.Loaded},
     ("shard", "coordinator"): _ANY_HOST
     | _IN_ROUNDS
-    | {bm.CommandResult, bm.MissingUnits, m.LostPushes, m.LogReport, m.UnitsHeld},
+    | {m.WaitReport, bm.CommandResult, bm.MissingUnits, m.LostPushes, m.LogReport, m.UnitsHeld},
     ("backup", "coordinator"): _ANY_HOST | {cm.CopyComplete},
     ("shard", "backup"): _COPIES | {m.RecordCopy},
     ("backup", "shard"): _COPIES | {cm.RecordKept},

@@ -186,6 +186,20 @@ class Supervision(ElasticLifecycle):
         warning, again = Warn(f"{host.name}: {reason}; {follows}"), self.relaunch(hosts, reason, now)
         return [warning, again, *self.shard_is_replaced(now)]
 
+    def backup_is_awaited(
+        self, shard: HostRecord, name: str, waited_s: float, now: float
+    ) -> list[CoordinatorEffect]:
+        """Replaces a backup that confirms nothing for too long, although both are alive: a part of the
+        network between them is lost. The shard does answer.
+        """
+        shard.since = max(shard.since, now)
+        backup = self.registry.backups.get(shard.name)
+        if backup is None or backup.name != name or backup.state is not HostState.READY:
+            return []
+        if waited_s < self.timeouts.answer_s:
+            return []
+        return self._died(backup, f"no confirmation to {shard.name} for {waited_s:.0f} s", now)
+
     def copy_is_complete(self, backup: HostRecord, incarnation: int) -> list[CoordinatorEffect]:
         """Notes that a shard's process of this incarnation and its backup have the same."""
         shard = self.registry.hosts[backup.shard]

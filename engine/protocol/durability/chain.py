@@ -12,6 +12,7 @@ from typing import Final
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.durability.records import Record
 from partita.engine.protocol.events import Send
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.retry import PendingRequest
 
 
@@ -31,6 +32,7 @@ class Chain:
         self._retry_s: Final = retry_s
         self._present: int | None = None  # the incarnation in the directory
         self._under_way: Final[dict[int, PendingRequest[Record]]] = {}  # ascending
+        self._progress_at = self._reported_at = float("-inf")
 
     def begin(self, incarnation: int, version: int) -> bool:
         """Lets a backup follow that lacks only the records above a version. Returns whether it follows."""
@@ -54,15 +56,18 @@ class Chain:
         """Sends a record to the backup, if one follows."""
         if self.follower is None:
             return []
+        if not self._under_way:
+            self._progress_at = now
         self._under_way[record.number] = PendingRequest(record, now)
         return [self._message(record)]
 
-    def take(self, number: int) -> int:
+    def take(self, number: int, now: float) -> int:
         """Notes the number up to which the backup has the records. Returns what it has now."""
         newest = next(reversed(self._under_way), self.kept)
         self.kept = max(self.kept, min(number, newest))
         while self._under_way and (first := next(iter(self._under_way))) <= self.kept:
             del self._under_way[first]
+            self._progress_at = now
         return self.kept
 
     def tick(self, now: float) -> list[Send]:
@@ -71,6 +76,14 @@ class Chain:
         if first is None or not first.retry(now, self._retry_s):
             return []
         return [self._message(pending.message) for pending in self._under_way.values()]
+
+    def report(self, now: float) -> list[Send]:
+        """Reports to the coordinator, about once a second, a backup that has confirmed nothing for long."""
+        waited_s = now - self._progress_at
+        if not self._under_way or min(waited_s, now - self._reported_at) < self._retry_s:
+            return []
+        self._reported_at = now
+        return [Send(COORDINATOR, m.WaitReport(self.backup, "confirmations", waited_s))]
 
     def _message(self, record: Record) -> Send:
         request = record.request

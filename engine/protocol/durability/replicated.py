@@ -70,7 +70,7 @@ class ReplicatedShard(Shard):
             case Tick():
                 if self._fill is not None:  # what it lacks now is on its way
                     return [*self._fill.tick(now)]
-                return [*self._chain.tick(now), *super().receive(event, now)]
+                return [*self._chain.tick(now), *self._chain.report(now), *super().receive(event, now)]
         return self._keep(super().receive(event, now), now)
 
     # Records.
@@ -93,7 +93,7 @@ class ReplicatedShard(Shard):
         chain, message = self._chain, event.message
         match message:
             case RecordKept(number=number):
-                return self._kept(chain.take(number)) if event.incarnation == chain.follower else []
+                return self._kept(chain.take(number, now)) if event.incarnation == chain.follower else []
             case CopyRequest(start=start) if self._fill is None:
                 known = event.incarnation == chain.follower
                 if not known and (start or not chain.begin(event.incarnation, self.version)):

@@ -180,7 +180,8 @@ class World:
                 part.is_acknowledged, part.acknowledged = True, part.sequence
         elif to == COORDINATOR:
             process = self.processes.get(sender)
-            if process is not None and process.incarnation == incarnation:
+            is_late = isinstance(message, m.WaitReport)
+            if process is not None and process.incarnation == incarnation and not is_late:
                 assert isinstance(message, cm.CopyComplete), message
                 if message.incarnation == self.incarnations[SHARD]:
                     self.is_whole = {SHARD, BACKUP}
