@@ -25,6 +25,13 @@ def test_the_first_replica_goes_where_the_plan_says_and_others_if_they_can() -> 
     assert needs["shard 0"].workers == () and not needs["shard 0"].strict
 
 
+def test_a_backup_needs_what_its_shard_needs() -> None:
+    needs = {
+        need.host: need for need in needs_of(plan_on(Cluster.local(1)), Topology(1, 1, 2, replicated=True))
+    }
+    assert needs["backup 1"].resources == needs["shard 1"].resources and needs["backup 1"].spread
+
+
 def test_machines_that_stand_for_no_worker_go_anywhere() -> None:
     needs = needs_of(plan_on(Cluster.local(2)), Topology(1, 2, 0))
     assert all(not need.workers and not need.strict for need in needs)

@@ -39,6 +39,22 @@ def test_the_parts_of_a_replica_go_to_one_machine_and_shards_to_all() -> None:
     assert {placed.seats["shard 0"], placed.seats["shard 1"]} == {"a", "b"}
 
 
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_backup_goes_to_another_machine_than_its_shard_also_when_one_is_placed_again(shards: int) -> None:
+    backups = [msgspec.structs.replace(shard(n), host=f"backup {n}", group="backups") for n in range(shards)]
+    needs = [*map(shard, range(shards)), *backups]
+    offers = [offer("a", 64), offer("b", 2, machine="two"), offer("c", 2, machine="two")]
+    machine = {one.session: one.machine for one in offers}
+    seats = dict(place(needs, {}, offers).seats)
+    for lost in ("", "shard 0", "backup 0"):
+        kept = {host: session for host, session in seats.items() if host != lost}
+        seats = dict(place(needs, kept, offers).seats)
+        for n in range(shards):
+            assert machine[seats[f"shard {n}"]] != machine[seats[f"backup {n}"]], seats
+    alone = place(needs, {}, offers[:1])
+    assert not alone.missing, "beside each other where there is no other machine"
+
+
 def test_workers_of_one_machine_count_as_near() -> None:
     offers = [offer("a", 1, machine="one"), offer("b", 1, machine="two"), offer("c", 1, machine="two")]
     placed = place([part(0, 0), part(0, 1)], {}, offers)
