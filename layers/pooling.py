@@ -12,7 +12,7 @@ from partita.layers.checks import check_flag
 from partita.layers.connectivity import Padding, Patch
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.patches import taps
+from partita.layers.patches import padded, taps
 from partita.layers.weighted_sum import check_picture
 
 
@@ -62,8 +62,11 @@ class MaxPool2D(Pool2D):
     """
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The first of the largest taps."""
-        return taps(step, inputs[0], -math.inf).flatten(-2).max(-1).values
+        """PyTorch's pool, which wants examples first: the first of the largest."""
+        y, x = self.connectivity.axes(step.sources[0])
+        picture = padded(step, inputs[0], -math.inf).permute(3, 2, 0, 1)
+        pool = step.torch.nn.functional.max_pool2d
+        return pool(picture, (y.size, x.size), (y.stride, x.stride)).permute(2, 3, 1, 0)
 
     @property
     def padding_value(self) -> float:

@@ -14,7 +14,7 @@ from partita.layers import Activation, Add, Layer
 from partita.layers.box import BoxSet, Spans
 
 
-class _OneToOneKernel(Kernel):
+class OneToOneKernel(Kernel):
     """A layer whose node i sends a gradient to node i of an input alone."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
@@ -40,7 +40,7 @@ class _OneToOneKernel(Kernel):
         """Writes the gradient of an input into `out`, or adds it, for some of the machine's rows."""
 
 
-class ActivationKernel(_OneToOneKernel):
+class ActivationKernel(OneToOneKernel):
     """An activation function of every node."""
 
     layer = Activation
@@ -72,7 +72,7 @@ class ActivationKernel(_OneToOneKernel):
         return self.context.grid.layer.function
 
 
-class AddKernel(_OneToOneKernel):
+class AddKernel(OneToOneKernel):
     """The sum of the inputs, in their order; every input receives the layer's own gradient."""
 
     layer = Add

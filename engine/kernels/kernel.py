@@ -9,6 +9,7 @@ scratch allocated and its code compiled.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,16 @@ class KernelContext:
     def n_rows(self) -> int:
         """Number of rows that the machine owns."""
         return self.rows[1] - self.rows[0]
+
+    def node_ranges(self, rows: tuple[int, int]) -> list[tuple[int, int]]:
+        """The nodes of these rows as ranges `[start, stop)` of their numbers in the whole layer."""
+        shape = self.grid.shape
+        if self.columns is None:
+            per_row = math.prod(shape[1:])
+            return [(rows[0] * per_row, rows[1] * per_row)]
+        (left, width), depth = self.columns, math.prod(shape[2:])
+        starts = ((row * width + left) * depth for row in range(*rows))
+        return [(start, start + shape[1] * depth) for start in starts]
 
     @property
     def operations(self) -> float:

@@ -6,7 +6,6 @@ computed at once, when the first of them is asked for. Importing this imports to
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -60,7 +59,7 @@ class LayerFormKernel(Kernel):
         examples, first = self._examples, self._first_example
 
         def random() -> torch.Tensor:
-            numbers, nodes = examples.numbers(first, context.batch), _nodes(context, piece.rows)
+            numbers, nodes = examples.numbers(first, context.batch), context.node_ranges(piece.rows)
             key, device = key_of(examples.seed, grid.name), piece.output.device
             return random_bits(key, examples.visit, numbers, nodes, device).reshape(piece.output.shape)
 
@@ -100,6 +99,11 @@ class LayerFormKernel(Kernel):
         places = [out[start - window[0] : stop - window[0]] for start, stop in rows]
 
         def call() -> None:
+            if not accumulate and len(self._pieces) == 1 and len(rows) == 1:
+                (piece,), ((found, _),) = self._pieces.values(), self._all_gradients()
+                if found[source] is not None and piece.windows[source] == rows[0]:
+                    places[0].copy_(found[source])
+                    return
             for place in () if accumulate else places:
                 place.zero_()
             for piece, (found, _) in zip(self._pieces.values(), self._all_gradients(), strict=True):
@@ -210,14 +214,3 @@ def _leaf(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
     """A tensor without a history, in the precision of sums; integers as they are."""
     wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor.data
     return wide.requires_grad_(learns and wide.is_floating_point())
-
-
-def _nodes(context: KernelContext, rows: Span) -> list[tuple[int, int]]:
-    """The nodes of these rows as ranges `[start, stop)` of their numbers in the whole layer."""
-    shape = context.grid.shape
-    if context.columns is None:
-        per_row = math.prod(shape[1:])
-        return [(rows[0] * per_row, rows[1] * per_row)]
-    (left, width), depth = context.columns, math.prod(shape[2:])
-    starts = ((row * width + left) * depth for row in range(*rows))
-    return [(start, start + shape[1] * depth) for start in starts]

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
 from partita.engine.kernels.dense import DenseKernel
+from partita.engine.kernels.dropout import DropoutKernel
 from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.local import LocallyConnectedKernel
@@ -34,6 +35,7 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     BinaryCrossEntropyKernel,
     Conv2DKernel,
     DenseKernel,
+    DropoutKernel,
     HalfSquaredErrorKernel,
     L2PoolKernel,
     LocalContrastNormalisationKernel,

@@ -14,6 +14,7 @@ rounds.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ _FIRST, _SECOND = map(np.uint64, MULTIPLIERS)
 _FIRST_STEP, _SECOND_STEP = map(np.uint64, KEY_STEPS)
 
 
+@lru_cache(maxsize=1024)
 def key_of(seed: int, layer: str) -> tuple[int, int]:
     """The key of a layer's random numbers, two words of 32 bits, from a digest of its name and the seed."""
     digest = hashlib.blake2b(f"{seed} {layer}".encode(), digest_size=8).digest()

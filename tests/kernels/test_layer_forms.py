@@ -11,6 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine.kernels import ThreadPool
+from partita.engine.kernels.dropout import DropoutKernel
 from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.layers import Activation, Dropout, Layer, LayerNorm, OneToOne, RMSNorm
 from partita.layers.activations import BY_INPUT
@@ -78,12 +80,20 @@ class Data:
 
 
 def mask(given_case: Case, rows: tuple[int, int], data: Data, *, first: int = 0, **site: Any) -> np.ndarray:
-    """The output of ones, in training, for some rows and the examples of a micro-batch."""
+    """The output of ones, in training, for some rows and the examples of a micro-batch; by both kernels."""
     context = replace(given_case.context(rows), training=True, **site)
-    kernel = LayerFormKernel(context, given_case.arrays(context), None)  # type: ignore[arg-type]
-    kernel.begin(data, micro_batch=0, first_example=first)
-    kernel.forward()()
-    return kernel.arrays.output
+    found = []
+    for kind in (LayerFormKernel, DropoutKernel):
+        kernel = kind(context, given_case.arrays(context), ThreadPool())
+        kernel.begin(data, micro_batch=0, first_example=first)
+        kernel.forward()()
+        found.append(kernel.arrays.output)
+        kernel.backward_input(0, (rows,), accumulate=False)()
+        kernel.backward_input(0, (rows,), accumulate=True)()
+        twice = 2 * kernel.arrays.output * kernel.arrays.own_grad
+        np.testing.assert_allclose(kernel.arrays.grad_input(0), twice, rtol=1e-12)
+    np.testing.assert_array_equal(*found)
+    return found[0]
 
 
 def ones(shape: tuple[int, ...], batch: int, rate: float = 0.25) -> Case:
@@ -117,9 +127,10 @@ def test_masks_change_with_epochs_and_seeds_and_drop_their_share() -> None:
 def test_an_evaluation_drops_nothing() -> None:
     given_case = ones((4, 3), 2)
     context = given_case.context()
-    kernel = LayerFormKernel(context, given_case.arrays(context), None)  # type: ignore[arg-type]
-    kernel.forward()()
-    assert (kernel.arrays.output == 1).all()
+    for kind in (LayerFormKernel, DropoutKernel):
+        kernel = kind(context, given_case.arrays(context), ThreadPool())
+        kernel.forward()()
+        assert (kernel.arrays.output == 1).all()
 
 
 @dataclass(frozen=True)
