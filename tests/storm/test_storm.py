@@ -22,6 +22,7 @@ from tests.storm.__main__ import app
 from tests.storm.cells import Result, Spec, plan_of
 from tests.storm.census import Census, Life, left_behind, segments
 from tests.storm.checks import Violated, check_pushes
+from tests.storm.pairs import Pairs
 from tests.storm.processes import MARK
 from tests.storm.recovery import Recovery, percentile, recoveries
 from tests.storm.storm import Outcome
@@ -125,6 +126,29 @@ def test_a_role_that_is_drawn_is_waited_for() -> None:
     assert drawn == [[], [], []]
     both = {**there, "shard": [("shard 0", psutil.Process())]}
     assert victims.draw(("coordinator",), both) == both["shard"]
+
+
+def test_one_of_a_pair_is_struck_only_while_the_other_could_go_on_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events-0"
+    pairs, names = Pairs(path), ["shard 0", "backup 0", "part 0.0", "backup 1"]
+    assert pairs.among(names) == ["part 0.0"]
+
+    def happens(what: str, **more: Any) -> None:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode({"what": what, **more}) + b"\n")
+
+    for n in (0, 1):
+        happens("line", text=f"shard {n} and backup {n} have the same, and each can go on alone")
+    assert pairs.among(names) == ["shard 0", "part 0.0", "backup 1"]
+    pairs.struck("shard 0", None)
+    pairs.struck("backup 1", 0.0)  # frozen for a moment
+    assert pairs.among(names) == ["part 0.0"]
+    happens("restart", hosts=[["shard 0", 1]], reason="killed")
+    happens("line", text="shard 0 and backup 0 have the same, and each can go on alone")
+    assert pairs.among(reversed(names)) == ["part 0.0", "backup 0"]
+    with path.open("ab") as file:
+        file.write(b'{"what": "restart", "hosts": [["backup 0"')  # a line that is being written
+    assert pairs.may_strike("shard 0")
 
 
 def test_what_is_left_behind_is_named(tmp_path: Path) -> None:
