@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ RUNS: Final[dict[str, Any]] = {
     "downpour-sgd": Downpour(shards=2, optimizer=SGD(0.1)),
     "downpour-adagrad": Downpour(shards=3, optimizer=Adagrad(0.1)),
     "downpour-adam": Downpour(shards=1, optimizer=Adam(InverseTime(0.02, steps=10))),
+    "downpour-log": Downpour(shards=2, optimizer=SGD(0.1), durability="log"),
     "sandblaster-lbfgs": Sandblaster(METHOD, shards=2, portion=6, l2=0.01),
     "all-reduce-adam": AllReduce(replicas=2, optimizer=Adam(0.02)),
     "all-reduce-sharded": AllReduce(replicas=2, optimizer=Adagrad(0.1), shard_optimizer=True),
@@ -76,14 +78,24 @@ def train_run(driver: Any, folder: Path, *, plan: Plan | None = None, epochs: in
     return train(plan or plan_of_run(), data_of_run(), driver=driver, **arguments)
 
 
-def resumed(name: str, folder: Path) -> Run:
+def resumed(name: str, folder: Path, *, show: str = "nothing") -> Run:
     """Goes on with a kept run in a copy of its files: an epoch more, or to the method's last iteration."""
-    return train_run(RUNS[name], folder, epochs=3, resume=True)
+    return train_run(RUNS[name], folder, epochs=3, resume=True, show=show)
 
 
 def begin(name: str, folder: Path) -> None:
-    """Runs two epochs; a method's run is as if killed two answers after a checkpoint."""
+    """Runs two epochs; a method's run is as if killed two answers after a checkpoint, one with a log as if
+    killed some steps after it.
+    """
     driver = RUNS[name]
+    if driver.durability == "log":
+        with tempfile.TemporaryDirectory() as temporary:
+            copy = Path(temporary) / "copy"
+            train_run(driver, folder, epochs=1)
+            train_run(driver, folder, epochs=3, resume=True, on_record=lambda record: copied(folder, copy))
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
+        return
     train_run(driver, folder, checkpoint_every_s=0.01 if isinstance(driver, Sandblaster) else 30.0)
     if not isinstance(driver, Sandblaster):
         return
@@ -98,6 +110,15 @@ def begin(name: str, folder: Path) -> None:
     for entry in journal.entries[: position + 2]:
         cut.append(entry.index, entry.digest, entry.scalars)
     cut.close()
+
+
+def copied(folder: Path, copy: Path) -> None:
+    """Copies the files of a run that goes on, once, when its logs have some records."""
+    until = time.monotonic() + 1.0
+    while not copy.exists() and time.monotonic() < until:
+        logs = [path.stat().st_size for path in folder.glob("log-*/*.log")]
+        if len(logs) == 2 and min(logs) > 2000:
+            shutil.copytree(folder, copy)
 
 
 def numbers_of(found: Checkpoint) -> dict[str, np.ndarray]:

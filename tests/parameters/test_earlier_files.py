@@ -19,12 +19,16 @@ from partita.engine.parameters.formats import NewerFormat, decode_any, newest
 from partita.engine.parameters.journal_format import HEADER_UPGRADES, encode_header
 from partita.engine.parameters.manifest import decode_manifest, decode_record, encode_manifest, encode_record
 from tests.drivers.conftest import run_on_threads
-from tests.parameters.kept_runs import RUNS, numbers_of, resumed, shapes_of_run
+from tests.parameters.kept_runs import numbers_of, resumed, shapes_of_run
 
 DATA = Path(__file__).parent / "data"
 SHAPES = {"hidden.weight": (4, 3), "hidden.bias": (4,)}
 FORMATS = sorted(DATA.glob("format-*"))
-KEPT = [pytest.param(folder / name, id=f"{folder.name} {name}") for folder in FORMATS for name in RUNS]
+KEPT = [
+    pytest.param(run, id=f"{folder.name} {run.name}")
+    for folder in FORMATS
+    for run in sorted(folder.iterdir())
+]
 
 
 @pytest.mark.parametrize("folder", KEPT)
@@ -43,15 +47,17 @@ def test_the_checkpoint_of_any_format_has_the_numbers_that_its_writer_read(folde
 
 @pytest.mark.parametrize("folder", KEPT)
 def test_a_run_of_any_format_goes_on_as_with_its_writer(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_on_threads(monkeypatch)
     copy = shutil.copytree(folder, tmp_path / "copy")
-    run = resumed(folder.name, copy)
+    run = resumed(folder.name, copy, show="lines")
+    has_log = folder.name == "downpour-log"
+    assert capsys.readouterr().err.count("of its log carried out again") == (2 if has_log else 0)
     kept = safetensors.numpy.load_file(folder / "numbers.safetensors")
-    # Another processor may round products otherwise; and between two fetches a part only estimates what a
-    # shard with a state has done with its pushes, so that its steps depend on the time of the answers.
-    estimates = folder.name in ("downpour-adagrad", "downpour-adam")
+    # Another processor may round products otherwise. Parts did not begin with a checkpoint's state when files
+    # had format 1, so that the steps of their writer were others, and depended on the time of the answers.
+    estimates = folder.parent.name == "format-1" and folder.name in ("downpour-adagrad", "downpour-adam")
     for name, array in run.parameters.items():
         np.testing.assert_allclose(array, kept[f"resumed/{name}"], rtol=2e-4, atol=0.1 if estimates else 2e-6)
     found = Checkpoints(copy).latest(shapes_of_run())
