@@ -278,6 +278,11 @@ class ShardBody(Body):
         if recovery.replayed:
             self._notes.append(f"{counted(recovery.replayed, 'push', 'pushes')} of its log carried out again")
         if isinstance(task.durability, Log):
+            if folder != task.folder:
+                self._notes.append(
+                    f"its log is on its own machine, in {folder}; it is lost where the shard has to begin on "
+                    "another one, and when the run ends"
+                )
             synced = task.durability.sync == "disk"
             if synced:
                 sync_segments(recovery.content.segments)

@@ -123,6 +123,12 @@ def test_a_feed_fetches_ahead_and_ends_with_an_ordinary_array(run: Run) -> None:
     np.testing.assert_array_equal(out, run.numbers[3:7].T)
 
 
+def test_logs_are_kept_where_their_shard_is(run: Run) -> None:
+    assert HostFiles().log_folder(run.kept) == run.kept
+    assert run.process(SHARD).log_folder(run.kept) == run.scratch / "logs"
+    assert run.process(SHARD, 1, scratch=False).log_folder(run.kept) is None
+
+
 def test_first_parameters_are_fetched_by_name(run: Run) -> None:
     path, names = run.folder / "initial.safetensors", {"hidden.bias", "scores/odd:name"}
     found = run.process(SHARD).parameters(path, SHAPES, only=names)

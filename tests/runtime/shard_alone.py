@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from partita.engine.files.access import HostFiles
 from partita.engine.parameters import Vector
 from partita.engine.protocol import Message
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
@@ -25,12 +27,13 @@ class ShardAlone:
         now: the clock, in seconds.
     """
 
-    def __init__(self, task: ShardTask, *, incarnation: int = 0) -> None:
+    def __init__(self, task: ShardTask, *, incarnation: int = 0, files: HostFiles | None = None) -> None:
         self.sent: list[tuple[str, Message, PayloadLike]] = []
         self.refused: list[str] = []
         self.woken = threading.Event()
         self.name = f"shard {task.shard}"
-        host = HostContext(self.name, incarnation, self._send, self.woken.set, Counters(), self._refuse)
+        own = HostContext(self.name, incarnation, self._send, self.woken.set, Counters(), self._refuse)
+        host = own if files is None else replace(own, files=files)
         self.now = 0.0
         self.machine, self.body = task.role(host)
         self._dtype = task.precision

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, Adam, InverseTime, Log, Optimizer
+from partita.engine.files.access import HostFiles
 from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Vector, save_parameters
 from partita.engine.parameters.log import segments_of
 from partita.engine.protocol.coordinator_effects import ShardFile
@@ -64,6 +65,7 @@ class Folder:
         known: dict[str, tuple[PushRecord, ...]] | None = None,
         layout: Layout = TWO,
         start: float = 0.0,
+        files: HostFiles | None = None,
     ) -> ShardAlone:
         save_parameters(self.path / "initial", {"weight": np.full(6, start)})
         task = ShardTask(
@@ -78,7 +80,7 @@ class Folder:
             durability=self.durability,
             logs=place,
         )
-        shard = ShardAlone(task, incarnation=len(self.made))
+        shard = ShardAlone(task, incarnation=len(self.made), files=files)
         self.made.append(shard)
         shard.receive(COORDINATOR, Heartbeat(len(self.made) - 1, clock=0.0))
         return shard
@@ -320,6 +322,33 @@ def test_a_log_of_another_start_or_layout_is_refused(folder: Folder) -> None:
     one = Layout(((Slot("weight", 0, 6),),), SHAPES, shards=1)
     with pytest.raises(CannotGoOn, match="resume with the plan and the shards of that run"):
         folder.shard(layout=one)
+
+
+class Elsewhere(HostFiles):
+    """The files of a machine that does not have the folder of checkpoints."""
+
+    def __init__(self, own: Path | None) -> None:
+        self.own = own
+
+    def log_folder(self, folder: Path) -> Path | None:
+        return self.own
+
+
+def test_a_log_on_a_machine_of_its_own_is_there_for_shards_of_that_machine(
+    folder: Folder, tmp_path: Path
+) -> None:
+    here, there = Elsewhere(tmp_path / "here"), Elsewhere(tmp_path / "there")
+    shard = folder.shard(files=here)
+    for sequence in range(3):
+        push(shard, "part 0.0", sequence)
+    assert "is lost where the shard has to begin on another one" in awaited(shard, LogReport).text
+    known = {"part 0.0": (PushRecord(0, 3, 3),)}
+    again = folder.shard(files=here, known=known)
+    assert (again.machine.version, again.machine.policy.lost) == (3, 0)
+    moved = folder.shard(files=there, known=known)
+    assert (moved.machine.version, moved.machine.policy.lost) == (0, 3)
+    with pytest.raises(CannotGoOn, match=r"give the checkpoints as SharedFolder\(...\)"):
+        folder.shard(files=Elsewhere(None))
 
 
 def test_a_push_that_was_never_finite_does_not_end_every_process_after_it(folder: Folder) -> None:
