@@ -81,8 +81,9 @@ class Census:
         return found
 
     def grown(self) -> list[str]:
-        """Names the processes whose memory is not flat."""
-        more = {place: life.largest - life.first for place, life in self.lives.items()}
+        """Names the processes whose memory is not flat. The storm's own holds the logs that it compares."""
+        lives = ((place, life) for place, life in self.lives.items() if place[0] != "storm")
+        more = {place: life.largest - life.first for place, life in lives}
         return [f"a {role} took {n >> 20} MiB more" for (role, _, _), n in more.items() if n > MOST_GROWTH]
 
     def growth(self) -> dict[str, tuple[float, float, float]]:
