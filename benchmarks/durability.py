@@ -122,7 +122,6 @@ WORKS: Final = {
     "digits": Work(digits.network, lambda: digits.data()[0], 32, 200, 1800),
     "digits ahead": Work(digits.network, lambda: digits.data()[0], 32, 200, 3600, Downpour),
     "42M": Work(speech, frames, 32, 2, 8),
-    "42M ahead": Work(speech, frames, 32, 2, 8, Downpour),
 }
 
 

@@ -119,7 +119,7 @@ def write(
     store.commit(manifest)
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(8))
 @given(st.data())
 def test_any_plan_reads_what_any_other_one_has_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -120,7 +120,7 @@ def gone_on(name: str, folder: Path) -> Run | CheckpointError:
         return error
 
 
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(3))
 @given(st.data())
 def test_a_run_goes_on_from_what_is_whole_and_names_what_is_not(
     kept: tuple[str, Path, dict[str, Vector]],

@@ -73,7 +73,10 @@ def test_a_run_goes_on_under_each_driver_in_turn_as_if_under_one(
         np.testing.assert_allclose(each[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("shards", "replicas", "machines"), [(1, 2, 1), (3, 1, 2), (5, 2, 3)])
+@pytest.mark.parametrize(
+    ("shards", "replicas", "machines"),
+    [(3, 2, 1), *(pytest.param(*numbers, marks=pytest.mark.slow) for numbers in ((1, 2, 1), (5, 2, 3)))],
+)
 def test_a_method_goes_on_with_its_history_on_other_shards(
     tmp_path: Path, shards: int, replicas: int, machines: int
 ) -> None:
