@@ -15,7 +15,10 @@ from tests.storm.processes import is_host, marked, name_of
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 SETTLED_S: Final = 6.0
-"""A process has what it needs so long after its start; from then on its memory shall be flat."""
+"""A process has what it needs after so long, and so much processor time; then its memory shall be flat."""
+
+SETTLED_CPU_S: Final = 2.0
+"""Of processor time: on a machine that does much else, imports alone take longer than that."""
 
 MOST_GROWTH: Final = 48 << 20
 """Bytes that a process may take from then on."""
@@ -59,12 +62,12 @@ class Census:
         self._next = now + every_s
         for role, process in processes:
             try:
-                rss, began = int(process.memory_info().rss), process.create_time()
+                rss, began, used = process.memory_info().rss, process.create_time(), process.cpu_times()
             except psutil.Error:
                 continue
             life = self.lives.setdefault((role, process.pid, began), Life(now))
             life.seen = now
-            if now - life.began >= SETTLED_S:
+            if now - life.began >= SETTLED_S and used.user + used.system >= SETTLED_CPU_S:
                 life.first = life.first or rss
                 life.largest = max(life.largest, rss)
 
