@@ -222,7 +222,13 @@ class LogWriter:
     """
 
     def __init__(
-        self, folder: Path, header: SegmentHeader, *, older: Sequence[Segment] = (), synced: bool = True
+        self,
+        folder: Path,
+        header: SegmentHeader,
+        *,
+        older: Sequence[Segment] = (),
+        synced: bool = True,
+        reserve: int = 0,
     ) -> None:
         """Begins a segment.
 
@@ -231,6 +237,7 @@ class LogWriter:
             header: of the first segment.
             older: segments of the shard that other processes have written.
             synced: whether records are to survive the machine.
+            reserve: bytes that records leave free on the disk: room for a checkpoint, which shortens the log.
 
         Raises:
             LogFull: there is no room.
@@ -238,7 +245,7 @@ class LogWriter:
         """
         self.next = header.first
         self.n_bytes = sum(_size_of(segment.path) for segment in older)
-        self._folder, self._synced = folder, synced
+        self._folder, self._synced, self._reserve = folder, synced, reserve
         self._whole = [segment.path for segment in sorted(older)]
         self._firsts = [segment.first for segment in sorted(older)]
         self._file: int | None = None
@@ -274,6 +281,7 @@ class LogWriter:
             OSError: they cannot be written.
         """
         assert self._file is not None and all(r.number == self.next + n for n, r in enumerate(records))
+        self._check_room(sum(record.n_bytes for record in records))
         try:
             n_bytes = _write(self._file, (chunk for record in records for chunk in frame_of(record)))
         except OSError as error:
@@ -283,6 +291,13 @@ class LogWriter:
         self._end += n_bytes
         self.n_bytes += n_bytes
         self.next += len(records)
+
+    def _check_room(self, n_bytes: int) -> None:
+        if self._reserve and n_bytes:
+            found = os.statvfs(self._folder)
+            if found.f_bavail * found.f_frsize < n_bytes + self._reserve:
+                why = f"a checkpoint needs what is left ({os.strerror(errno.ENOSPC)})"
+                raise LogFull(errno.ENOSPC, f"{self._path} cannot be written: {why}")
 
     def sync(self) -> None:
         """Forces every record to the disk.

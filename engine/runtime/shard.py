@@ -61,6 +61,9 @@ LEAST_LOG_BYTES: Final = 1 << 30
 MOST_PUSHES: Final = 16
 """A log asks for a checkpoint beyond so many bytes, and so many pushes to all parameters."""
 
+SPARE_BYTES: Final = 1 << 16
+"""Room for small files that a log leaves on the disk, beside that for a checkpoint of all shards."""
+
 SHORT_OPERATION: Final = 1 << 23
 """Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
 would cost some percent. Longer ones are done in the background, while the host answers.
@@ -286,7 +289,9 @@ class ShardBody(Body):
             synced = task.durability.sync == "disk"
             if synced:
                 sync_segments(recovery.content.segments)
-            writer = recovery.writer(folder / task.logs.name, policy.version, synced=synced)
+            file_bytes = len(self._store.names()) * self._store.size * own.item_bytes
+            reserve = int(1.1 * task.layout.shards * file_bytes) + SPARE_BYTES
+            writer = recovery.writer(folder / task.logs.name, policy.version, synced=synced, reserve=reserve)
             most = max(LEAST_LOG_BYTES, MOST_PUSHES * self._store.size * own.item_bytes)
             self._log = ShardLog(
                 writer, task.durability, most_bytes=task.durability.most_bytes or most, wake=self._host.wake

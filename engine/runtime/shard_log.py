@@ -31,6 +31,10 @@ REPORT_S: Final = 5.0
 """Seconds between two reports that there is no room."""
 
 
+SAY_AGAIN_S: Final = 60.0
+"""Seconds within which a log that is full again and again says so once."""
+
+
 class LogFailed(CannotGoOn):
     """The log cannot be written: the run must not go on as if it could."""
 
@@ -80,6 +84,7 @@ class ShardLog:
         self._writer: LogWriter | None = None
         self._asked_bytes = 0  # size at which a checkpoint was asked for
         self._full: _Full | None = None
+        self._said_at = float("-inf")  # when the user was told that there is no room
         self._synced_at = time.monotonic()
         self._thread: Final = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -118,8 +123,8 @@ class ShardLog:
             event = self._events.get()
             if isinstance(event, OSError):
                 raise LogFailed(
-                    f"the log of the shard failed ({event}); what was not acknowledged is not in it. Look at "
-                    "the disk, then resume"
+                    f"the log of the shard failed ({event.strerror or event}); what was not acknowledged is "
+                    "not in it. Look at the disk, then resume"
                 ) from event
             if isinstance(event, BaseException):
                 raise event
@@ -213,9 +218,13 @@ class ShardLog:
         now, text = time.monotonic(), ""
         if self._full is None:
             self._full = _Full(now, now)
-            text = f"{error}; it acknowledges nothing until there is room, or for {GIVE_UP_S:g} s"
+            if now - self._said_at >= SAY_AGAIN_S:
+                self._said_at = now
+                text = (
+                    f"{error.strerror}; it acknowledges nothing until there is room, or for {GIVE_UP_S:g} s"
+                )
         elif now - self._full.since >= GIVE_UP_S:
-            raise OSError(error.errno, f"{error}, and not for {GIVE_UP_S:g} s")
+            raise OSError(error.errno, f"{error.strerror}, and not for {GIVE_UP_S:g} s")
         elif now - self._full.reported_at < REPORT_S:
             return
         self._full.reported_at = now

@@ -141,17 +141,18 @@ class Recovery:
                 carry_out(effect)
             self.replayed += 1
 
-    def writer(self, folder: Path, version: int, *, synced: bool) -> Callable[[], LogWriter]:
+    def writer(self, folder: Path, version: int, *, synced: bool, reserve: int) -> Callable[[], LogWriter]:
         """Returns what makes the writer of this process's segments.
 
         Args:
             folder: of the run's logs.
             version: number of the last record that is carried out.
             synced: see `LogWriter`.
+            reserve: see `LogWriter`.
         """
         base = self._base_checksum if version == 0 else None
         header = msgspec.structs.replace(self._header, first=version + 1, base=base)
-        return partial(LogWriter, folder, header, older=self.content.segments, synced=synced)
+        return partial(LogWriter, folder, header, older=self.content.segments, synced=synced, reserve=reserve)
 
     @property
     def own(self) -> Iterator[LoggedRequest]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -225,6 +226,27 @@ def test_a_full_disk_leaves_nothing_of_a_record_and_it_is_written_later(
     writer.close()
     found = read_log(tmp_path, "shard 0", after=0)
     assert numbers(found) == [1, 2, 3] and not found.notes
+
+
+def test_a_log_leaves_room_for_the_checkpoint_that_shortens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, free, stat = (
+        LogWriter(next_log(tmp_path, "run"), HEADER, reserve=1000),
+        5000,
+        os.statvfs(tmp_path),
+    )
+    fields = {name: getattr(stat, name) for name in dir(stat) if name.startswith("f_")}
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(**{**fields, "f_frsize": 1, "f_bavail": free})
+    )
+    writer.append([record(1, 4000)])
+    with pytest.raises(LogFull, match="a checkpoint needs what is left"):
+        writer.append([record(2, 4001)])
+    free = 5001
+    writer.append([record(2, 4001)])
+    writer.close()
+    assert numbers(read_log(tmp_path, "shard 0", after=0)) == [1, 2]
 
 
 def test_a_failed_sync_is_final_and_what_was_not_synced_is_cut_off(
