@@ -4,23 +4,27 @@ libzmq accepts connections as fast as they come, and each costs processor time b
 connects: about 60 µs, with the arithmetic of a CURVE handshake 350 µs. So a connection takes a token, and one
 that has proved a listed key gives it back. Where tokens are used up, a packet filter on the listening socket
 lets only a share of new connections in, at random: the others are dropped before a process sees them, and a
-client that is dropped tries again. Connections that exist are not concerned. Peers at known addresses have
-tokens of their own, so strangers elsewhere do not keep them out.
+client that is dropped tries again. Connections that exist are not concerned. Addresses of peers, and those
+from which a key was proved lately, have tokens of their own, so strangers elsewhere do not keep them out.
+Over loopback each peer has an address of its own for that (`loopback_source`).
 
 Linux only; where the kernel takes no filter, `ConnectionGuard` closes what is too much after it was accepted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ipaddress
 import socket
 import struct
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from partita.engine.transport.sockets import tcp_view
+from partita.engine.protocol.messages import Peer
+from partita.engine.transport.sockets import loopback_source, tcp_view
 
 BURST: Final = 256.0
 """Connections without a listed key that are let in at once."""
@@ -32,6 +36,8 @@ _REOPENS: Final = 64.0  # tokens from which the share grows again
 _GROWTH: Final = 1.1  # of the share, for each check
 _DEBT: Final = 64.0
 _LEAST: Final = 2.0**-16
+_LOOPBACK: Final = 0x7F000001  # of whoever does not ask for another
+_MAX_PROVED: Final = 256
 _MAX_KNOWN: Final = 1000  # addresses; the kernel takes 4096 instructions
 
 _INSTRUCTION: Final = struct.Struct("=HBBI")
@@ -72,16 +78,16 @@ class Budget:
         return self.share
 
 
-def addresses_of(endpoints: Iterable[str]) -> frozenset[int]:
-    """Returns the IPv4 addresses of endpoints, without loopback and names, as numbers."""
+def addresses_of(peers: Iterable[Peer]) -> frozenset[int]:
+    """Returns the IPv4 addresses from which peers connect, as numbers; none for names."""
     found: set[int] = set()
-    for endpoint in endpoints:
-        try:
-            address = ipaddress.IPv4Address(endpoint.removeprefix("tcp://").rpartition(":")[0])
-        except ValueError:
-            continue
-        if not address.is_loopback:
-            found.add(int(address))
+    for peer in peers:
+        host = peer.endpoint.removeprefix("tcp://").rpartition(":")[0]
+        with contextlib.suppress(ValueError):
+            address = ipaddress.IPv4Address(host)
+            found.add(int(ipaddress.IPv4Address(loopback_source(peer.public_key))))
+            if not address.is_loopback:
+                found.add(int(address))
     return frozenset(found)
 
 
@@ -114,6 +120,15 @@ def _taking(share: float) -> list[tuple[int, int, int, int]]:
     return [(0x20, 0, 0, _RANDOM), (0x25, 1, 0, min(int(share * 2**32), 2**32 - 1)), _TAKE, _DROP]
 
 
+def _source_of(descriptor: int) -> int | None:
+    """Returns the IPv4 address at the other end of a connection; None if it has ended, or has none."""
+    try:
+        with tcp_view(descriptor) as view:
+            return int.from_bytes(socket.inet_aton(view.getpeername()[0]), "big")
+    except (OSError, IndexError, TypeError, ValueError):  # or the descriptor is of another socket by now
+        return None
+
+
 @dataclass(eq=False)
 class Admission:
     """New connections at one listening socket of libzmq, given by its descriptor."""
@@ -122,6 +137,8 @@ class Admission:
 
     def __post_init__(self) -> None:
         self._others, self._peers = Budget(), Budget()
+        self._expected: frozenset[int] = frozenset()
+        self._proved: OrderedDict[int, None] = OrderedDict()  # addresses, the latest last
         self._known: frozenset[int] = frozenset()
         self._set: tuple[float, float, frozenset[int]] = (1.0, 1.0, self._known)
         self._updated_at: float | None = None
@@ -132,27 +149,40 @@ class Admission:
         """Shares of connections from other and from known addresses that are let in."""
         return self._others.share, self._peers.share
 
-    def expect(self, endpoints: Iterable[str]) -> None:
-        """Gives the peers at these endpoints, and no others, tokens of their own."""
-        self._known = addresses_of(endpoints)
+    def expect(self, peers: Iterable[Peer]) -> None:
+        """Gives these peers, and those that have proved their keys lately, tokens of their own."""
+        self._expected = addresses_of(peers)
+        self._known = self._expected | frozenset(self._proved)
+        self._apply()  # at once: one whose first packet is dropped waits for a second
 
     def budget_of(self, descriptor: int) -> Budget:
         """Returns the budget of an accepted connection."""
-        if self._known:
-            try:
-                with tcp_view(descriptor) as view:
-                    source = int.from_bytes(socket.inet_aton(view.getpeername()[0]), "big")
-            except (OSError, IndexError, ValueError):
-                return self._others
-            if source in self._known:
-                return self._peers
-        return self._others
+        return self._peers if _source_of(descriptor) in self._known else self._others
+
+    def prove(self, descriptor: int, budget: Budget) -> None:
+        """Gives the token of a connection back, whose key is listed, and knows its address."""
+        budget.prove()
+        source = _source_of(descriptor)
+        if source is None or source == _LOOPBACK:
+            return
+        is_new = source not in self._proved
+        self._proved[source] = None
+        self._proved.move_to_end(source)
+        while len(self._proved) > _MAX_PROVED:
+            self._proved.popitem(last=False)
+        if is_new:
+            self._known = self._expected | frozenset(self._proved)
 
     def update(self, now: float) -> None:
         """Sets the filter anew where that is necessary (`now` in seconds)."""
         elapsed_s = 0.0 if self._updated_at is None else max(now - self._updated_at, 0.0)
         self._updated_at = now
-        wanted = self._others.update(elapsed_s), self._peers.update(elapsed_s), self._known
+        self._others.update(elapsed_s)
+        self._peers.update(elapsed_s)
+        self._apply()
+
+    def _apply(self) -> None:
+        wanted = (*self.shares, self._known)
         if wanted[:2] == (1.0, 1.0):
             wanted = 1.0, 1.0, frozenset()
         if wanted != self._set and self.is_supported:

@@ -19,6 +19,7 @@ from typing import Final
 
 import zmq
 
+from partita.engine.protocol.messages import Peer
 from partita.engine.transport.admission import Admission, Budget
 from partita.engine.transport.sockets import EVENT, tcp_view
 
@@ -84,9 +85,9 @@ class ConnectionGuard:
         """Looks for a while whose messages come on which connections: a key has just been admitted."""
         self._named_until = time.monotonic() + _NAMED_S
 
-    def expect(self, endpoints: Iterable[str]) -> None:
-        """Does not let strangers at other addresses keep the peers at these endpoints out."""
-        self._admission.expect(endpoints)
+    def expect(self, peers: Iterable[Peer]) -> None:
+        """Does not let strangers at other addresses keep these peers out."""
+        self._admission.expect(peers)
 
     def delivered(self, descriptor: int, key: str) -> None:
         """Records a message with this key, received on this descriptor."""
@@ -137,7 +138,7 @@ class ConnectionGuard:
             self._forget(descriptor)
         elif found[1] > _PROVED_BYTES or (not found[1] and now - connection.opened_at > _HANDSHAKE_S):
             del self._handshaking[descriptor]
-            connection.budget.prove()
+            self._admission.prove(descriptor, connection.budget)
         elif found[0] > MAX_HANDSHAKE_BYTES:
             self.cut(descriptor)
 

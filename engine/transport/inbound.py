@@ -97,9 +97,9 @@ class InboundConnections:
         return key in self._by_key
 
     @property
-    def endpoints(self) -> Iterable[str]:
-        """Endpoints of the authorised peers."""
-        return (peer.endpoint for peer, _ in self._by_key.values())
+    def peers(self) -> Iterable[Peer]:
+        """Those whose keys are authorised now."""
+        return (peer for peer, _ in self._by_key.values())
 
     def misbehaved(self, key: str, reason: str) -> list[Received]:
         """Returns what the owner of the mailbox receives of a sender that misuses its connections."""

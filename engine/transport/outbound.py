@@ -64,7 +64,8 @@ class OutboundConnection:
 
     `socket` is from `SocketFactory.outgoing`, and closed by `close`. `max_backlog` bounds the queue (bytes),
     unless the first queued message alone is larger. `stream` is the number of the connection in its mailbox;
-    `link` is the shared-memory link to a peer on this machine.
+    `link` is the shared-memory link to a peer on this machine. `connected_to` is the endpoint that libzmq was
+    given, if not the peer's.
 
     Invariant: the socket gets nothing while the queue holds something.
     """
@@ -76,6 +77,7 @@ class OutboundConnection:
     link: SharedLinkSender | None = field(default=None, kw_only=True)
     state: PeerState = field(default_factory=PeerState, kw_only=True)
     stream_link: StreamSender | None = field(default=None, kw_only=True)
+    connected_to: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         self._queue: deque[Group] = deque()
@@ -299,7 +301,7 @@ class OutboundConnection:
         self._unacked_bytes = 0
         # `close` leaves the connection to libzmq's reaper thread, which may come after a new connection to
         # the same name is at work; `disconnect` orders the I/O thread to drop it before anything later.
-        self.socket.disconnect(self.peer.endpoint)
+        self.socket.disconnect(self.connected_to or self.peer.endpoint)
         self.socket.close(linger=0)
 
     def _clear_queue(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import socket
@@ -45,6 +46,7 @@ _SILENT_MS = 4000  # without a heartbeat, the connecting side treats the connect
 _UNACKNOWLEDGED_MS = 10_000  # without TCP acknowledgements, the listening side does
 _BACKLOG = 128  # connections that wait to be accepted
 _STREAM_BACKLOG = 8  # of connections to a socket that waits for one peer
+_OWN_LOOPBACK = "tcp://127.0.0.1:"
 _LOOPBACK = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\*|[0-9]{1,5})")
 
@@ -90,6 +92,16 @@ def check_endpoint(endpoint: str, *, listening: bool) -> None:
 def is_loopback(endpoint: str) -> bool:
     """Whether the endpoint is reachable from this machine only."""
     return _LOOPBACK.fullmatch(endpoint) is not None
+
+
+def loopback_source(public_key: str) -> str:
+    """Returns the address of this machine from which a key connects over loopback.
+
+    All of 127.0.0.0/8 is this machine. With an address of its own, a peer is not taken for a stranger before
+    its handshake. It proves nothing.
+    """
+    digest = hashlib.sha256(public_key.encode()).digest()
+    return f"127.{digest[0] | 1}.{digest[1]}.{digest[2] | 1}"
 
 
 def local_socket() -> socket.socket:
@@ -208,8 +220,14 @@ class SocketFactory:
         """
         check_endpoint(peer.endpoint, listening=False)
         outgoing = self._locked(zmq.PUSH, peer.endpoint)
-        self._connect(outgoing, peer)
+        self._connect(outgoing, peer, self.towards(peer))
         return outgoing
+
+    def towards(self, peer: Peer) -> str:
+        """Returns the endpoint of a peer as `outgoing` connects to it, with the source over loopback."""
+        if not peer.endpoint.startswith(_OWN_LOOPBACK):
+            return peer.endpoint
+        return f"tcp://{loopback_source(self._keys.public)}:0;{peer.endpoint.removeprefix('tcp://')}"
 
     def door(self, endpoint: str) -> zmq.Socket[bytes]:
         """Returns a listening ROUTER socket, which answers over the connection of who asks; as `inbox`.
@@ -234,7 +252,7 @@ class SocketFactory:
         visit = self._locked(zmq.DEALER, peer.endpoint)
         visit.setsockopt(zmq.IMMEDIATE, 1)
         events = self.events(visit, kinds)
-        self._connect(visit, peer)
+        self._connect(visit, peer, peer.endpoint)
         return visit, events
 
     def authenticator(self) -> zmq.Socket[bytes]:
@@ -276,13 +294,13 @@ class SocketFactory:
                 socket.disable_monitor()
             events.close(linger=0)
 
-    def _connect(self, socket: zmq.Socket[bytes], peer: Peer) -> None:
+    def _connect(self, socket: zmq.Socket[bytes], peer: Peer, endpoint: str) -> None:
         try:
             socket.curve_serverkey = _checked_key(peer)
             socket.connect_timeout = _CONNECT_MS
             socket.reconnect_ivl = _RECONNECT_MS
             socket.reconnect_ivl_max = _RECONNECT_MAX_MS
-            socket.connect(peer.endpoint)
+            socket.connect(endpoint)
         except (zmq.ZMQError, ValueError) as error:
             socket.close(linger=0)
             raise ValueError(f"'{peer.name}' cannot be connected at {peer.endpoint}: {error}") from error

@@ -160,6 +160,7 @@ class ZmqMailbox(Mailbox):
             link=link,
             state=self._states.setdefault(peer.public_key, PeerState()),
         )
+        opened.connected_to = self._sockets.towards(peer)
         if not shares_memory:
             opened.stream_link = StreamSender(
                 self._host,
@@ -181,7 +182,7 @@ class ZmqMailbox(Mailbox):
     def allow(self, peers: Iterable[Peer]) -> None:
         self._check_open()
         self._inbound.replace(peers)
-        self._guard.expect(self._inbound.endpoints)
+        self._guard.expect(self._inbound.peers)
         for key in [key for key in self._states if key not in self._inbound]:
             self._states.pop(key).is_gone = True
         self._authenticator.admit_held()
@@ -442,8 +443,9 @@ class ZmqMailbox(Mailbox):
         if not CAN_SEAL or self._frame is None:
             return None
         try:
+            source = str(self._frame.get("Peer-Address"))
             link = StreamReceiver(
-                str(self._frame.get("Peer-Address")),
+                "127.0.0.1" if source.startswith("127.") else source,
                 offer,
                 max_payload=self._max_payload,
                 on_close=self._forget_channel,

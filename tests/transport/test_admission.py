@@ -6,16 +6,17 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import IPv4Address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.messages import Fetch
+from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.transport import ZmqMailbox
 from partita.engine.transport.admission import BURST, RATE_S, Admission, Budget, addresses_of, program
 from partita.engine.transport.connection_guard import CHECK_S
-from partita.engine.transport.sockets import stream_connection
+from partita.engine.transport.sockets import loopback_source, stream_connection
 from tests.transport.helpers import Hosts, collect, serve_until
 from tests.transport.test_connection_guard import ended, knock
 
@@ -107,7 +108,30 @@ def test_only_addresses_beyond_this_machine_are_told_apart() -> None:
         "tcp://[::1]:5",
         "in-process://a/0",
     ]
-    assert addresses_of(endpoints) == {KNOWN}
+    peers = [Peer("", n, endpoint, str(n)) for n, endpoint in enumerate(endpoints)]
+    own = {int(IPv4Address(loopback_source(key))) for key in ("0", "1")}
+    assert addresses_of(peers) == {KNOWN, *own} and len(own) == 2
+    assert int(IPv4Address("127.0.0.1")) not in own
+
+
+def test_a_member_connects_while_strangers_flood_its_machine(zmq_hosts: Hosts) -> None:
+    box, box_peer = zmq_hosts.open("box")
+    good, good_peer = zmq_hosts.open("good")
+    assert isinstance(box, ZmqMailbox)
+    box.allow([good_peer])
+    silent: list[socket.socket] = []
+    for _ in range(40):
+        silent += knock(box.endpoint, 50)
+        box.receive(0.01)
+    if not box._guard._admission.is_supported:
+        pytest.skip("this kernel takes no packet filter")
+    assert box._guard._admission.shares[0] < 0.1
+    good.connect(box_peer)
+    good.send("box", Fetch(1))
+    assert [got.message for got in collect(box, 1, others=[good])] == [Fetch(1)]
+    assert box._guard._admission.shares[1] == 1.0
+    for one in silent:
+        one.close()
 
 
 @pytest.fixture
@@ -133,7 +157,7 @@ def admitted(listener: socket.socket, tries: int) -> int:
 
 def test_the_kernel_takes_the_filter_and_gives_it_up(listener: socket.socket) -> None:
     admission = Admission(listener.fileno())
-    admission.expect(["tcp://10.0.0.7:5"])
+    admission.expect([Peer("", 0, "tcp://10.0.0.7:5", "key")])
     admission.update(0.0)
     for _ in range(2000):
         admission.budget_of(-1).accept()  # of one that has ended
