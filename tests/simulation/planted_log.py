@@ -123,6 +123,11 @@ def keeps_what_a_repeat_says(method: Any, shard: Any, event: Any, held: Any) -> 
     )
 
 
+def without_units(method: Any, policy: Any, record: Any) -> Any:
+    message = msgspec.structs.replace(record.request.message, units=())
+    return method(policy, replace(record, request=msgspec.structs.replace(record.request, message=message)))
+
+
 def log(name: str, reported: str, *faults: Fault, at: int = 0, seeds: int = 600) -> PlantedFaults:
     return PlantedFaults(name, reported, faults, "downpour_log", at, seeds)
 
@@ -161,5 +166,6 @@ FAULTS = [
     ),
     log("compacted too far", "D1", Fault(LogFolder, "compact", compacted_too_far)),
     log("some records are not kept", "D1", Fault(Shard, "_handle", keeps_what_a_repeat_says)),
+    log("replayed without units", "I15 I1", Fault(ApplyOnArrival, "replay", without_units), at=26),
     log("the log is not replayed", "D1", Fault(LogFolder, "above", lambda method, folder, version: [])),
 ]

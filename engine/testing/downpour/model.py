@@ -332,6 +332,10 @@ class ReferenceModel:
         }
         return {(shard, push) for shard, push in pushes if push not in files[shard].applied}
 
+    def units_of(self, shard: str, push: Push) -> tuple[int, ...]:
+        """Returns the units of a push."""
+        return self._units[shard, push]
+
     def gone(self, shard: str, lineage: Lineage) -> set[tuple[int, int]]:
         """Returns (machine, unit) of what is in the lost pushes to a shard, of this run and earlier ones."""
         lost = {(machine_of(push[0]), unit) for push in lineage.lost for unit in self._units[shard, push]}

@@ -11,6 +11,8 @@ from typing_extensions import override
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
+from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -26,10 +28,11 @@ from partita.engine.protocol.messages import LostPushes, UnitRange
 from partita.engine.protocol.messages import Push as PushMessage
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.ranges import Ranges
+from partita.engine.protocol.shard_effects import ShardRanges
 from partita.engine.protocol.views import Outline
 from partita.engine.testing import faults
-from partita.engine.testing.disk import File
 from partita.engine.testing.downpour.model import Lineage, Push, ReferenceModel
+from partita.engine.testing.downpour.resuming import begun
 from partita.engine.testing.downpour.work import WorkModel
 from partita.engine.testing.elastic import draw_least, leaving
 from partita.engine.testing.invariants import ProcessId, require
@@ -37,6 +40,7 @@ from partita.engine.testing.layout import Layout
 from partita.engine.testing.log import LogFolder
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
+from partita.engine.testing.shards import ShardState
 from partita.engine.testing.world import Process, World
 
 NUMBERS_OF_A_MACHINE: Final = 4
@@ -128,7 +132,8 @@ class DownpourCoordinatorHost(CoordinatorHost):
     """A coordinator, which begins from the run's folder, and whose manifests count every lost push.
 
     Attributes:
-        start: the checkpoint that its run began with; None: the start.
+        start: the newest checkpoint when its run began; None: there was none.
+        begins: what its shards begin with.
         push_log: of its run.
         work, model: the references of its run.
         logs: of its shards; none where nobody keeps records.
@@ -141,7 +146,8 @@ class DownpourCoordinatorHost(CoordinatorHost):
         topology, disk, least = schedule.environment.topology, schedule.disk, schedule.least
         self.start = disk.newest()
         self.push_log = PushLog()
-        lineages = {name: self._begun(name) for name in schedule.layout.sizes}
+        self.begins = {name: self._begun(name) for name in schedule.layout.sizes}
+        lineages: dict[str, Lineage] = {name: state.reference for name, state in self.begins.items()}
         done = Ranges(schedule.before if self.start is None else self.start.done)
         held = [unit for unit in range(schedule.units) if schedule.held_by_all(unit, lineages)]
         self.work = WorkModel(schedule.units, [*done, *((unit, unit + 1) for unit in held)])
@@ -151,7 +157,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.machine = leaving(schedule.kind(Coordinator), least)(
             schedule.scenario.driver.coordinator,
             Outline(1, schedule.units, 1, topology.replicas),
-            schedule.kind(LeasedMode)(done=tuple(done), resumes=self.start is not None),
+            schedule.kind(LeasedMode)(done=tuple(done), resumes=run > 0),
             topology,
             settings=RunSettings(
                 next_checkpoint=disk.next_checkpoint(),
@@ -161,19 +167,17 @@ class DownpourCoordinatorHost(CoordinatorHost):
             ),
         )
 
-    def _begun(self, shard: str) -> Lineage:
-        """The values of a shard when the run begins; pushes of earlier runs have no names in this one."""
-        if self.start is None:
-            return Lineage([0] * self.schedule.layout.sizes[shard])
-        file: Lineage = self.schedule.disk.committed(shard, self.start.checkpoint).contents.reference
-        before = self.schedule.coordinator.model
-        return Lineage(list(file.values), units=set(file.units), gone=before.gone(shard, file))
-
-    def start_of(self, shard: str, checkpoint: int | None) -> File | None:
-        """A shard's file of a committed checkpoint; None: the one with which the run began, if any."""
-        if checkpoint is None and self.start is not None:
-            checkpoint = self.start.checkpoint
-        return None if checkpoint is None else self.schedule.disk.committed(shard, checkpoint)
+    def _begun(self, shard: str) -> ShardState:
+        """Returns the state with which a shard begins, in a run from the start or one that goes on."""
+        schedule = self.schedule
+        if not self.incarnation:
+            size = schedule.layout.sizes[shard]
+            return ShardState({POINT: (0.0,) * size}, reference=Lineage([0.0] * size))
+        own = ShardRanges(shard, 0, schedule.layout.of_shard[shard])
+        kind = schedule.kind(ApplyOnArrival)
+        return begun(
+            schedule.coordinator, self.start, schedule.disk, own, kind=kind, random=self.world.beside
+        )
 
     def look(self, shard: str) -> None:
         """Requires now and then that what a shard has acknowledged would be there after a power loss."""
@@ -243,8 +247,8 @@ class DownpourSchedule(Schedule):
         self.keeps = durability == "log"
         self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
         if self.keeps:
-            self.power_losses, self._crashes = (0, 1, 1, 2, 3), ()
-        self.coordinator_may_end = not self.keeps
+            self.power_losses = (0, 1, 1, 2, 3)
+        self.coordinator_may_end = True
         self.coordinator = DownpourCoordinatorHost(self)
         self._runs.append(self.coordinator.work)
 

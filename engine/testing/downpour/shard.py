@@ -23,22 +23,21 @@ from partita.engine.testing.vectors import Vector
 
 
 def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard, ShardBody]:
-    """Builds a shard that starts from the committed file, or from zeros."""
+    """Builds a shard that starts from the committed file, or from what its run began with."""
     name, run = host.name, host.coordinator
     assert isinstance(run, DownpourCoordinatorHost)
-    file = run.start_of(name, host.checkpoint)
-    zeros = ShardState({POINT: (0.0,) * schedule.layout.sizes[name]})
-    state: ShardState = zeros if file is None else file.contents
-    noted, of_run = run.push_log.of_shard(name), host.checkpoint is not None
+    file = None if host.checkpoint is None else schedule.disk.committed(name, host.checkpoint)
+    state: ShardState = run.begins[name] if file is None else file.contents
+    noted = run.push_log.of_shard(name)
     policy = schedule.kind(ApplyOnArrival)(
         ShardBody.ranges(schedule, host),
         restored=RestoredState(file.version, 0, state.seen, state.stops, units=state.units)
-        if file is not None and of_run
+        if file is not None
         else RestoredState(units=state.units),
     )
     body = ShardBody(schedule, host, lambda _: state)
     body.apply_s = schedule.scenario.apply_s
-    lineage = run.model.shard_is_born(host.id, state.reference if of_run else None)
+    lineage = run.model.shard_is_born(host.id, None if file is None else state.reference)
     body.checks = Checks(run, host.id, lineage)
     if run.logs:
         log = run.logs[name]
