@@ -78,8 +78,8 @@ class TrainArguments(Arguments):
             processes of this machine if not given. With "env", all ranks but rank 0 serve here until the
             process of rank 0 has ended, and then raise SystemExit. Machines need
             nothing in common but the network.
-        places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); hosts that are not
-            named run on this machine. `listen` must then be an address that all of them reach.
+        places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`, `backup NUMBER`); hosts
+            that are not named run on this machine. `listen` must then be an address that all of them reach.
         encrypt_payloads: False sends gradients, parameters and activations between machines as they are;
             messages and tasks are encrypted nevertheless, and hosts authenticated. On loopback alone, unless
             `trusted_network`.
