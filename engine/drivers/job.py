@@ -182,5 +182,6 @@ class Job:
     def _file_of(self, grid: Grid) -> ArrayFile:
         path = self.folder / f"{grid.name}.data"
         if isinstance(grid.layer, Placeholder) and grid.layer.classes is not None:
-            return ArrayFile(path, "int64", (self.examples,))
+            shape = () if grid.shape == (1,) else grid.shape  # a label is a number
+            return ArrayFile(path, "int64", (self.examples, *shape))
         return ArrayFile(path, self.precision, (self.examples, *grid.shape))

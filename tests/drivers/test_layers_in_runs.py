@@ -1,4 +1,5 @@
-"""Dropout through whole runs: the same masks for any cut and micro-batches, none in an evaluation."""
+"""Dropout and embeddings through whole runs: the same masks for any cut, none in an evaluation; whole
+numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, AllReduce, Downpour, evaluate, predict, train
-from partita.layers import Activation, Dense, Dropout, LayerNorm, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, partition
+from partita.layers import Activation, Dense, Dropout, Embedding, LayerNorm, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, RowSplit, partition
 
 
 def network(rate: float = 0.4) -> Network:
@@ -43,3 +44,17 @@ def test_runs_of_any_cut_and_micro_batches_are_one_run(
     plain = predict(one, {"x": x})
     np.testing.assert_array_equal(predict(one, {"x": x}), plain)
     np.testing.assert_allclose(predict(other, {"x": x}), plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("driver", [Downpour(optimizer=SGD(0.5)), AllReduce(optimizer=SGD(0.5))])
+def test_numbers_of_words_are_fed_and_looked_up(driver: Downpour | AllReduce, on_threads: object) -> None:
+    """The class is that of the first word, which a table can learn and nothing else can."""
+    net = Network("words")
+    embedded = Embedding(9, 4, initialiser="he", name="table")(net.input("words", shape=3, classes=9))
+    net.loss = SoftmaxCrossEntropy()(Dense(3, name="scores")(embedded), net.target("y"))
+    words = np.random.default_rng(5).integers(0, 9, (60, 3))
+    data = {"words": words, "y": words[:, 0] % 3}
+    plan = partition(net, Cluster.local(machines=2), batch=10, cuts={"table": RowSplit(2)})
+    run = train(plan, data, driver=driver, epochs=20, show="nothing")
+    assert evaluate(run, data).accuracy > 0.9
+    assert predict(run, {"words": words[:7]}).shape == (7, 3)
