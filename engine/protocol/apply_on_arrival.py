@@ -47,6 +47,7 @@ class RestoredState:
         updates_of: for each machine, the updates of its values, in this run; if not given, `updates`.
         units: for each range of the shard's vector, the units of work whose gradients it holds, in this run
             and those before it.
+        lost: for each part, pushes that earlier processes have found missing, and perhaps not reported.
     """
 
     version: int = 0
@@ -55,6 +56,7 @@ class RestoredState:
     stops: Mapping[str, int] = field(default_factory=dict)
     updates_of: Mapping[int, int] = field(default_factory=dict)
     units: HeldUnits = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def after(cls, counts: Persist) -> Self:
@@ -70,7 +72,7 @@ class RestoredState:
     def of(cls, counts: ShardCounts) -> Self:
         """Returns the counts of another copy of the shard."""
         seen = {part: (incarnation, pushes - 1) for part, (incarnation, pushes) in counts.seen.items()}
-        return cls(counts.version, 0, seen, counts.stops, counts.updates, dict(counts.units))
+        return cls(counts.version, 0, seen, counts.stops, counts.updates, dict(counts.units), counts.lost)
 
 
 @dataclass(slots=True)
@@ -133,7 +135,8 @@ class ApplyOnArrival(Policy):
         }
         self._units_at_start: Final = {machine: Ranges(units) for machine, units in self._units.items()}
         self._parts = {
-            part: _Part(*watermark, restored.stops.get(part, 0)) for part, watermark in restored.seen.items()
+            part: _Part(*watermark, restored.stops.get(part, 0), lost=restored.lost.get(part, 0))
+            for part, watermark in restored.seen.items()
         }
         self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in own.ranges}
         self._parted_at = restored.version
@@ -178,7 +181,8 @@ class ApplyOnArrival(Policy):
         seen = {name: (part.incarnation, part.sequence + 1) for name, part in parts.items()}
         stops = {name: part.stop for name, part in parts.items()}
         units = tuple((span, tuple(self._units[machine])) for machine, span in self._own.ranges.items())
-        return ShardCounts(self.version, dict(self._updates), seen, stops, units)
+        lost = {name: part.lost for name, part in parts.items() if part.lost}
+        return ShardCounts(self.version, dict(self._updates), seen, stops, units, lost)
 
     @override
     def replay(self, record: Record) -> list[ShardEffect]:

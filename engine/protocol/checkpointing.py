@@ -218,10 +218,10 @@ class CheckpointTracker:
         self._since.pop(shard, None)
 
     def shard_continues(self, shard: str) -> None:
-        """Drops the round; the shard's next process begins with all that this one had."""
+        """Drops the round; the shard's next process begins with all that this one had, also its counts of
+        lost pushes, and reports them again: a report may have been lost with the process.
+        """
         self.round = None
-        self._at_start[shard] = self._now(shard)
-        self._since.pop(shard, None)
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""

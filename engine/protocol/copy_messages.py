@@ -16,7 +16,8 @@ class ShardCounts(msgspec.Struct, frozen=True, array_like=True):
 
     `updates` counts updates by machine. `seen` has the incarnation and the sequence (plus 1) of the last push
     of each part, and `stops` the step below which the shard has its gradients. `units` are, for each range of
-    its vector, the units of work whose gradients these numbers hold.
+    its vector, the units of work whose gradients these numbers hold. `lost` counts pushes of each part that
+    were found missing since the last start from a checkpoint.
     """
 
     version: Count = 0
@@ -24,6 +25,7 @@ class ShardCounts(msgspec.Struct, frozen=True, array_like=True):
     seen: dict[str, tuple[Count, Count]] = {}
     stops: dict[str, Count] = {}
     units: tuple[tuple[_Range, tuple[_Range, ...]], ...] = ()
+    lost: dict[str, Count] = {}
 
 
 class CopyRequest(MessageStruct, frozen=True, tag=True):

@@ -341,7 +341,8 @@ class LeasedMode(WorkMode):
 
     @override
     def watch(self, now: float) -> list[CoordinatorEffect]:
-        effects: list[CoordinatorEffect] = [*self._shards.ask(now)] if self.run.registry.shards_ready else []
+        asks = self.run.registry.shards_ready and self.run.phase is not Phase.LAUNCHING
+        effects: list[CoordinatorEffect] = [*self._shards.ask(now)] if asks else []
         while self._looks and self._looks[0][0] <= now:
             at, replica = self._looks.popleft()
             effects += self._watch_replica(replica, now) if at == replica.look_at else []

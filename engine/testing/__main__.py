@@ -19,6 +19,7 @@ from partita.engine.testing.sandblaster import play_sandblaster
 PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
     "downpour": partial(play_downpour, None),
     "downpour_log": partial(play_downpour, None, durability="log"),
+    "downpour_replicated": partial(play_downpour, None, durability="replicated"),
     "sandblaster": partial(play_sandblaster, None),
     "all_reduce": play_all_reduce,
 }

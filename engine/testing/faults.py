@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
+from partita.engine.protocol.names import COORDINATOR, backup_index, part_indices, shard_index
 from partita.engine.testing.world import Process, World
 
 KINDS: Final = (
@@ -70,8 +70,9 @@ def _victims(world: World, kind: str) -> list[Process]:
 
 def computer_of(name: str, computers: int) -> int:
     """The computer that a process runs on; the coordinator and the run's folder are on the first one."""
-    shard, part = shard_index(name), part_indices(name)
+    shard, backup, part = shard_index(name), backup_index(name), part_indices(name)
     number = 0 if shard is None else shard + 1
+    number = number if backup is None else backup + 2  # not where its shard is
     return (number if part is None else sum(part)) % computers
 
 

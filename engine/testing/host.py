@@ -126,6 +126,7 @@ class SimulatedHost(Process):
         coordinator: that launched it.
         id: name and incarnation.
         checkpoint: the one that its task names; None: the start.
+        from_backup: whether it starts from what its backup has, instead.
         machine: decides.
         body: of its role; None until its task has come.
     """
@@ -135,7 +136,7 @@ class SimulatedHost(Process):
     ) -> None:
         super().__init__(setting.world, *process)
         self._setting, self.coordinator = setting, coordinator
-        self.id, self.checkpoint = process, checkpoint
+        self.id, self.checkpoint, self.from_backup = process, checkpoint, False
         self.machine = HostMachine(*process, endpoint=f"sim://{self.name}", versions={}, timers=TIMERS)
         self.body: SimulatedBody | None = None
         self._paused = self._tick_is_due = False
@@ -257,7 +258,7 @@ class SimulatedHost(Process):
         payload = None
         if self.body is not None:
             self.body.sends(send)
-            payload = None if send.payload is None else self.body.payload(send)
+            payload = send.forwarded if send.payload is None else self.body.payload(send)
         self.send(send.to, send.message, payload)
 
     def _carry_out(self, effect: Any, event: Any) -> Any:

@@ -34,7 +34,7 @@ from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import decode
-from partita.engine.protocol.names import COORDINATOR, shard_index
+from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.testing import faults
 from partita.engine.testing.disk import Disk
 from partita.engine.testing.host import TICK_S, Launcher, SimulatedBody, SimulatedHost
@@ -155,14 +155,14 @@ class CoordinatorHost(Launcher):
             self.writers.replaced(name, incarnation)
             self.current[name] = incarnation
             wait_s = 0.3 * self.world.random.random()
-            self.later(wait_s, self.on_launch, ((name, incarnation), order.checkpoint))
+            self.later(wait_s, self.on_launch, ((name, incarnation), order))
             self.later(0.0, self.on_event, Launched(name, incarnation, machine=self.schedule.place(name)))
 
-    def on_launch(self, order: tuple[ProcessId, int | None]) -> None:
+    def on_launch(self, ordered: tuple[ProcessId, Restart]) -> None:
         """Starts a process, unless it has been replaced meanwhile."""
-        process, checkpoint = order
+        process, order = ordered
         if self.current[process[0]] == process[1] or not self._environment.can_kill:
-            self.hosts[process] = self.schedule.launch(self, process, checkpoint)
+            self.hosts[process] = self.schedule.launch(self, process, order)
 
     def _commit(self, order: Commit) -> None:
         """Writes a manifest, or fails to, and reports it later; between the two anything may happen."""
@@ -226,13 +226,15 @@ class Schedule(ABC):
         """Returns the class that is played for a real one."""
         return next((one for one in self._machines if issubclass(one, real)), real)
 
-    def launch(self, coordinator: CoordinatorHost, process: ProcessId, checkpoint: int | None) -> Process:
-        """Makes the process of a shard or a part."""
-        return SimulatedHost(self, coordinator, process, checkpoint)
+    def launch(self, coordinator: CoordinatorHost, process: ProcessId, order: Restart) -> Process:
+        """Makes the process of a shard, a backup or a part."""
+        host = SimulatedHost(self, coordinator, process, order.checkpoint)
+        host.from_backup = order.from_backup
+        return host
 
     def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
         """Builds the task of a shard or a part."""
-        build = self._part if shard_index(host.name) is None else self._shard
+        build = self._shard if part_indices(host.name) is None else self._part
         assert build is not None
         return build(self, host)
 

@@ -12,8 +12,12 @@ from typing import Any, TypeAlias
 
 from partita.engine.protocol.commands import POINT, Operation
 from partita.engine.protocol.durability import BeginSegment, Keep, RemoveRecords
+from partita.engine.protocol.durability.backup import ApplyWithin, Backup, PolicyOf
+from partita.engine.protocol.durability.fill import ALL_VECTORS, Fill, WriteChunk
+from partita.engine.protocol.durability.replicated import ReplicatedShard
 from partita.engine.protocol.events import HeldUnits, Persist, Received, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
+from partita.engine.protocol.names import backup_index, other_copy
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
@@ -31,6 +35,7 @@ from partita.engine.protocol.shard_effects import (
 )
 from partita.engine.testing.faults import freeze
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
+from partita.engine.testing.invariants import require
 from partita.engine.testing.log import LogWriter
 from partita.engine.testing.schedule import HEARTBEAT_S, Schedule
 from partita.engine.testing.vectors import Vector, Vectors, added, operate
@@ -74,8 +79,20 @@ class ShardChecks:
     def persists(self, order: Persist) -> object:
         """Looks at a file that is written, and returns the reference of its contents."""
 
+    def copied(self, numbers: Numbers) -> Numbers:
+        """Looks at numbers that are sent to another copy of the shard."""
+        return numbers
+
+    def filled(self, numbers: Numbers) -> None:
+        """Looks at numbers that another copy has sent, which are all of the shard's now."""
+
     def reverts(self, checkpoint: int | None) -> None:
         """Looks at vectors that were replaced by those of a checkpoint."""
+
+
+def shard_of(name: str) -> str:
+    """Returns the shard that a host is, or that it is the backup of."""
+    return name if backup_index(name) is None else other_copy(name)
 
 
 Begin: TypeAlias = Callable[[int | None], ShardState]
@@ -94,6 +111,7 @@ class ShardBody(SimulatedBody):
 
     checks: ShardChecks
     log: LogWriter | None = None
+    machine: Shard | Backup
     apply_s = 0.0
     operation_s = 0.0
 
@@ -101,7 +119,7 @@ class ShardBody(SimulatedBody):
         super().__init__(host)
         self.schedule = schedule
         self.vectors: Vectors = dict(begin(host.checkpoint).vectors)
-        self.size = schedule.layout.sizes[host.name]
+        self.size = schedule.layout.sizes[shard_of(host.name)]
         self._begin = begin
         self._kept: dict[tuple[int, int], Vector] = {}
 
@@ -113,22 +131,52 @@ class ShardBody(SimulatedBody):
         self.machine = self.schedule.kind(Shard)(own, policy, heartbeats=heartbeats, keeps=keeps)
         return self.machine
 
+    def build_replicated(self, policy: Policy, policy_of: PolicyOf) -> ReplicatedShard:
+        """Builds the machine of a shard that has a backup, and may begin from there."""
+        host, heartbeats = self.host, HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
+        own, backup = self.ranges(self.schedule, host), other_copy(host.name)
+        fill = Fill(backup, self.size, number_bytes=4) if host.from_backup else None
+        machine = self.schedule.kind(ReplicatedShard)(
+            own, policy, backup, size=self.size, fill=fill, policy_of=policy_of, heartbeats=heartbeats
+        )
+        self.machine = machine
+        return machine
+
+    def build_backup(self, policy_of: PolicyOf) -> Backup:
+        """Builds the machine of a backup."""
+        own, heartbeats = self.ranges(self.schedule, self.host), HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
+        shard = other_copy(self.host.name)
+        machine = self.schedule.kind(Backup)(
+            own, shard, self.size, policy_of, number_bytes=4, heartbeats=heartbeats
+        )
+        self.machine = machine
+        return machine
+
     @staticmethod
     def ranges(schedule: Schedule, host: SimulatedHost) -> ShardRanges:
         """Returns the ranges of a shard, for its machine and its policy."""
-        return ShardRanges(host.name, host.incarnation, schedule.layout.of_shard[host.name])
+        shard = shard_of(host.name)
+        return ShardRanges(host.name, host.incarnation, schedule.layout.of_shard[shard])
 
     def carry_out(self, effect: Any, event: Any) -> Any:
         """Carries out an effect of the shard's machine."""
         self.checks.begins(self.machine.version)
         match effect:
+            case WriteChunk(start=start, stop=stop, payload=Numbers() as numbers):
+                require((start, stop) == (0, self.size), "D3", "a chunk of a shard is", (start, stop))
+                self.vectors[POINT] = tuple(numbers)
+                self.checks.filled(numbers)
+            case ApplyWithin(apply=apply, ranges=ranges):
+                if ranges:
+                    self.apply(apply)
+                    self.checks.applies(apply, self.vectors[POINT])
             case ApplyGradient():
                 self.apply(effect)
                 self.checks.applies(effect, self.vectors[POINT])
                 self._take_time()
             case Keep() | BeginSegment() | RemoveRecords():
-                assert self.log is not None, effect
-                self.log.carry_out(effect)
+                if self.log is not None:
+                    self.log.carry_out(effect)
             case StoreGradient():
                 self._store(effect)
             case AddGradient(machine=machine, into=into, of=of):
@@ -205,6 +253,8 @@ class ShardBody(SimulatedBody):
     def payload(self, send: Send) -> Numbers:
         """Returns the numbers of a span."""
         assert send.payload is not None
+        if send.payload.vector == ALL_VECTORS:
+            return self.checks.copied(Numbers(self.vectors[POINT][send.payload.start : send.payload.stop]))
         return Numbers(self.vectors[send.payload.vector][send.payload.start : send.payload.stop])
 
     def sends(self, send: Send) -> None:

@@ -10,7 +10,6 @@ import msgspec
 from partita.engine.protocol import ApplyOnArrival, Shard
 from partita.engine.protocol.durability import HeldReplies, Keep, Kept
 from partita.engine.testing import Fault
-from partita.engine.testing.downpour.schedule import DownpourSchedule
 from partita.engine.testing.host import Numbers, SimulatedBody
 from partita.engine.testing.log import LogFolder, LogWriter
 from tests.simulation.outcomes import PlantedFaults
@@ -106,11 +105,6 @@ def compacted_when_a_file_is_there(method: Any, body: Any, written: Any) -> None
     body.schedule.coordinator.logs[body.host.name].compact(written[3].version)
 
 
-def compacted_with_the_manifest(method: Any, schedule: Any, order: Any) -> None:
-    for entry in order.entries:
-        schedule.coordinator.logs[entry.shard].compact(entry.version)
-
-
 def compacted_too_far(method: Any, folder: Any, version: int) -> None:
     for path in folder.system.names(""):
         folder.system.remove(path)
@@ -146,7 +140,7 @@ FAULTS = [
     log(
         "the file's last record comes again", "I1 D1 validate", Fault(LogFolder, "above", from_the_version_on)
     ),
-    log("what is replayed is not synced", "D1", Fault(LogFolder, "sync_all", nothing), at=78),
+    log("what is replayed is not synced", "D1", Fault(LogFolder, "sync_all", nothing), at=197),
     log("replayed without the ledger", "I1 D1 D2 I2", Fault(ApplyOnArrival, "replay", without_the_ledger)),
     log(
         "replayed without incarnations",
@@ -157,12 +151,6 @@ FAULTS = [
         "compacted before the manifest",
         "D1",
         Fault(SimulatedBody, "on_written", compacted_when_a_file_is_there),
-    ),
-    log(
-        "compacted before the coordinator knows",
-        "D1",
-        Fault(DownpourSchedule, "written", compacted_with_the_manifest),
-        at=2666,
     ),
     log("compacted too far", "D1", Fault(LogFolder, "compact", compacted_too_far)),
     log("some records are not kept", "D1", Fault(Shard, "_handle", keeps_what_a_repeat_says)),

@@ -35,10 +35,23 @@ from partita.engine.testing.sandblaster import play_sandblaster
 from partita.engine.testing.sandblaster.scenario import Scenario
 from partita.engine.testing.scenario import Environment
 from partita.engine.transport.simulated import NetworkFaults
-from tests.simulation import planted_disk, planted_downpour, planted_log, planted_program, planted_sandblaster
+from tests.simulation import (
+    planted_backup,
+    planted_disk,
+    planted_downpour,
+    planted_log,
+    planted_program,
+    planted_sandblaster,
+)
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
-SCHEDULES = {"downpour": 300, "downpour_log": 200, "sandblaster": 300, "all_reduce": 160}
+SCHEDULES = {
+    "downpour": 300,
+    "downpour_log": 160,
+    "downpour_replicated": 100,
+    "sandblaster": 300,
+    "all_reduce": 160,
+}
 
 
 @pytest.mark.parametrize("half", [0, 1])
@@ -190,7 +203,9 @@ def test_it_bites_under_all_reduce(planted: PlantedFaults) -> None:
 
 
 @pytest.mark.parametrize(
-    "planted", [*planted_disk.FAULTS, *planted_log.FAULTS], ids=lambda planted: planted.name.replace(" ", "-")
+    "planted",
+    [*planted_disk.FAULTS, *planted_log.FAULTS, *planted_backup.FAULTS],
+    ids=lambda planted: planted.name.replace(" ", "-"),
 )
 def test_it_bites_on_the_disk(planted: PlantedFaults) -> None:
     with ExitStack() as stack:

@@ -26,7 +26,7 @@ def play_downpour(
 ) -> Outcome:
     """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too.
 
-    `durability`: "checkpoint" or "log".
+    `durability`: "checkpoint", "log" or "replicated".
     """
     schedule = DownpourSchedule(
         driver,

@@ -60,6 +60,7 @@ class ReferenceModel:
         *,
         twice: Callable[[int], bool],
         keeps: bool = False,
+        waits: bool = False,
     ) -> None:
         """A model of these shards.
 
@@ -67,11 +68,12 @@ class ReferenceModel:
             start: the values with which the run begins.
             writers: the processes that may act.
             twice: says that a unit may be done by two replicas, since one has left.
+            waits: acknowledgements wait for somebody.
             keeps: somebody keeps the shards' records, so that no failure may cost one that was acknowledged.
         """
         self._initial = start
         self._twice = twice
-        self.keeps = keeps
+        self.keeps, self.waits = keeps, waits or keeps
         self._promised: dict[str, set[Push]] = {name: set() for name in start}  # acknowledged pushes
         self.lineages: dict[ProcessId, Lineage] = {}
         self._writers = writers
@@ -212,9 +214,25 @@ class ReferenceModel:
         self.lineages[shard] = lineage = (file or self._initial[shard[0]]).copy()
         return lineage
 
-    def begins_work(self, shard: ProcessId, noted: Mapping[str, Sequence[PushRecord]]) -> None:
+    def copies(self, life: ProcessId, source: Lineage) -> Lineage:
+        """Gives a copy of a shard all that another one has sent."""
+        self.lineages[life] = found = source.copy()
+        return found
+
+    def begins_work(
+        self,
+        shard: ProcessId,
+        noted: Mapping[str, Sequence[PushRecord]],
+        *,
+        from_backup: bool = False,
+    ) -> None:
         """Ends the recovery of a shard, after what parts have noted: what it has promised is there (D1)."""
         lineage = self.lineages[shard]
+        if from_backup:
+            gone = self._promised[shard[0]] - lineage.applied
+            require(not gone, "D1", shard, "begins from a backup without", sorted(gone))
+        if not self.keeps:
+            self._promised[shard[0]] &= lineage.applied  # the others are counted
         for part, records in noted.items():
             for record in records:
                 lineage.learns(part, record)
@@ -262,7 +280,7 @@ class ReferenceModel:
         self._writers.require_current(shard, "acknowledges", push)
         there = push in lineage.applied or push[2] < self._settled.get((push[:2], shard[0]), 0)
         require(there, "I2", shard, "acknowledges", push, "and does not hold it")
-        late = version < lineage.version and self.keeps  # it waited for the keepers
+        late = version < lineage.version and self.waits  # it waited for the keepers
         require(version == lineage.version or late, "I3", shard, "says", version, "at", lineage.version)
         self._promised[shard[0]].add(push)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -17,12 +17,15 @@ from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
+    CoordinatorEffect,
     CoordinatorEvent,
     EndRun,
+    Restart,
     RunSettings,
 )
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.host_registry import HostState
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.messages import LostPushes, UnitRange
 from partita.engine.protocol.messages import Push as PushMessage
@@ -153,7 +156,10 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.work = WorkModel(schedule.units, [*done, *((unit, unit + 1) for unit in held)])
         self.logs = {name: LogFolder() for name in lineages} if schedule.keeps else {}
         twice, keeps = schedule.is_of_two, schedule.keeps
-        self.model = ReferenceModel(lineages, self.writers, twice=twice, keeps=keeps)
+        self.model = ReferenceModel(
+            lineages, self.writers, twice=twice, keeps=keeps, waits=schedule.replicated
+        )
+        self._whole: set[str] = set()  # shards whose backups could take over before this event
         self.machine = leaving(schedule.kind(Coordinator), least)(
             schedule.scenario.driver.coordinator,
             Outline(1, schedule.units, 1, topology.replicas),
@@ -199,7 +205,20 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.model.requires_promises(shard, held)
 
     @override
+    def perform(self, effect: CoordinatorEffect) -> None:
+        """Carries out one effect; a shard goes back to a file only without a backup (D3)."""
+        if isinstance(effect, Restart) and not effect.from_backup:
+            back = [name for name, _ in effect.hosts if name in self._whole]
+            require(not back, "D3", back, "go back to a checkpoint, and their backups have all")
+        super().perform(effect)
+
+    @override
     def _do(self, event: CoordinatorEvent) -> bool:
+        if self.schedule.replicated:
+            registry = self.machine.registry
+            ready = (one for one in registry.backups.values() if one.state is HostState.READY)
+            whole = {one.shard for one in ready if one.is_whole and registry.hosts[one.shard].is_whole}
+            self._whole = set() if isinstance(event, Tick) else whole  # at a tick both may be silent
         did = super()._do(event)
         newest = self.schedule.disk.newest() if isinstance(event, Received) else None
         if newest is None or not isinstance(event.message, LostPushes):  # type: ignore[union-attr]
@@ -235,7 +254,11 @@ class DownpourSchedule(Schedule):
     ) -> None:
         world = World(seed, keep_all=keep_all)
         self.scenario = draw(world.random, driver)
-        super().__init__(world, self.scenario.environment, machines, part=part, shard=shard)
+        environment = self.scenario.environment
+        if durability == "replicated":
+            topology = replace(environment.topology, replicated=True)
+            environment = replace(environment, topology=topology)
+        super().__init__(world, environment, machines, part=part, shard=shard)
         topology = self.environment.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
         steps = self.scenario.steps
@@ -244,7 +267,7 @@ class DownpourSchedule(Schedule):
         self.least = draw_least(seed, driver, topology.replicas)
         self._crashes = draw_crashes(seed, self.environment.chaos_s)
         self._runs: list[WorkModel] = []
-        self.keeps = durability == "log"
+        self.keeps, self.replicated = durability == "log", durability == "replicated"
         self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
         if self.keeps:
             self.power_losses = (0, 1, 1, 2, 3)

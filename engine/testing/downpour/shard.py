@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from typing_extensions import override
 
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
 from partita.engine.protocol.commands import POINT
+from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.durability import Record
+from partita.engine.protocol.durability.backup import Backup, PolicyOf
 from partita.engine.protocol.events import Persist, Received, Send
+from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Fetch, Parameters, PushAck
+from partita.engine.protocol.names import backup_index
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.testing.downpour.model import Lineage, ReferenceModel
@@ -18,15 +23,20 @@ from partita.engine.testing.downpour.schedule import DownpourCoordinatorHost, Do
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.log import LogWriter
-from partita.engine.testing.shards import ShardBody, ShardChecks, ShardState
+from partita.engine.testing.shards import ShardBody, ShardChecks, ShardState, shard_of
 from partita.engine.testing.vectors import Vector
 
 
-def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard, ShardBody]:
-    """Builds a shard that starts from the committed file, or from what its run began with."""
+def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backup, ShardBody]:
+    """Builds a shard that starts from the committed file, from what its run began with, or from its backup;
+    or a backup.
+    """
     name, run = host.name, host.coordinator
     assert isinstance(run, DownpourCoordinatorHost)
-    file = None if host.checkpoint is None else schedule.disk.committed(name, host.checkpoint)
+    if backup_index(name) is not None:
+        return _backup(schedule, run, host)
+    starts_anew = host.checkpoint is None or host.from_backup
+    file = None if starts_anew else schedule.disk.committed(name, host.checkpoint or 0)
     state: ShardState = run.begins[name] if file is None else file.contents
     noted = run.push_log.of_shard(name)
     policy = schedule.kind(ApplyOnArrival)(
@@ -38,14 +48,38 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard, ShardB
     body = ShardBody(schedule, host, lambda _: state)
     body.apply_s = schedule.scenario.apply_s
     lineage = run.model.shard_is_born(host.id, None if file is None else state.reference)
-    body.checks = Checks(run, host.id, lineage)
+    body.checks = Checks(run, host.id, lineage, noted)
     if run.logs:
         log = run.logs[name]
         _replay(log.recover(policy.version), policy, body, run.model)
         body.log = LogWriter(host, log, policy.version, schedule.sync_s)
-    policy.learn(noted)
-    run.model.begins_work(host.id, noted)
+    if not host.from_backup:
+        policy.learn(noted)
+        run.model.begins_work(host.id, noted)
+    if schedule.replicated:
+        return body.build_replicated(policy, _policy_of(schedule, host, noted)), body
     return body.build(policy), body
+
+
+def _policy_of(schedule: DownpourSchedule, host: SimulatedHost, noted: Noted) -> PolicyOf:
+    def policy_of(counts: ShardCounts) -> ApplyOnArrival:
+        own = ShardBody.ranges(schedule, host)
+        policy = schedule.kind(ApplyOnArrival)(own, restored=RestoredState.of(counts))
+        policy.learn(noted)
+        return policy
+
+    return policy_of
+
+
+def _backup(
+    schedule: DownpourSchedule, run: DownpourCoordinatorHost, host: SimulatedHost
+) -> tuple[Backup, ShardBody]:
+    shard = shard_of(host.name)
+    zeros = ShardState({POINT: (0.0,) * schedule.layout.sizes[shard]})
+    body = ShardBody(schedule, host, lambda _: zeros)
+    life = (shard, -1 - host.incarnation)
+    body.checks = BackupChecks(run, life, run.model.shard_is_born(life, None), {})
+    return body.build_backup(_policy_of(schedule, host, {})), body
 
 
 def _replay(
@@ -63,12 +97,29 @@ def _replay(
             model.enters(body.host.id, push, effect.payload, start=start, values=values)
 
 
+Noted: TypeAlias = Mapping[str, Sequence[PushRecord]]
+
+
 class Checks(ShardChecks):
     """Shows what a shard does to the reference model."""
 
-    def __init__(self, run: DownpourCoordinatorHost, shard: ProcessId, lineage: Lineage) -> None:
+    def __init__(
+        self, run: DownpourCoordinatorHost, shard: ProcessId, lineage: Lineage, noted: Noted
+    ) -> None:
         self._run, self._model = run, run.model
-        self._id, self._lineage = shard, lineage
+        self._id, self._lineage, self._noted = shard, lineage, noted
+
+    @override
+    def copied(self, numbers: Numbers) -> Numbers:
+        found = CopiedNumbers(numbers)
+        found.lineage = self._lineage.copy()
+        return found
+
+    @override
+    def filled(self, numbers: Numbers) -> None:
+        assert isinstance(numbers, CopiedNumbers)
+        self._lineage = self._model.copies(self._id, numbers.lineage)
+        self._model.begins_work(self._id, self._noted, from_backup=True)
 
     @override
     def applies(self, effect: ApplyGradient, x: Vector) -> None:
@@ -95,3 +146,28 @@ class Checks(ShardChecks):
         version = self._lineage.version
         require(order.version == version, "I1", self._id, "writes version", order.version, "at", version)
         return self._lineage.copy()
+
+
+class BackupChecks(Checks):
+    """Shows what a backup does to the reference model."""
+
+    @override
+    def applies(self, effect: ApplyGradient, x: Vector) -> None:
+        assert isinstance(effect.payload, Numbers)
+        push = (effect.part, effect.incarnation, effect.sequence)
+        self._model.enters(self._id, push, effect.payload, start=effect.span.start, values=list(x))
+
+    @override
+    def filled(self, numbers: Numbers) -> None:
+        assert isinstance(numbers, CopiedNumbers)
+        self._lineage = self._model.copies(self._id, numbers.lineage)
+
+    @override
+    def receives(self, event: Received) -> None:
+        """Nothing comes from parts."""
+
+
+class CopiedNumbers(Numbers):
+    """All numbers of a copy of a shard, and what is in them."""
+
+    lineage: Lineage
