@@ -22,7 +22,7 @@ from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, KernelBenchmarkTask, Seconds
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
-from partita.engine.profile.step_timing import StepTimingTask
+from partita.engine.profile.step_timing import STEPS_OF_PLAN, StepTimingTask
 from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
 from partita.engine.run.hosted_backend import HostedBackend
@@ -131,7 +131,12 @@ class Bench:
             for number, plan in enumerate(plans):
                 backend.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]
-                found.append(_typical_times(_played(backend, inputs, plan.batch, steps)))
+                first = number * STEPS_OF_PLAN
+                found.append(
+                    _typical_times(
+                        _played(backend, inputs, plan.batch, range(first, first + _WARM_UP + steps))
+                    )
+                )
                 if not goes_on(found):
                     break
         return found
@@ -166,17 +171,17 @@ def _inputs(task: SessionTask) -> list[Array]:
 
 
 def _played(
-    backend: HostedBackend, inputs: list[list[Array]], batch: int, steps: int
+    backend: HostedBackend, inputs: list[list[Array]], batch: int, steps: range
 ) -> list[Sequence[PartStep]]:
-    """Plays warm-up steps, then `steps` steps or as many as there is time for; returns these."""
+    """Plays warm-up steps, then the others or as many as there is time for; returns these."""
     found: list[Sequence[PartStep]] = []
     until = math.inf
-    for step in range(_WARM_UP + steps):
-        if step == _WARM_UP:
+    for step in steps:
+        if len(found) == _WARM_UP:
             until = time.monotonic() + _LONGEST_S
-        if step >= _WARM_UP + _LEAST and time.monotonic() > until:
+        if len(found) >= _WARM_UP + _LEAST and time.monotonic() > until:
             break
-        found.append(backend.play(Play(step, batch), None if step else inputs))
+        found.append(backend.play(Play(step, batch), None if found else inputs))
     return found[_WARM_UP:]
 
 

@@ -26,6 +26,9 @@ from partita.engine.runtime.task import Body, HostContext
 from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
 
+STEPS_OF_PLAN: Final = 1 << 20
+"""Plan `k` begins at step `k * STEPS_OF_PLAN`: a late message of the plan before is known by its step."""
+
 _SWEPT_BYTES: Final = 32 << 20
 """Bytes that a cold step sweeps after each kernel: as many as the largest caches of today's cores hold."""
 
@@ -79,7 +82,12 @@ class _StepTimingBody(Body):
             self.close()
             self._number += 1
             after_each = self._sweep if self._task.cold else None
-            runner = SessionRunner(self._task.session(self._number), self._link, after_each=after_each)
+            runner = SessionRunner(
+                self._task.session(self._number),
+                self._link,
+                first_step=self._number * STEPS_OF_PLAN,
+                after_each=after_each,
+            )
             self._body = SessionBody(self._link, runner)
             self._link.send(COORDINATOR, Loaded(), None)
             return None

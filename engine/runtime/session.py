@@ -212,13 +212,19 @@ class SessionRunner(PlayerRunner):
     """A player's steps, one for each request. Parameters and questions for the clock are handled at once."""
 
     def __init__(
-        self, task: SessionTask, host: HostContext, *, after_each: Callable[[], None] | None = None
+        self,
+        task: SessionTask,
+        host: HostContext,
+        *,
+        first_step: int = 0,
+        after_each: Callable[[], None] | None = None,
     ) -> None:
         """Builds the part.
 
         Args:
             task: the part's.
             host: the context of the host.
+            first_step: number of its first step.
             after_each: called after each computation, as a part of it.
         """
         self._host, self.part = host, SessionPart(task)
@@ -232,7 +238,7 @@ class SessionRunner(PlayerRunner):
             after_each=after_each,
         )
         super().__init__(player)
-        player.start(0)
+        player.start(first_step)
 
     @override
     def prepare(self, step: RunRequest) -> None:

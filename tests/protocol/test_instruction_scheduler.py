@@ -123,6 +123,14 @@ def test_a_sender_waits_for_credit_that_its_receiver_gives() -> None:
     assert feed(listener, tensor(5, sender="a")) == [Place(0, "numbers"), Send("a", Credit(5)), StepOver(5)]
 
 
+def test_a_late_credit_of_the_plan_before_is_taken() -> None:
+    """Hosts that play one plan after another count their steps on, so a late message has an earlier step."""
+    sender = InstructionScheduler([ScheduledInstruction(Kind.SEND, (), "b", "x", ROWS)], first_step=100)
+    assert feed(sender, Received("b", 0, Credit(21))) == []
+    feed(sender, BeginStep(100))
+    assert feed(sender, Completed(0)) == [StepOver(100)]
+
+
 def test_an_empty_program_is_over_at_once() -> None:
     assert feed(InstructionScheduler([]), BeginStep(0)) == [StepOver(0)]
 
