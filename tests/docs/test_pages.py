@@ -38,6 +38,7 @@ LANGUAGES = {
     "{eval-rst}",
     "{toctree}",
     "{image}",
+    "{include}",
     "{note}",
     "{math}",
 }

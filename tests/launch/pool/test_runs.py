@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,12 @@ def assert_trained(run: Run) -> None:
     assert evaluate(run, toy.data()).accuracy > 0.9
 
 
+def wait_for_end(workers: Sequence[Program], driver: str) -> None:
+    """Waits until each worker has its places back: a run that begins before takes other ones."""
+    for one in workers:
+        one.wait_for(f"the run of 'toy' by {driver} is over: it has ended")
+
+
 def test_drivers_train_on_workers_which_outlive_the_runs(tmp_path: Path) -> None:
     """Where the bits do not depend on arrival, they are those of processes of this machine."""
     keys = new_keys(tmp_path / "keys")
@@ -67,6 +74,7 @@ def test_drivers_train_on_workers_which_outlive_the_runs(tmp_path: Path) -> None
                 on=on,
             )
             runs.append(run)
+        wait_for_end(workers, "AllReduce")
         for name, values in runs[0].parameters.items():
             np.testing.assert_array_equal(values, runs[1].parameters[name])
         again = train(
@@ -78,9 +86,10 @@ def test_drivers_train_on_workers_which_outlive_the_runs(tmp_path: Path) -> None
             on=pool,
         )
         assert_trained(again)
+        wait_for_end(workers, "Downpour")
         assert_trained(train(plan_of_toy(), toy.data(), driver=Sandblaster(), show="nothing", on=pool))
+        wait_for_end(workers, "Sandblaster")
         for one in workers:
-            one.wait_for("the run of 'toy' by Sandblaster is over: it has ended")
             assert not one.hosts() and one.output.count("hosts for a run") == 3
         status = ask_pool(address, Keyring(keys), Inspect())
         assert [one.name for one in status.workers] == ["w0", "w1"] and not status.runs
