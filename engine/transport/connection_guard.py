@@ -151,7 +151,8 @@ class ConnectionGuard:
         before, connection.received = connection.received, received
         if connection.held_from is None:
             if received - before > MAX_UNDELIVERED_BYTES // 4:
-                connection.held_from, connection.is_delivering = before, False
+                # What came before may have been delivered: nobody has looked at its messages.
+                connection.held_from, connection.is_delivering = received, False
                 self._suspects.add(descriptor)
         elif connection.is_delivering:
             connection.held_from, connection.is_delivering = received, False

@@ -185,8 +185,10 @@ def test_a_flood_is_kept_out_and_members_go_on(zmq_hosts: Hosts) -> None:
     while box._guard._admission.shares[0] == 1.0:
         silent += knock(box.endpoint, 100)
         good.send("box", Fetch(1))
-        assert box.receive(0.03) or True
-        good.receive(0.0)
+        checked_at = time.monotonic() + CHECK_S  # a flood is seen when the guard looks next
+        while time.monotonic() < checked_at:
+            box.receive(CHECK_S / 10)
+            good.receive(0.0)
     took_s = time.monotonic() - began
     assert len(silent) < 3 * BURST + RATE_S * took_s
     good.send("box", Fetch(2), bytes(100_000))

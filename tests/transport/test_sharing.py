@@ -139,6 +139,7 @@ def test_a_larger_payload_gets_a_larger_ring(near: Hosts) -> None:
         assert got.payload.to_bytes() == bytes([request]) * (30 * MIB)
         ways.append(got.payload.is_shared)
     assert ways == [False, True, True, True]
+    assert right.counters.cut_connections == 0, "a large message that has come whole is one without end"
     near.close()
 
 
