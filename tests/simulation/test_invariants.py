@@ -46,11 +46,11 @@ from tests.simulation import (
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
 SCHEDULES = {
-    "downpour": 300,
-    "downpour_log": 160,
-    "downpour_replicated": 100,
-    "sandblaster": 300,
-    "all_reduce": 160,
+    "downpour": 120,
+    "downpour_log": 120,
+    "downpour_replicated": 80,
+    "sandblaster": 120,
+    "all_reduce": 80,
 }
 
 

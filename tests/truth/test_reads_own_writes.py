@@ -242,7 +242,12 @@ def test_in_processes_one_replica_has_the_bits_of_a_session_that_trains(
 
 
 @pytest.mark.parametrize(
-    ("push_every", "overlap"), [(3, 1), (1, 2), (2, 2)], ids=["sums", "overlapped", "sums of overlapped"]
+    ("push_every", "overlap"),
+    [
+        pytest.param(3, 1, marks=pytest.mark.slow, id="sums"),
+        pytest.param(1, 2, marks=pytest.mark.slow, id="overlapped"),
+        pytest.param(2, 2, id="sums of overlapped"),
+    ],
 )
 def test_in_processes_the_bits_of_one_replica_do_not_depend_on_time(push_every: int, overlap: int) -> None:
     """A push holds several gradients, so that the shard's update and the part's own ones differ."""
