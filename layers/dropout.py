@@ -18,9 +18,8 @@ class Dropout(Layer):
     A node that is kept is divided by `1 - rate`. Which nodes are dropped is a function of the run's seed, the
     layer, the epoch, the example's number in the data and the node: it is the same whatever the cut.
 
-    Source: Srivastava and others, *Dropout: a simple way to prevent neural networks from overfitting*, JMLR
-        2014;
-    the scale in training, not afterwards, as in Keras and PyTorch.
+    Source: Srivastava and others, *Dropout: a simple way to prevent neural networks from overfitting*, JMLR,
+    2014. The scale is applied in training, not afterwards, as in Keras and PyTorch.
 
     Args:
         rate: share of nodes that are dropped, at least 0 and below 1.
