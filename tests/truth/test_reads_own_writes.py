@@ -217,7 +217,12 @@ def test_a_replica_alone_is_the_plain_loop_to_the_bit(optimizer: Optimizer, data
 
 @pytest.mark.parametrize(
     ("optimizer", "machines", "shards"),
-    [(SGD(0.1), 1, 1), (SGD(InverseTime(0.2, 10)), 2, 2), (Adagrad(0.1), 1, 2), (Adam(0.01), 2, 1)],
+    [
+        pytest.param(SGD(0.1), 1, 1, marks=pytest.mark.slow),
+        pytest.param(SGD(InverseTime(0.2, 10)), 2, 2, marks=pytest.mark.slow),
+        (Adagrad(0.1), 1, 2),
+        pytest.param(Adam(0.01), 2, 1, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_in_processes_one_replica_has_the_bits_of_a_session_that_trains(

@@ -42,6 +42,7 @@ def test_another_key_of_the_pool_is_named(tmp_path: Path) -> None:
         serve.wait_for("refused a connection from", "it expects another key of the pool", within_s=SOON_S)
 
 
+@pytest.mark.slow
 def test_a_closed_port_is_named_and_given_up_after_the_death_timeout(tmp_path: Path) -> None:
     keys = new_keys(tmp_path / "keys")
     with worker("tcp://127.0.0.1:1", keys, "alone", "--death-timeout", "3") as alone:

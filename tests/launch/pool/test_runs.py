@@ -123,6 +123,7 @@ def test_a_worker_that_dies_is_replaced_by_another(tmp_path: Path, witness: Witn
     assert any("is gone (silent for" in text for text in witness.texts), witness.texts
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_begins_again_at_its_worker(tmp_path: Path, witness: Witness) -> None:
     keys = new_keys(tmp_path / "keys")
     with pool_of(keys, 1) as (address, _, [one]):
@@ -186,6 +187,7 @@ def test_a_process_serves_the_pool_itself_where_nobody_does(tmp_path: Path) -> N
         early.wait_for("the run of 'toy' by Downpour is over")
 
 
+@pytest.mark.slow
 def test_a_placement_that_cannot_be_met_is_refused_within_five_seconds(tmp_path: Path) -> None:
     keys = new_keys(tmp_path / "keys")
     with pool_of(keys, 2, "--resources", "cpu=2,memory=1GiB") as (address, _, _):
