@@ -23,8 +23,8 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, KernelBenchmarkTask, Seconds
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.step_timing import STEPS_OF_PLAN, StepTimingTask
-from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
+from partita.engine.protocol.session_messages import Play
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase, silent
 from partita.engine.runtime.session import PartStep, SessionTask

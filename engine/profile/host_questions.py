@@ -19,8 +19,9 @@ from partita.engine.profile.products import ProductMeasurement, busy, measure_pr
 from partita.engine.profile.signature import signature
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PassOn, RoleMachine
-from partita.engine.protocol.messages import Heartbeat, Play, Played
+from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.session_messages import Play, Played
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase, silent
 from partita.engine.runtime.task import Body, HostContext

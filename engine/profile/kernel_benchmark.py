@@ -21,8 +21,9 @@ from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PassOn, RoleMachine
-from partita.engine.protocol.messages import Heartbeat, Play, Played
+from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.session_messages import Play, Played
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler

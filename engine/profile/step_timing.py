@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from partita.engine.drivers.session import Steps
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Load, Loaded
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import Deliver
 from partita.engine.protocol.requested_work import RequestedWork
+from partita.engine.protocol.session_messages import Load, Loaded
 from partita.engine.runtime.session import SessionBody, SessionRunner, SessionTask
 from partita.engine.runtime.task import Body, HostContext
 from partita.engine.transport.payload import PayloadLike

@@ -4,7 +4,8 @@ A message is small. The numbers of a tensor are sent beside it as raw bytes, so 
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
 
 The kinds of Sandblaster alone are in `batch_messages`, those of views and exchanges in `replica_messages`,
-those of files in `file_messages`, those of copies of a shard in `copy_messages`.
+those of files in `file_messages`, those of copies of a shard in `copy_messages`, those of a user's calls in
+`session_messages`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from partita.engine.protocol.replica_messages import (
     Reduced,
     View,
 )
+from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 
 UnitRange: TypeAlias = tuple[Count, Count]
 """Units of work `[start, stop)`: a unit is the examples of a step."""
@@ -294,56 +296,6 @@ class WaitReport(MessageStruct, frozen=True, tag=True):
     host: str
     what: str
     waited_s: Annotated[float, msgspec.Meta(ge=0)]
-
-
-class Play(MessageStruct, frozen=True, tag=True):
-    """Asks a part for one step over a batch of which the first `examples` are real.
-
-    The payload is the machine's inputs, in the program's order; without one, the last batch is used again.
-    `collect` names buffers to send back; with `trace`, the times of the instructions follow them.
-    """
-
-    step: Count
-    examples: Count
-    collect: tuple[str, ...] = ()
-    trace: bool = False
-
-
-class Played(MessageStruct, frozen=True, tag=True):
-    """Answers `Play`: sums over the batch, seconds in the step and in kernels, and what the part has sent.
-
-    The payload is what was collected.
-    """
-
-    step: Count
-    loss: float
-    correct: Count
-    step_s: float
-    busy_s: float
-    sent_messages: Count
-    sent_bytes: Count
-
-
-class Ping(MessageStruct, frozen=True, tag=True):
-    """Asks a part for its clock. `sent_s` is the sender's own."""
-
-    sent_s: float
-
-
-class Pong(MessageStruct, frozen=True, tag=True):
-    """Answers `Ping` at once: its `sent_s`, and when it was received and answered by the sender's clock."""
-
-    sent_s: float
-    received_s: float
-    replied_s: float
-
-
-class Load(MessageStruct, frozen=True, tag=True):
-    """Gives a part its parameters (the payload: the machine's vector). Answered by `Loaded`."""
-
-
-class Loaded(MessageStruct, frozen=True, tag=True):
-    """Answers `Load`: the part has its parameters."""
 
 
 class Heartbeat(MessageStruct, frozen=True, tag=True):

@@ -17,6 +17,7 @@ from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.request_mode import Answered, RequestMode
+from partita.engine.protocol.session_messages import Load, Loaded, Play, Played
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.work_book import Holder, WorkBook
 
@@ -68,7 +69,7 @@ class MinibatchMode(RequestMode):
     def joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         """Sends the parts their parameters."""
         self._waiting[replica.index], replica.progress_at = replica, now
-        return [Send(part.name, m.Load(), Span("parameters", 0, 0)) for part in replica.parts]
+        return [Send(part.name, Load(), Span("parameters", 0, 0)) for part in replica.parts]
 
     @override
     def settle(self, now: float) -> list[CoordinatorEffect]:
@@ -91,7 +92,7 @@ class MinibatchMode(RequestMode):
         while len(holder.open) < AHEAD and (held := self._work.next_unit(index)) is not None:
             held.unfinished = {*range(len(replica.parts))}
             examples = min(outline.batch, self.run.until - held.start * outline.batch)
-            play = m.Play(held.step - self._first[index], examples, self._collect)
+            play = Play(held.step - self._first[index], examples, self._collect)
             effects += [
                 Send(part.name, play, Span("minibatch", held.start, held.stop)) for part in replica.parts
             ]
@@ -101,9 +102,9 @@ class MinibatchMode(RequestMode):
     def receive(self, host: HostRecord, message: object, now: float) -> list[Any]:
         replica = self.run.registry.replica_of(host)
         match message:
-            case m.Loaded():
+            case Loaded():
                 self._loaded.add(host.name)
-            case m.Played() if replica is not None and replica.index in self._first:
+            case Played() if replica is not None and replica.index in self._first:
                 return self._played(host, replica, message, now)
             case m.SetUpProgress():
                 if replica is not None:
@@ -111,7 +112,7 @@ class MinibatchMode(RequestMode):
                 return super().receive(host, message, now)
         return []
 
-    def _played(self, host: HostRecord, replica: ReplicaRecord, played: m.Played, now: float) -> list[Any]:
+    def _played(self, host: HostRecord, replica: ReplicaRecord, played: Played, now: float) -> list[Any]:
         index, machine = replica.index, machine_of(host.name)
         held = self._work.holders[index].open.get(self._first[index] + played.step)
         if held is None or machine not in held.unfinished:

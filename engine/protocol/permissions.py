@@ -16,6 +16,7 @@ from partita.engine.protocol import file_messages as fm
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.names import COORDINATOR, FILES, backup_index, part_indices, shard_index
+from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 
 HostKind: TypeAlias = Literal["coordinator", "files", "part", "shard", "backup", "stranger"]
 _Kinds: TypeAlias = frozenset[type[m.Message]]
@@ -47,12 +48,12 @@ _FILE_ANSWERS: Final[_Kinds] = frozenset(
 _COPIES: Final[_Kinds] = frozenset({cm.CopyRequest, cm.CopyChunk})
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
-    ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, m.Load, m.Play, m.Ping},
+    ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, Load, Play, Ping},
     ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save, m.AskUnits, m.CheckpointCommitted},
     ("coordinator", "backup"): _TO_ANY_HOST,
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
-    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, m.Played, m.Pong, m.Loaded},
+    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, Played, Pong, Loaded},
     ("shard", "coordinator"): _ANY_HOST
     | _IN_ROUNDS
     | {m.WaitReport, bm.CommandResult, bm.MissingUnits, m.LostPushes, m.LogReport, m.UnitsHeld},

@@ -20,6 +20,7 @@ from partita.engine.protocol.coordinator_effects import CoordinatorEffect
 from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
+from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.protocol.work_mode import WorkMode
 
 
@@ -55,9 +56,9 @@ class Compiling:
 
 
 _ANSWERS: Final[Mapping[type, tuple[type, str]]] = {
-    m.Load: (m.Loaded, "taking in its parameters"),
-    m.Play: (m.Played, "playing a step"),
-    m.Ping: (m.Pong, "sending its clock"),
+    Load: (Loaded, "taking in its parameters"),
+    Play: (Played, "playing a step"),
+    Ping: (Pong, "sending its clock"),
 }
 """The type of the answers to a request, and what a host does that has not answered."""
 

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final
 from partita.engine.protocol.actions import Action
 from partita.engine.protocol.events import Received, Send, Span
 from partita.engine.protocol.leased_work import HasSteps
-from partita.engine.protocol.messages import Load, Ping, Play, Played
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.part import Work
 from partita.engine.protocol.program_effects import Deliver, StepDone
+from partita.engine.protocol.session_messages import Load, Ping, Play, Played
 
 COLLECTED: Final = Span("collected", 0, 0)
 """The payload of an answer."""

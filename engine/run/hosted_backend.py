@@ -29,6 +29,7 @@ from partita.engine.protocol.failure import HostError
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import Topology, machine_of, part_name
 from partita.engine.protocol.request_mode import Answered, Call, Compiling, RequestMode
+from partita.engine.protocol.session_messages import Load, Ping, Play
 from partita.engine.protocol.views import Outline
 from partita.engine.run.phases import OnPhase, compiling, silent, starting
 from partita.engine.run.supervisor import Supervisor, Work
@@ -116,9 +117,9 @@ class HostedBackend(Work):
         Raises:
             HostError: a part fails, dies, or does not answer in time.
         """
-        self._ask(m.Load(), tuple(self._tasks), lambda name: vector(machine_of(name), None))
+        self._ask(Load(), tuple(self._tasks), lambda name: vector(machine_of(name), None))
 
-    def play(self, order: m.Play, inputs: Sequence[Sequence[Array]] | None) -> list[PartStep]:
+    def play(self, order: Play, inputs: Sequence[Sequence[Array]] | None) -> list[PartStep]:
         """Plays a step of all parts.
 
         Args:
@@ -141,7 +142,7 @@ class HostedBackend(Work):
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._tasks]
 
     def _round(self, name: str) -> RoundTrip:
-        [(pong, _)] = self._ask(m.Ping(time.perf_counter()), (name,))
+        [(pong, _)] = self._ask(Ping(time.perf_counter()), (name,))
         return RoundTrip(pong.sent_s, pong.received_s, pong.replied_s, time.perf_counter())
 
     def _ask(

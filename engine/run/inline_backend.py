@@ -16,9 +16,9 @@ from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.failure import HostError, report_of
-from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.requested_work import COLLECTED
+from partita.engine.protocol.session_messages import Play
 from partita.engine.run.phases import OnPhase, compiling, silent
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.session import PartStep, SessionPart, SessionTask

@@ -16,10 +16,10 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Load, Play
 from partita.engine.protocol.minibatch_mode import MinibatchMode
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.request_mode import Answered
+from partita.engine.protocol.session_messages import Load, Play
 from partita.engine.protocol.views import Outline
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase

@@ -29,8 +29,8 @@ from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
-from partita.engine.protocol.messages import Play
 from partita.engine.protocol.names import Topology, part_name
+from partita.engine.protocol.session_messages import Play
 from partita.engine.run.data import check_data, check_plan
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.inline_backend import InlineBackend

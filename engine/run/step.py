@@ -13,7 +13,7 @@ from partita.engine.numerics import master, storage, upcast_array
 from partita.engine.parameters.layout import Layout, scatter
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
-from partita.engine.protocol.messages import Play
+from partita.engine.protocol.session_messages import Play
 from partita.engine.runtime.session import PartStep
 from partita.engine.runtime.trace import PartTrace, StepTrace, table_shape
 from partita.partitioner.ir.buffer import Buffer, parse_buffer

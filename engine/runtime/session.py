@@ -22,10 +22,10 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.actions import Program as Replica
 from partita.engine.protocol.events import Received, Span
 from partita.engine.protocol.leased_work import HasSteps
-from partita.engine.protocol.messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.requested_work import RequestDone, RequestedWork, RunRequest
+from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed

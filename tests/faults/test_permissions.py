@@ -26,11 +26,8 @@ from partita.engine.protocol.messages import (
     Fetch,
     Heartbeat,
     Hello,
-    Load,
     Parameters,
     Peer,
-    Play,
-    Played,
     Push,
     PushAck,
     Ready,
@@ -42,6 +39,7 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, rejection_reason
+from partita.engine.protocol.session_messages import Load, Play, Played
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.shard import ShardTask

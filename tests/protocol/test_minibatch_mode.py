@@ -24,6 +24,7 @@ from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.minibatch_mode import AHEAD, MinibatchMode
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.request_mode import Answered
+from partita.engine.protocol.session_messages import Load, Loaded, Play, Played
 from partita.engine.protocol.views import Outline
 
 BATCH = 4
@@ -60,14 +61,14 @@ class Replicas:
                     self.queues[to].append(m.Ready())
                 case Send(to=to, message=m.Directory(revision=revision)):
                     self.queues[to].append(m.DirectoryAck(revision))
-                case Send(to=to, message=m.Load()):
-                    self.queues[to].append(m.Loaded())
-                case Send(to=to, message=m.Play() as play, payload=span):
+                case Send(to=to, message=Load()):
+                    self.queues[to].append(Loaded())
+                case Send(to=to, message=Play() as play, payload=span):
                     assert span is not None and play.step == len(self.sent_units[to]), (to, play)
                     assert play.examples == min(BATCH, self.examples - span.start * BATCH), play
                     self.sent_units[to].append(span.start)
-                    self.queues[to].append(m.Played(play.step, 1.0, 0, 0.1, 0.1, 0, 0))
-                case Answered(name=name, message=m.Played(step=step), unit=unit):
+                    self.queues[to].append(Played(play.step, 1.0, 0, 0.1, 0.1, 0, 0))
+                case Answered(name=name, message=Played(step=step), unit=unit):
                     replica, machine = part_indices(name) or (-1, -1)
                     assert self.sent_units[name][step] == unit
                     self.answers.setdefault(unit, {})[machine] = replica, self.incarnations[name]

@@ -25,6 +25,7 @@ from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.request_mode import Answered, Call, Compiling, RequestMode
+from partita.engine.protocol.session_messages import Play, Played
 from partita.engine.protocol.views import Outline
 
 VERSIONS = {"python": "3.11"}
@@ -69,11 +70,11 @@ class Talk:
         assert self.mode.is_begun
 
     def ask(self) -> list[object]:
-        return self.give(Call(m.Play(0, 4, ()), tuple(self.names)))
+        return self.give(Call(Play(0, 4, ()), tuple(self.names)))
 
 
-def played(step: int = 0) -> m.Played:
-    return m.Played(step, 1.0, 2, 0.1, 0.1, 0, 0)
+def played(step: int = 0) -> Played:
+    return Played(step, 1.0, 2, 0.1, 0.1, 0, 0)
 
 
 @given(st.permutations(range(3)), st.permutations(range(3)))

@@ -12,12 +12,13 @@ from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.part import LookForWaits, Part
 from partita.engine.protocol.program_effects import Deliver
 from partita.engine.protocol.requested_work import COLLECTED, RequestDone, RequestedWork, RunRequest
+from partita.engine.protocol.session_messages import Load, Play, Played
 
 COORDINATOR, OTHER = "coordinator", "part 0.1"
 
 
-def played(step: int) -> m.Played:
-    return m.Played(step, 1.0, 2, 0.1, 0.1, 0, 0)
+def played(step: int) -> Played:
+    return Played(step, 1.0, 2, 0.1, 0.1, 0, 0)
 
 
 @given(st.lists(st.sampled_from(["ask", "load", "done", "tensor", "tick", "peers"]), max_size=40))
@@ -29,10 +30,10 @@ def test_each_request_is_played_once_in_its_turn_and_answered(events: list[str])
         expected: list[object] = []
         match event:
             case "ask":
-                request = Received(COORDINATOR, 0, m.Play(asked, 4), payload=asked)
+                request = Received(COORDINATOR, 0, Play(asked, 4), payload=asked)
                 effects, asked = part.receive(request, 0.0), asked + 1
             case "load" | "tensor":
-                message = m.Load() if event == "load" else m.Tensor(0, "hidden", (((0, 1),),))
+                message = Load() if event == "load" else m.Tensor(0, "hidden", (((0, 1),),))
                 passed = Received(COORDINATOR if event == "load" else OTHER, 0, message)
                 effects, expected = part.receive(passed, 0.0), [Deliver(passed)]
             case "done":
@@ -45,7 +46,7 @@ def test_each_request_is_played_once_in_its_turn_and_answered(events: list[str])
             case _:
                 effects, known = part.receive(PeersChanged(1, {OTHER: 0}), 0.0), True
         if known and begun == done and begun < asked:
-            expected.append(RunRequest(m.Play(begun, 4), begun))
+            expected.append(RunRequest(Play(begun, 4), begun))
             begun += 1
         part.validate()
         assert effects == expected, event
