@@ -68,6 +68,7 @@ def launch_on(pool: WorkerSource, request: LaunchRequest, needs: Sequence[Need] 
         log=request.log,
         files=request.files,
         encryption=request.encryption,
+        folder=request.folder,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from partita.engine.files.catalogue import Catalogue
@@ -28,6 +29,8 @@ class LaunchRequest:
         log: shows a line.
         files: that hosts on other machines read and write; None: they need none.
         encryption: of all hosts, see `ZmqMailbox`.
+        folder: of this machine, whose lock the run holds, and which a process that goes on with the run
+            will have; None where there is none.
     """
 
     plan: Plan
@@ -36,6 +39,7 @@ class LaunchRequest:
     log: Log
     files: Catalogue | None = None
     encryption: Encryption = ENCRYPTED
+    folder: Path | None = None
 
 
 Launching: TypeAlias = Callable[[LaunchRequest], Launcher]

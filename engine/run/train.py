@@ -257,7 +257,9 @@ def _launcher(
         )
     title = f"'{given.plan.graph.name}' by {training.trainer.name}"
     files = training.trainer.catalogue
-    return launching(LaunchRequest(given.plan, topology, title, log, files, encryption))
+    job = training.trainer.job
+    folder = job.checkpoints if job.keep else None
+    return launching(LaunchRequest(given.plan, topology, title, log, files, encryption, folder))
 
 
 def _first_checkpoint(job: Job, caller: Caller, *, overwrite: bool) -> int:

@@ -3,10 +3,9 @@
 `pool` has `Pool`, the argument of `train`, `join_file` where a pool and keys are, and `launcher` the launcher
 behind it, with `client`, the thread that keeps up its connections. `worker` is the process that `partita
 worker` runs, `server` the registry of `partita pool serve`, and `probes` has the slow checks of both. The
-decisions of all three are in
-`protocol/pool`. `facts` says what this machine is, `host_cores` keeps hosts to cores of their own, `needs`
-says what the hosts of a plan need, and `user_code` lets the user's own modules travel; `inspect` asks a pool
-for its state.
+decisions of all three are in `protocol/pool`. `facts` says what this machine is, `host_cores` keeps hosts to
+cores of their own, `needs` says what the hosts of a plan need, `run_ids` by which ids the processes of a run
+ask, and `user_code` lets the user's own modules travel; `inspect` asks a pool for its state.
 """
 
 from typing import TYPE_CHECKING

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 from typing_extensions import override
@@ -18,6 +18,7 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.client import PoolClient
 from partita.engine.launch.pool.facts import machine_label, versions
 from partita.engine.launch.pool.pool import Door, WorkerSource
+from partita.engine.launch.pool.run_ids import run_ids
 from partita.engine.launch.pool.user_code import carried_by_value
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.messages import Peer
@@ -43,6 +44,7 @@ class PoolLauncher(Launcher):
         log: Callable[[str], object],
         files: Catalogue | None = None,
         encryption: Encryption = ENCRYPTED,
+        folder: Path | None = None,
     ) -> None:
         """Waits until every host has a place.
 
@@ -53,6 +55,8 @@ class PoolLauncher(Launcher):
             log: shows a line. From any thread.
             files: that hosts read and write; None: they need none.
             encryption: of all hosts, see `ZmqMailbox`.
+            folder: see `LaunchRequest`. In it are the ids of this run's processes: one that goes on with a
+                run takes over the places of those that were killed.
 
         Raises:
             RunFailed: the pool cannot be reached, refuses the run, or has no place for it.
@@ -74,7 +78,17 @@ class PoolLauncher(Launcher):
                     serving(files, address=door.address, encryption=encryption)
                 )
             common = files is not None and files.shared
-            self._client = self._connect(pool, door, needs, title, log, common=common)
+            ids = stack.enter_context(run_ids(folder))
+            ask = Ask(
+                run=ids[-1],
+                key="",
+                title=title,
+                versions=versions(),
+                needs=tuple(needs),
+                workers=pool.workers,
+                earlier=ids[:-1],
+            )
+            self._client = self._connect(pool, door, ask, log, common=common)
             stack.callback(self._client.close)
             try:
                 self._client.wait_until_placed()
@@ -95,22 +109,14 @@ class PoolLauncher(Launcher):
         self,
         pool: WorkerSource,
         door: Door,
-        needs: Sequence[Need],
-        title: str,
+        ask: Ask,
         log: Callable[[str], object],
         *,
         common: bool,
     ) -> PoolClient:
         """Asks for places; `common`: workers must have the folder for checkpoints."""
         own = KeyPair.generate()
-        ask = Ask(
-            run=secrets.token_hex(8),
-            key=own.public,
-            title=title,
-            versions=versions(),
-            needs=tuple(needs),
-            workers=pool.workers,
-        )
+        ask = msgspec.structs.replace(ask, key=own.public)
         reach = [("the run's coordinator", self.mailbox.endpoint)]
         files: tuple[tuple[str, str], ...] = ()
         if self._address is not None:

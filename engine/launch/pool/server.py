@@ -119,7 +119,7 @@ class PoolServer:
         member = self._members.get(asked.key)
         if member is None:
             return
-        name, now = f"{member.name} {asked.key[:6]}", time.monotonic()
+        name, now = self._name_of(member), time.monotonic()
         flood = self._conduct.too_many(asked.route.hex(), "request", now)
         if flood is not None:
             self._cut_off(asked, f"{member.role} {name}", flood, now)
@@ -133,6 +133,11 @@ class PoolServer:
                 self._cut_off(asked, f"{member.role} {name}", str(error), now)
             return
         self._give(FromVisitor(asked.route, name, member.role, message))
+
+    def _name_of(self, member: Authorised) -> str:
+        """Names a member. Whoever serves the pool is one member, whatever key its client has this time."""
+        key = self.public_key if member.public_key in self._own else member.public_key
+        return f"{member.name} {key[:6]}"
 
     def _cut_off(self, asked: Asked, who: str, why: str, now: float) -> None:
         """Closes a connection that is misused: several processes may have the same key."""
@@ -164,7 +169,7 @@ class PoolServer:
             self._log(f"the authorised keys stay as they were: {error}")
         else:
             self._members = self._own | found
-            names = (f"{one.name} {one.public_key[:6]}" for one in self._members.values())
+            names = map(self._name_of, self._members.values())
             self._give(Revoked(frozenset(names)))
         self._stamp = stamp
 

@@ -219,6 +219,7 @@ class ClientMachine:
             workers=ask.workers,
             number=self._asks,
             avoid=tuple(sorted(self._avoid)),
+            earlier=ask.earlier,
         )
 
     def _granted(self, grant: m.Grant, now: float) -> list[ClientEffect]:

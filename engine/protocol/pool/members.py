@@ -92,7 +92,18 @@ class Members:
             return "has not reported its runs yet"
         held = {*worker.join.runs, *(r for r, n in worker.listed.items() if n > worker.join.orders)}
         seated = {name for name, run in self.runs.items() if session in run.seats.values()}
-        return "has hosts of a run that ends or has not reported" if held - seated - {of} else ""
+        own = self._ids_of(of, worker)
+        return "has hosts of a run that ends or has not reported" if held - seated - own else ""
+
+    def _ids_of(self, run: str, worker: WorkerMember) -> set[str]:
+        """Returns the ids by which a worker may know a run: its own, and those of its earlier processes,
+        whose hosts the worker ends before it starts one of the run.
+        """
+        member = self.runs.get(run)
+        if member is None:
+            return {run}
+        owners = dict(zip(worker.join.runs, worker.join.owners, strict=False))
+        return {run} | {one for one in member.ask.earlier if owners.get(one) == member.member}
 
     def offers(self, of: str = "", *, whole: bool = False) -> list[Offer]:
         """Returns the workers that take hosts, with what is free there, or (`whole`) with all they have.

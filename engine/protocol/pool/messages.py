@@ -51,18 +51,24 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose client may start hosts at a worker; `key` is the client's, made for this run alone."""
+    """A run whose client may start hosts at a worker; `key` is the client's, made for this run alone.
+
+    `owner` is the member by whose key the run asks for places. Runs of the same owner in `earlier` are over:
+    they were processes of this run, which have died.
+    """
 
     run: str
     key: str
     title: str
+    owner: str = ""
+    earlier: tuple[str, ...] = ()
 
 
 class Join(_Message, frozen=True):
     """Worker to registry: it is there. Repeated; `number` grows by one.
 
-    `runs` are those whose clients may start hosts there. `registry` and `orders` name the newest `Orders`
-    that the worker has obeyed: older ones that it receives later have no effect.
+    `runs` are those whose clients may start hosts there, `owners` theirs. `registry` and `orders` name the
+    newest `Orders` that the worker has obeyed: older ones that it receives later have no effect.
     """
 
     session: str
@@ -72,6 +78,7 @@ class Join(_Message, frozen=True):
     versions: dict[str, str]
     resources: Resources
     runs: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     draining: bool = False
     number: int = 0
     registry: str = ""
@@ -110,7 +117,8 @@ class Ask(_Message, frozen=True):
 
     `seats` are those that the run uses, by an earlier answer of this registry or of one before it.
     `workers`: the run begins when so many have joined. `avoid`: sessions of workers that did not answer the
-    client; hosts go there only if they fit nowhere else.
+    client; hosts go there only if they fit nowhere else. `earlier`: ids under which dead processes of the
+    same run have asked; this one takes over their places.
     """
 
     run: str
@@ -122,6 +130,7 @@ class Ask(_Message, frozen=True):
     workers: int = 1
     number: int = 0
     avoid: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
 
 
 class Grant(_Message, frozen=True):

@@ -54,6 +54,7 @@ class RegistryMachine:
         self._pauses: Final = OwnPauses()
         self._number = 0  # of the newest orders
         self._gone: dict[str, dict[str, int]] = {}  # `listed` of each worker that was removed, oldest first
+        self._replaced: dict[str, str] = {}  # owners of runs whose places another process has, oldest first
         self._rejected: set[str] = set()  # sessions and runs: each is reported once
         self._drained: frozenset[str] = frozenset()  # names
         self._drains_all = False
@@ -150,7 +151,13 @@ class RegistryMachine:
         session = worker.join.session
         self._number += 1
         clients = tuple(
-            m.Client(run=run.ask.run, key=run.ask.key, title=run.ask.title)
+            m.Client(
+                run=run.ask.run,
+                key=run.ask.key,
+                title=run.ask.title,
+                owner=run.member,
+                earlier=run.ask.earlier,
+            )
             for run in self._members.runs.values()
             if session in run.seats.values()
         )
@@ -177,6 +184,8 @@ class RegistryMachine:
         run = self._members.runs.get(ask.run)
         if run is not None and run.member != event.member:
             reason = "another key has a run of this id; start it again"
+        if self._replaced.get(ask.run) == event.member:
+            reason = "another process goes on with this run"
         if reason:
             return self._once(ask.run, event, f"the run of {ask.title}", reason)
         if run is not None and ask.number < run.ask.number:
@@ -186,10 +195,26 @@ class RegistryMachine:
             run = self._members.runs[ask.run] = RunMember(ask, event.member, now)
             has = f", and has {len(ask.seats)} by an earlier registry" if ask.seats else ""
             effects.append(Log(f"a run of {ask.title} needs {len(ask.needs)} places{has}"))
+            effects += self._take_over(run)
         run.ask, run.received_at = ask, now
         taken = self._members.claim(run)
         effects += self._place(run)
         return [*effects, Answer(event.route, self._grant(run, taken, now))]
+
+    def _take_over(self, run: RunMember) -> list[RegistryEffect]:
+        """Gives a run the places of its earlier processes, which are dead; ends what they have asked for."""
+        effects: list[RegistryEffect] = []
+        for name in run.ask.earlier:
+            before = self._members.runs.get(name)
+            if before is None or before is run or before.member != run.member:
+                continue
+            if before.ask.needs == run.ask.needs:
+                run.seats = dict(before.seats)
+            self._replaced[name] = run.member
+            while len(self._replaced) > _MOST_GONE:
+                del self._replaced[next(iter(self._replaced))]
+            effects += self._remove_run(name, "goes on in a new process")
+        return effects
 
     def _place(self, run: RunMember) -> list[RegistryEffect]:
         """Gives the hosts of a run places, and tells workers of their new clients."""

@@ -173,6 +173,7 @@ class WorkerMachine:
             versions=join.versions,
             resources=join.resources,
             runs=tuple(self.runs),
+            owners=tuple(run.client.owner for run in self.runs.values()),
             draining=self._draining,
             number=self._joins,
             registry=self._registry,
@@ -214,6 +215,7 @@ class WorkerMachine:
         self._draining = orders.draining
         listed = {client.run for client in orders.clients}
         for client in orders.clients:
+            effects += self._end_earlier(client)
             if client.run not in self.runs and self._over.get(client.run) != _FOR_GOOD:
                 self.runs[client.run] = _Run(client, now)
                 effects.append(Log(f"hosts for a run of {client.title}"))
@@ -221,6 +223,13 @@ class WorkerMachine:
             if name not in listed and not run.is_used:
                 del self.runs[name]
         return [*effects, *self._report_runs()] if is_new or set(self.runs) != before else effects
+
+    def _end_earlier(self, client: m.Client) -> list[WorkerEffect]:
+        """Ends the hosts of dead processes of a client's run."""
+        earlier = [self.runs[name].client for name in client.earlier if name in self.runs]
+        over = [one.run for one in earlier if one.owner == client.owner and one.run != client.run]
+        why = "a new process goes on with it"
+        return [effect for name in over for effect in self._end_run(name, why, for_good=True)]
 
     def _report_runs(self) -> list[WorkerEffect]:
         """Reports at once which runs are here: until then the registry gives nothing here away."""

@@ -291,6 +291,30 @@ def test_hosts_end_when_their_client_is_killed_and_when_their_worker_is(tmp_path
 
 
 @pytest.mark.slow
+def test_a_killed_command_that_is_given_again_has_its_places_at_once(tmp_path: Path) -> None:
+    """The worker has no other places: without the dead process's places it would wait for 20 s."""
+    keys = new_keys(tmp_path / "keys")
+    with pool_of(keys, 1, "--resources", "cpu=3") as (address, serve, [one]):
+        arguments = ["train", str(Path(toy.__file__)), "--on", address, "--keys", str(keys), "--batch", "8"]
+        arguments += ["--epochs", "100000", "--checkpoints", str(tmp_path / "kept"), "--machines", "2"]
+        arguments += ["--resume"]
+        hosts: dict[str, psutil.Process] = {}
+        for earlier in range(3):
+            with Program(*arguments) as command:
+                command.wait_for("worker w0: part 0.0, part 0.1, shard 0")
+                if earlier:
+                    one.wait_for("is over: a new process goes on with it", within_s=5.0)
+                    assert len(hosts) == 3
+                    assert not psutil.wait_procs(hosts.values(), timeout=5.0)[1]
+                command.wait_for("staleness")
+                hosts = one.hosts()
+                command.signal(signal.SIGKILL)
+                command.end()
+        assert not any("silent" in line for line in [*serve.said, *one.said])
+        assert len((tmp_path / "kept" / ".partita.runs").read_text().split(",")) == 3
+
+
+@pytest.mark.slow
 def test_parts_of_one_machine_have_cores_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

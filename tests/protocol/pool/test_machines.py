@@ -21,9 +21,9 @@ from partita.engine.protocol.pool.members import Members
 from partita.engine.protocol.pool.registry import RegistryMachine
 from partita.engine.protocol.pool.resources import Resources
 from partita.engine.protocol.pool.worker import CLIENT_DEAD_S
-from tests.protocol.pool.world import VERSIONS, Deaf, World, drawn, play
+from tests.protocol.pool.world import KINDS, VERSIONS, Deaf, World, drawn, play
 
-EVENTS = st.sampled_from(("kill worker", "add worker", "end process", "restart registry", "begin", "end run"))
+EVENTS = st.sampled_from(KINDS)
 
 
 @given(
@@ -63,8 +63,8 @@ def claims_are_entered_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "seed", "found"),
     [
-        (unreported_workers_are_free, 151, "more runs at a worker than it has"),
-        (held_workers_are_free, 19, "more runs at a worker than it has"),
+        (unreported_workers_are_free, 99, "more runs at a worker than it has"),
+        (held_workers_are_free, 99, "more runs at a worker than it has"),
         (claims_are_entered_blindly, 9, "machine"),
     ],
 )
@@ -168,6 +168,55 @@ def test_runs_wait_for_one_another() -> None:
     world.end_run("first")
     world.run_for(3.0)
     world.assert_all_run("second")
+
+
+@pytest.mark.parametrize("registry", ["lives", "is started again"])
+@pytest.mark.parametrize("hosts", [2, 1])
+def test_a_process_that_goes_on_with_a_run_has_its_places_at_once(registry: str, hosts: int) -> None:
+    """Another run waits for them meanwhile, and does not get them; the hosts of the dead process end."""
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("first", 2)
+    world.run_for(3.0)
+    world.begin("second", 2)
+    world.run_for(2.0)
+    world.go_on("first", "again", hosts=hosts)
+    if registry != "lives":
+        world.restart_registry()
+    world.run_for(2.5)
+    world.assert_all_run("again")
+    assert {run for _, run, _, _ in world.processes} == {"again"}
+    assert any(line.endswith("is over: a new process goes on with it") for line in world.log), world.log
+
+
+def test_a_process_whose_run_goes_on_in_another_one_is_refused() -> None:
+    """It was frozen, and its folder's lock failed."""
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("first", 2)
+    world.run_for(3.0)
+    frozen = world.clients["first"]
+    world.go_on("first", "again")
+    world.run_for(3.0)
+    world.clients["first"] = frozen
+    world.run_for(3.0)
+    assert world.failed["first"] == "the pool refuses this run: another process goes on with this run"
+    world.assert_all_run("again")
+
+
+@pytest.mark.parametrize("registry", ["lives", "is started again"])
+def test_nobody_takes_over_the_places_of_another_owners_run(registry: str) -> None:
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("first", 2)
+    world.run_for(3.0)
+    world.owners["thief"] = "somebody else"
+    if registry != "lives":
+        world.restart_registry()
+    world.begin("thief", 2, earlier=("first",))
+    world.run_for(5.0)
+    world.assert_all_run("first")
+    assert {run for _, run, _, _ in world.processes} == {"first"}
 
 
 def test_a_run_that_can_never_be_placed_is_refused_within_five_seconds() -> None:

@@ -22,6 +22,7 @@ from partita.engine.protocol.pool.worker import WorkerMachine
 
 VERSIONS = dict.fromkeys(("partita", "python", "cloudpickle", "numpy", "libzmq", "torch", "numba"), "1.2.3")
 NEED_CPU = 1
+KINDS = ("kill worker", "add worker", "end process", "restart registry", "begin", "end run", "go on")
 KNOWN_S = 5.0
 
 
@@ -47,6 +48,8 @@ class World:
     wrongly_refused: list[str] = field(default_factory=list)
     unreachable: set[str] = field(default_factory=set)
     begun: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    earlier: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -107,7 +110,7 @@ class World:
             self.to_client(name, c.FromPool(message))
 
     def visit(self, name: str, role: str, message: m.PoolMessage) -> None:
-        event = r.FromVisitor(name.encode(), role, role, message)
+        event = r.FromVisitor(name.encode(), self.owners.get(name, role), role, message)
         self.send(message, lambda _: self.to_registry(event))
 
     def to_worker(self, session: str, event: object) -> None:
@@ -211,9 +214,16 @@ class World:
         self.registry = RegistryMachine(VERSIONS, identity=str(self.registries))
 
     def begin(
-        self, run: str, hosts: int, *, cpu: int = NEED_CPU, workers: int = 1, named: Sequence[str] = ()
+        self,
+        run: str,
+        hosts: int,
+        *,
+        cpu: int = NEED_CPU,
+        workers: int = 1,
+        named: Sequence[str] = (),
+        earlier: tuple[str, ...] = (),
     ) -> None:
-        """Begins a run; its hosts name these workers, in turn."""
+        """Begins a run; its hosts name these workers, in turn. `earlier`: its processes that were killed."""
         needs = tuple(
             m.Need(
                 host=f"part 0.{n}",
@@ -224,7 +234,15 @@ class World:
             )
             for n in range(hosts)
         )
-        ask = m.Ask(run=run, key=f"key of {run}", title=run, versions=VERSIONS, needs=needs, workers=workers)
+        ask = m.Ask(
+            run=run,
+            key=f"key of {run}",
+            title=run,
+            versions=VERSIONS,
+            needs=needs,
+            workers=workers,
+            earlier=earlier,
+        )
         self.clients[run] = ClientMachine(ask, reach=(), wait_s=3600.0)
         self.wanted[run], self.begun[run], self.needs[run] = {}, set(), needs
         for need in needs:
@@ -238,6 +256,13 @@ class World:
         if run in self.clients:
             machine = self.clients.pop(run)
             self.carry_out_of_client(run, machine.close())
+
+    def go_on(self, before: str, run: str, *, hosts: int | None = None) -> None:
+        """Kills the process of a run; another one goes on with it."""
+        del self.clients[before]
+        earlier = (*self.earlier.get(before, ()), before)
+        self.earlier[run] = earlier
+        self.begin(run, hosts or len(self.needs[before]), earlier=earlier)
 
     # What must be true.
 
@@ -278,6 +303,9 @@ def play(world: World, script: list[tuple[float, str]]) -> None:
                 world.restart_registry()
             case "begin" if len(world.clients) < 3:
                 world.begin(next(runs), world.random.randint(1, 3))
+            case "go on" if world.clients:
+                before = world.random.choice(sorted(world.clients))
+                world.go_on(before, next(runs), hosts=world.random.choice((None, None, 2)))
             case "end run" if world.clients:
                 world.end_run(world.random.choice(sorted(world.clients)))
     refused = dict(world.failed)
@@ -301,9 +329,8 @@ def drawn(seed: int) -> tuple[World, list[tuple[float, str]]]:
     draw = Random(seed)
     world = World(seed, draw.choice((0.0, 0.1, 0.4, 0.6)))
     draw = Random(seed)
-    kinds = ("kill worker", "add worker", "end process", "restart registry", "begin", "end run")
     script = [
-        (draw.uniform(0.1, draw.choice((0.6, 3.0, 8.0))), draw.choice(kinds))
+        (draw.uniform(0.1, draw.choice((0.6, 3.0, 8.0))), draw.choice(KINDS))
         for _ in range(draw.randint(1, 14))
     ]
     return world, script
