@@ -4,7 +4,7 @@
 
 For typical shapes, in float32, one call of everything that a training step makes of a layer: forward, the
 gradient of its inputs, and that of its parameters. The native kernel and the layer's form in PyTorch
-(`forward`, or `engine/kernels/on_torch`) take turns in every round, on the same numbers; the ratio is the
+(`forward`) take turns in every round, on the same numbers; the ratio is the
 median over the rounds of PyTorch's time over the native one, with its spread. A native kernel stays where
 the ratio is at least 1.3, with one thread and with two.
 """

@@ -15,17 +15,23 @@ come
   at once, each as the rows that feed those (`step.windows`); parameters are pieces for these rows, shared
   ones whole. Tensors are node-major, `[rows, other node axes ..., example]`, in the step's precision (float32
   where that is bfloat16);
+- `summary(shape)`, `summarise(step, inputs, parameters)` and `combine(step, summaries)`, if a row needs to
+  know something of all rows: where the layer is cut, each machine summarises its rows and sends the result to
+  the others, and all combine the summaries in the order of the rows; `forward` finds the result as
+  `step.summary`, whether the layer is cut or not. Gradients travel back in the same way;
+- `partial(step, inputs, parameters)` and `finish(step, sums)`, if it `splits_sum`;
 - `backward(step, inputs, parameters, output, grad_output) -> (grad_inputs, grad_parameters)`, if autograd is
 not
-  to make it. Nothing is saved between the two but their arguments: random bits are counted, so a backward
-  pass computes its mask again;
+  to make it. A layer with a summary writes it only where no gradient has to travel back.
+  Nothing is saved between the two but their arguments: random bits are counted, so a backward pass computes
+  its mask again;
 - `definition`: one node's arithmetic in scalars, which tests compare `forward` with; None with the reason;
 - `flops_per_node` and `slowdown`: the hints by which plans predict its cost where it was not measured.
 
 Capabilities are stated, not assumed: `cuttable` (rows may lie on several machines), `by_rows` (computes some
     rows
 before others), `splits_sum` (sums over one block of its input after the other, and over inputs on several
-machines), `summary_rows` (loss shards exchange a summary), `several_inputs`, `integer_inputs` (reads numbers
+machines), `rounds_products` (takes bfloat16 as it is), `several_inputs`, `integer_inputs` (reads numbers
 of classes, as `net.input(..., classes=n)` declares them). `step.training` says whether a backward pass
 follows. Randomness is `step.bits()`: a function of the seed, the layer, the visit, the example and the node.
 
@@ -36,7 +42,7 @@ definition, compiled. A device other than a CPU is torch: there `forward` comes 
 from partita.layers.activations import Activation
 from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
-from partita.layers.contract import Step
+from partita.layers.contract import Step, Summary
 from partita.layers.convolution import Conv2D
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
@@ -93,6 +99,7 @@ __all__ = [
     "RMSNorm",
     "SoftmaxCrossEntropy",
     "Step",
+    "Summary",
     "SymbolicTensor",
     "node",
     "per_edge",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from partita.layers.box import Shape, Span
@@ -16,6 +16,19 @@ from partita.layers.connectivity import Connectivity
 
 Tensor: TypeAlias = Any
 """A tensor of torch, node-major: `[rows, other node axes ..., example]`."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers that each machine of a cut layer computes of its rows and sends to every other.
+
+    Args:
+        shape: of the array, without the axis of examples.
+        by_example: whether it has such numbers for each example: then the last axis is that of examples.
+    """
+
+    shape: Shape
+    by_example: bool = True
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,9 @@ class Step:
         wiring: connectivity of the layer; of a tile, over the machine's columns.
         torch: the module, in place of an import.
         random: returns counted random bits, see `bits`.
+        examples: how many of the examples are real; those after them only fill the array.
+        mean_over: examples of the minibatch, over which gradients are the mean.
+        summary: in `forward` and `backward`, the summaries of all machines, as `combine` returned them.
     """
 
     number: int
@@ -47,6 +63,9 @@ class Step:
     wiring: Connectivity
     torch: Any
     random: Callable[[], Tensor]
+    examples: int
+    mean_over: int
+    summary: Tensor = field(default=None, repr=False)
 
     @property
     def own(self) -> slice:

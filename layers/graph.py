@@ -14,7 +14,9 @@ import networkx
 
 from partita.layers.box import Box, BoxSet, Shape, Span
 from partita.layers.connectivity import Connectivity
+from partita.layers.contract import Summary
 from partita.layers.layer import Layer, Parameter, Placeholder
+from partita.layers.losses import Loss
 from partita.layers.text import counted
 
 
@@ -118,8 +120,21 @@ class Grid:
 
     @property
     def replicable(self) -> bool:
-        """Whether several machines may compute the same nodes: none has parameters of its own."""
-        return self.shares_weights or not self.parameters
+        """Whether several machines may compute the same nodes: none has parameters of its own, and none
+        counts twice in a summary.
+        """
+        counted = self.summary is not None and not isinstance(self.layer, Loss)
+        return not counted and (self.shares_weights or not self.parameters)
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """The summary that the layer's machines exchange, if they need one."""
+        return self.layer.summary(self.shape)
+
+    @property
+    def returns_summary(self) -> bool:
+        """Whether the machines exchange the summary's gradient, too: autograd makes the backward pass."""
+        return self.summary is not None and not self.layer.has_backward
 
     @property
     def is_placeholder(self) -> bool:

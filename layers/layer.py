@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from partita.layers.arguments import Arguments
 from partita.layers.box import Shape, Span
 from partita.layers.connectivity import Connectivity
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.states import SymbolicTensor
 
 INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
@@ -116,6 +116,9 @@ class Layer(Arguments, ABC):
     """Whether the rows of the layer may lie on several machines."""
     several_inputs: ClassVar[bool] = False
     """Whether it may be called on more than one layer."""
+    rounds_products: ClassVar[bool] = False
+    """Whether `forward` takes numbers in the precision of storage, as products of matrices do: they round
+    their sums once. Else it takes numbers of bfloat16 in float32, and its result is rounded."""
     integer_inputs: ClassVar[bool] = False
     """Whether its inputs are numbers of classes, from 0."""
     slowdown: ClassVar[float] = 1.0
@@ -207,6 +210,34 @@ class Layer(Arguments, ABC):
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """Floating-point operations of one node for one example in the forward pass."""
         return float(sum(self.connectivity.fan_in(source) for source in sources))
+
+    def summary(self, shape: Shape) -> Summary | None:
+        """The summary that machines exchange where a layer of this shape is cut; None if they need none."""
+        return None
+
+    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The summary of the rows `step.rows`, of the declared shape; called before `forward`."""
+        raise NotImplementedError(f"{self.kind} declares a summary, but has no summarise")
+
+    def combine(self, step: Step, summaries: Tensor) -> Tensor:
+        """The summary of all rows, from `[piece, ...]` in ascending rows; by default their sum in this order.
+
+        `forward` finds the result as `step.summary`. Where autograd makes the backward pass, machines also
+        exchange the gradients of this result.
+        """
+        return sum(summaries[1:], start=summaries[0])
+
+    def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sums of the rows `step.rows` over the rows `step.windows[0]` of the input, without biases.
+
+        A layer that `splits_sum` writes it, and `finish`. Its first parameter has the inputs on its last
+        axis, and only those given; a second one is the bias.
+        """
+        raise NotImplementedError(f"{self.kind} splits its sum, but has no partial")
+
+    def finish(self, step: Step, sums: Tensor) -> Tensor:
+        """The output from the sums with their biases; the layer's `activation`, unless it is linear."""
+        raise NotImplementedError(f"{self.kind} splits its sum, but has no finish")
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The output of the rows `step.rows`, in torch: see the package's contract.

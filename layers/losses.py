@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, Full
+from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.layer import Layer, NodeDefinition
 
 
@@ -27,8 +28,6 @@ class Loss(Layer):
     several_inputs = True
     splits_scores: ClassVar[bool] = False
     """Whether machines may each evaluate their own scores; their losses of an example then add up."""
-    summary_rows: ClassVar[int] = 0
-    """Numbers for each example that such machines exchange about their scores."""
     flops_per_score: ClassVar[float] = 8.0
     """Operations for each score: an exponential and a few more."""
 
@@ -50,6 +49,13 @@ class Loss(Layer):
         Raises:
             ValueError: the loss takes no scores of this shape.
         """
+
+    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
+        """Whether each example is right, bool `[example]`, as far as these scores tell; None without labels.
+
+        The losses of the examples are the result of `forward`, `[1, example]`; those of all machines add up.
+        """
+        return None
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """Operations of all scores."""
@@ -74,6 +80,11 @@ class LabelLoss(Loss):
             )
         return (1,), scores[0]
 
+    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
+        """Whether the label's score is here, finite, and the largest of all: a summary's first number."""
+        here, score = _labelled(step, *inputs)
+        return here & (score >= step.summary[0]) & score.isfinite()
+
 
 @dataclass(frozen=True)
 class ScoreLoss(Loss):
@@ -93,7 +104,39 @@ class SoftmaxCrossEntropy(LabelLoss):
     Mean over the examples.
     """
 
-    summary_rows = 2  # the largest score, and the sum of exponentials relative to it
+    def summary(self, shape: Shape) -> Summary:
+        """The largest score, and the sum of exponentials relative to it."""
+        return Summary((2,))
+
+    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Both, of these scores."""
+        largest = inputs[0].amax(0)
+        total = (inputs[0] - largest).exp().sum(0, dtype=step.torch.float64)
+        return step.torch.stack((largest.to(total.dtype), total))
+
+    def combine(self, step: Step, summaries: Tensor) -> Tensor:
+        """The largest of all, and the sum relative to that, in float64."""
+        largest, totals = summaries.double().unbind(1)
+        most = largest.amax(0)
+        return step.torch.stack((most, (totals * (largest - most).exp()).sum(0)))
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The loss, where the label's score is here; else 0."""
+        (largest, total), (here, score) = step.summary, _labelled(step, *inputs)
+        return step.torch.where(here, total.log() + (largest - score), 0.0)[None]
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """Returns `softmax - one hot`, for which no machine needs more than the summary."""
+        scores, (largest, total) = inputs[0], step.summary.to(inputs[0].dtype)
+        share = (scores - largest).exp() / total
+        return ((share - _one_hot(step, *inputs)) * grad_output, None), ()
 
     @property
     def definition(self) -> NodeDefinition:
@@ -125,7 +168,33 @@ class OneVsRest(LabelLoss):
     Source: DistBelief, section 5, the 21,000 outputs of the image model.
     """
 
-    summary_rows = 1  # the largest score, by which an example is counted as right
+    def summary(self, shape: Shape) -> Summary:
+        """The largest score, by which an example is counted as right."""
+        return Summary((1,))
+
+    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The largest of these scores."""
+        return inputs[0].amax(0, keepdim=True)
+
+    def combine(self, step: Step, summaries: Tensor) -> Tensor:
+        """The largest of all."""
+        return summaries.amax(0)
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum over these classifiers."""
+        here, score = _labelled(step, *inputs)
+        return _softplus_sums(step, inputs[0]) - step.torch.where(here, score, 0.0)
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """Returns `logistic - one hot`, times the gradient of the loss."""
+        return ((inputs[0].sigmoid() - _one_hot(step, *inputs)) * grad_output, None), ()
 
     @property
     def definition(self) -> NodeDefinition:
@@ -149,6 +218,22 @@ class BinaryCrossEntropy(ScoreLoss):
     The target has the shape of the scores, so that an example may be of several classes, or of none. The loss
     of an example is the **sum** over its scores (Keras takes their mean); mean over the examples.
     """
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum over these scores."""
+        scores, targets = (one.flatten(0, -2) for one in inputs)
+        return _softplus_sums(step, scores) - (scores.double() * targets.double()).sum(0)
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """Returns `logistic - target`, times the gradient of the loss."""
+        return ((inputs[0].sigmoid() - inputs[1]) * grad_output, None), ()
 
     @property
     def definition(self) -> NodeDefinition:
@@ -179,6 +264,22 @@ class HalfSquaredError(ScoreLoss):
     def mean_square(self, mean_loss: float, scores: Shape) -> float:
         """The mean of all squared differences (Keras's), from the mean loss of the examples."""
         return 2.0 * mean_loss / math.prod(scores)
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum over these scores."""
+        scores, targets = (one.flatten(0, -2).double() for one in inputs)
+        return (scores - targets).square().sum(0, keepdim=True) / 2
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """Returns `scores - target`, times the gradient of the loss."""
+        return ((inputs[0] - inputs[1]) * grad_output, None), ()
 
     @property
     def definition(self) -> NodeDefinition:
@@ -211,3 +312,22 @@ def _logistics(scores: Any) -> Any:
         odds = math.exp(-abs(scores[k]))
         found[k] = (1.0 if scores[k] >= 0.0 else odds) / (1.0 + odds)
     return found
+
+
+def _labelled(step: Step, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether the score of each example's label is among these, and that score in float64; `[example]`."""
+    places = labels[0] - step.windows[0][0]
+    here = (places >= 0) & (places < len(scores))
+    return here, scores.gather(0, places.clamp(0, len(scores) - 1)[None])[0].double()
+
+
+def _one_hot(step: Step, scores: Tensor, labels: Tensor) -> Tensor:
+    """1 at the score of each example's label, `[score, example]`."""
+    numbers = step.torch.arange(*step.windows[0], device=labels.device)
+    return (labels == numbers[:, None]).to(scores.dtype)
+
+
+def _softplus_sums(step: Step, scores: Tensor) -> Tensor:
+    """Sums `log(1 + exp(score))` for each example, in float64, `[1, example]`."""
+    scores = scores.double()
+    return step.torch.logaddexp(scores, step.torch.zeros_like(scores)).sum(0, keepdim=True)

@@ -102,6 +102,7 @@ class Dense(WeightedSum):
     """
 
     splits_sum = True
+    rounds_products = True
 
     units: int
 
@@ -112,9 +113,18 @@ class Dense(WeightedSum):
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """A product of matrices."""
-        (x,), (weight, *_) = inputs, parameters
-        sums = weight.flatten(1) @ x.flatten(0, -2)
-        return self._finished(step, sums, parameters)
+        (x,), (weight, *bias) = inputs, parameters
+        matrices = weight.flatten(1), x.flatten(0, -2)
+        addmm, mm = step.torch.addmm, step.torch.mm
+        return self.finish(step, addmm(bias[0][:, None], *matrices) if bias else mm(*matrices))
+
+    def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The product with some of the inputs."""
+        return step.torch.mm(parameters[0].flatten(1), inputs[0].flatten(0, -2))
+
+    def finish(self, step: Step, sums: Tensor) -> Tensor:
+        """Applies the activation function."""
+        return activated(step.torch, self.activation, sums)
 
     @property
     def nodes(self) -> Shape:

@@ -33,7 +33,15 @@ class DropoutKernel(OneToOneKernel):
         self.begin(OneStep(), micro_batch=0, first_example=0)
         self._draw()
 
-    def begin(self, examples: Numbered, *, micro_batch: int, first_example: int) -> None:
+    def begin(
+        self,
+        examples: Numbered,
+        *,
+        micro_batch: int,
+        first_example: int,
+        real: int | None = None,
+        mean_over: int | None = None,
+    ) -> None:
         """Takes over the examples of the next forward pass."""
         self._examples, self._first = examples, first_example
 

@@ -162,7 +162,8 @@ class Arrays:
             place. None without a backward pass (a loss, a prediction).
         grad_inputs: for each input, the array of its gradient window; None where none is needed.
         parameters: the machine's piece of each parameter, in order, in storage type.
-        summaries: for a loss that is split over machines, see `LossKernel.summarise`.
+        summaries: of a layer that is cut, the summaries of all machines, see `Kernel.summarise`.
+        grad_summaries: the gradients that each machine's rows return for the summary of all, likewise.
         partial: for a layer that is cut by its inputs.
     """
 
@@ -172,6 +173,7 @@ class Arrays:
     grad_inputs: tuple[Array | None, ...] = ()
     parameters: tuple[Array, ...] = ()
     summaries: Array | None = None
+    grad_summaries: Array | None = None
     partial: PartialSums | None = None
 
     @property
@@ -211,8 +213,24 @@ class Kernel(ABC):
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         self.context, self.arrays, self.pool = context, arrays, pool
 
-    def begin(self, examples: Numbered, *, micro_batch: int, first_example: int) -> None:  # noqa: B027
-        """Begins a micro-batch; `first_example` is the number of its first example in the step."""
+    def begin(  # noqa: B027
+        self,
+        examples: Numbered,
+        *,
+        micro_batch: int,
+        first_example: int,
+        real: int | None = None,
+        mean_over: int | None = None,
+    ) -> None:
+        """Begins a micro-batch.
+
+        Args:
+            examples: numbers of the step's examples.
+            micro_batch: its number in the step.
+            first_example: number in the step of its first example.
+            real: how many of its examples are real; the others fill the arrays. All if not given.
+            mean_over: examples over which gradients are the mean; `context.minibatch` if not given.
+        """
 
     @classmethod
     def computes(cls, layer: Layer) -> bool:
@@ -238,6 +256,14 @@ class Kernel(ABC):
         Only those rows of the inputs are read that these rows need.
         """
         raise AssertionError(f"{self.context.label} computes all of its rows at once")
+
+    def summarise(self, piece: int) -> Call:
+        """Writes `summaries[piece]`: what other machines need to know of this machine's rows, or scores."""
+        return no_op
+
+    def summarise_gradient(self, piece: int) -> Call:
+        """Writes `grad_summaries[piece]`: the gradient of this machine's rows for the summary of all."""
+        raise AssertionError(f"{self.context.label} exchanges no gradient of a summary")
 
     def backward_activation(self) -> Call:
         """Turns the gradient of the output into that of the preactivation, in place."""
@@ -295,10 +321,6 @@ class LossKernel(Kernel):
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self.mean_over = context.minibatch
-
-    def summarise(self, piece: int) -> Call:
-        """Writes `summaries[piece]`: what other machines need to know of this machine's scores."""
-        return no_op
 
     @abstractmethod
     def metrics(self, count: int) -> tuple[float, int]:

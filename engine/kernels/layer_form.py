@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -19,15 +20,19 @@ from partita.engine.kernels.kernel import (
     Call,
     Kernel,
     KernelContext,
+    LossKernel,
     Numbered,
     OneStep,
+    PartialKernel,
     no_op,
 )
-from partita.engine.kernels.tensors import as_tensor, use_threads
+from partita.engine.kernels.losses import refuse_label
+from partita.engine.kernels.tensors import TYPES, as_tensor, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics.philox import key_of
 from partita.layers.box import Box, Span, Spans
 from partita.layers.contract import Step
+from partita.layers.losses import Loss
 
 _Gradients: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
 """Gradients of the inputs, and of the parameters; None where there is none."""
@@ -49,32 +54,45 @@ class LayerFormKernel(Kernel):
         self._gradients: list[_Gradients] | None = None
         self.begin(OneStep(), micro_batch=0, first_example=0)
 
-    def begin(self, examples: Numbered, *, micro_batch: int, first_example: int) -> None:
+    def begin(
+        self,
+        examples: Numbered,
+        *,
+        micro_batch: int,
+        first_example: int,
+        real: int | None = None,
+        mean_over: int | None = None,
+    ) -> None:
         """Takes over the examples of the next forward pass; the backward pass after it is of the same."""
         self._examples, self._micro_batch, self._first_example = examples, micro_batch, first_example
+        self._real = self.context.batch if real is None else real
+        self.mean_over = mean_over or self.context.minibatch
+        self._gradients = None
 
-    def step(self, piece: _Piece) -> Step:
+    def step(self, rows: Span, windows: tuple[Span, ...], output: torch.Tensor) -> Step:
         """The circumstances of the next call, for some rows."""
         grid, context = self.context.grid, self.context
         examples, first = self._examples, self._first_example
 
         def random() -> torch.Tensor:
-            numbers, nodes = examples.numbers(first, context.batch), context.node_ranges(piece.rows)
-            key, device = key_of(examples.seed, grid.name), piece.output.device
-            return random_bits(key, examples.visit, numbers, nodes, device).reshape(piece.output.shape)
+            numbers, nodes = examples.numbers(first, context.batch), context.node_ranges(rows)
+            key, device = key_of(examples.seed, grid.name), output.device
+            return random_bits(key, examples.visit, numbers, nodes, device).reshape(output.shape)
 
         return Step(
             examples.step,
             self._micro_batch,
             context.training,
             first,
-            rows=piece.rows,
+            rows=rows,
             shape=grid.shape,
             sources=tuple(source.shape for source in context.sources),
-            windows=piece.windows,
+            windows=windows,
             wiring=grid.connectivity,
             torch=torch,
             random=random,
+            examples=self._real,
+            mean_over=self.mean_over,
         )
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -83,7 +101,7 @@ class LayerFormKernel(Kernel):
 
     def forward_rows(self, rows: Spans) -> Call:
         """Computes some of the machine's rows."""
-        pieces = [self._pieces.setdefault(run, _Piece(self, run)) for run in rows]
+        pieces = [self._piece(run) for run in rows]
 
         def call() -> None:
             use_threads(self.context.threads)
@@ -93,23 +111,68 @@ class LayerFormKernel(Kernel):
 
         return call
 
+    def _piece(self, rows: Span) -> _Piece:
+        if rows not in self._pieces:
+            self._pieces[rows] = _Piece(self, rows)
+        return self._pieces[rows]
+
+    def summarise(self, piece: int) -> Call:
+        """Computes the summary of the machine's rows."""
+        if self.arrays.summaries is None:
+            return no_op
+        rows, threads = self._piece(self.context.rows), self.context.threads
+
+        def call() -> None:
+            use_threads(threads)
+            rows.summarise(piece)
+
+        return call
+
+    def summarise_gradient(self, piece: int) -> Call:
+        """Computes the gradient of the machine's rows for the summary of all."""
+        rows, threads = self._piece(self.context.rows), self.context.threads
+
+        def call() -> None:
+            use_threads(threads)
+            rows.summarise_gradient(piece)
+
+        return call
+
+    def grad_output(self, piece: _Piece) -> torch.Tensor | None:
+        """Gradient of the output of some rows; None without a backward pass."""
+        grad, first = self.arrays.grad_output, self.context.rows[0]
+        return None if grad is None else as_tensor(grad[piece.rows[0] - first : piece.rows[1] - first])
+
+    def windows(self, rows: Span) -> tuple[Span, ...]:
+        """The rows of each input that feed these."""
+        return tuple(self._window(rows, source) for source in range(len(self.context.sources)))
+
+    def _window(self, rows: Span, source: int) -> Span:
+        context, shape = self.context, self.context.sources[source].shape
+        fed = context.grid.connectivity.source_rows(Box((rows,)), context.grid.shape, shape)
+        return fed.hull[0] if fed else (context.windows[source][0],) * 2
+
+    def keep(self, piece: _Piece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Keeps more than the output, which was computed from these."""
+
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes the gradient of these rows of an input; zero where they feed no row of the machine."""
         out, window = as_tensor(self.arrays.grad_input(source)), self.context.grad_windows[source]
         places = [out[start - window[0] : stop - window[0]] for start, stop in rows]
 
         def call() -> None:
-            if not accumulate and len(self._pieces) == 1 and len(rows) == 1:
-                (piece,), ((found, _),) = self._pieces.values(), self._all_gradients()
-                if found[source] is not None and piece.windows[source] == rows[0]:
+            all_windows, gradients = self._all_windows(), self._all_gradients()
+            if not accumulate and len(gradients) == 1 and len(rows) == 1:
+                (windows,), ((found, _),) = all_windows, gradients
+                if found[source] is not None and windows[source] == rows[0]:
                     places[0].copy_(found[source])
                     return
             for place in () if accumulate else places:
                 place.zero_()
-            for piece, (found, _) in zip(self._pieces.values(), self._all_gradients(), strict=True):
+            for windows, (found, _) in zip(all_windows, gradients, strict=True):
                 if found[source] is None:
                     continue
-                low, high = piece.windows[source]
+                low, high = windows[source]
                 for place, (start, stop) in zip(places, rows, strict=True):
                     begin, end = max(start, low), min(stop, high)
                     if begin < end:
@@ -127,20 +190,31 @@ class LayerFormKernel(Kernel):
         def call() -> None:
             for place in () if accumulate else places:
                 place.zero_()
-            for piece, (_, gradients) in zip(self._pieces.values(), self._all_gradients(), strict=True):
-                for place, found, own in zip(places, gradients, piece.slices, strict=True):
+            for slices, (_, gradients) in zip(self._slices(), self._all_gradients(), strict=True):
+                for place, found, own in zip(places, gradients, slices, strict=False):
                     if found is not None:
                         place[own].add_(found)
 
         return call
+
+    def _all_windows(self) -> list[tuple[Span, ...]]:
+        """The rows of the inputs that each piece reads."""
+        return [piece.windows for piece in self._pieces.values()]
+
+    def _slices(self) -> list[tuple[slice, ...]]:
+        """The parts of the parameters that belong to each piece."""
+        return [piece.slices for piece in self._pieces.values()]
 
     def _all_gradients(self) -> list[_Gradients]:
         """The gradients of all inputs and parameters, for each piece; computed by the first that asks."""
         with self._lock:
             if self._gradients is None:
                 use_threads(self.context.threads)
-                self._gradients = [piece.gradients() for piece in self._pieces.values()]
+                self._gradients = self._derived()
             return self._gradients
+
+    def _derived(self) -> list[_Gradients]:
+        return [piece.gradients() for piece in self._pieces.values()]
 
 
 class _Piece:
@@ -156,7 +230,7 @@ class _Piece:
     def __init__(self, kernel: LayerFormKernel, rows: Span) -> None:
         self._kernel, self.rows, context = kernel, rows, kernel.context
         self._layer, arrays = context.grid.layer, kernel.arrays
-        self.windows = tuple(self._window(source) for source in range(len(context.sources)))
+        self.windows = kernel.windows(rows)
         given = zip(arrays.inputs, self.windows, context.windows, strict=True)
         self._inputs = tuple(as_tensor(array[a - low : b - low]) for array, (a, b), (low, _) in given)
         own = slice(rows[0] - context.rows[0], rows[1] - context.rows[0])
@@ -165,52 +239,293 @@ class _Piece:
         parameters = zip(arrays.parameters, self.slices, strict=True)
         self._parameters = tuple(as_tensor(array[part]) for array, part in parameters)
         self.output = as_tensor(arrays.output[own])
-        self._grad = None if arrays.grad_output is None else as_tensor(arrays.grad_output[own])
+        self._grad = kernel.grad_output(self)
+        self._learns = self._grad is not None and not self._layer.has_backward
+        self._exchange: _Exchange | None = None
+        self._own_summary: int | None = None
 
-    def _window(self, source: int) -> Span:
-        """The rows of an input that feed these."""
-        context, shape = self._kernel.context, self._kernel.context.sources[source].shape
-        fed = context.grid.connectivity.source_rows(Box((self.rows,)), context.grid.shape, shape)
-        return fed.hull[0] if fed else (context.windows[source][0],) * 2
+    def _begin(self) -> None:
+        """Takes the numbers of the next step."""
+        wide = self._layer.rounds_products
+        self._step = self._kernel.step(self.rows, self.windows, self.output)
+        self._given = tuple(_leaf(tensor, self._learns, wide) for tensor in self._inputs)
+        self._used = tuple(_leaf(tensor, self._learns, wide) for tensor in self._parameters)
+
+    def summarise(self, piece: int) -> None:
+        """Writes the machine's summary, number `piece` of all machines."""
+        summaries = self._kernel.arrays.summaries
+        assert summaries is not None, f"{self._kernel.context.label} exchanges no summary"
+        self._begin()
+        with torch.set_grad_enabled(self._learns):
+            own = self._layer.summarise(self._step, self._given, self._used)
+        place = as_tensor(summaries)[piece]
+        self._check("summarise", own, tuple(place.shape))
+        place.copy_(own.detach())
+        self._exchange = _Exchange(piece, own)
 
     def play(self) -> None:
         """Computes these rows, and keeps what their gradients need."""
-        learns = self._grad is not None and not self._layer.has_backward
-        inputs = tuple(_leaf(tensor, learns) for tensor in self._inputs)
-        parameters = tuple(_leaf(tensor, learns) for tensor in self._parameters)
-        step = self._kernel.step(self)
-        with torch.set_grad_enabled(learns):
-            output = self._layer.forward(step, inputs, parameters)
-        self._check(output)
+        exchange = self._exchange
+        if exchange is None:
+            self._begin()
+        with torch.set_grad_enabled(self._learns):
+            if self._kernel.context.grid.summary is not None:
+                self._step = replace(self._step, summary=self._summary())
+            output = self._layer.forward(self._step, self._given, self._used)
+        self._check("forward", output, tuple(self.output.shape))
         self.output.copy_(output.detach())
-        self._played = step, inputs, parameters, output
+        self._kernel.keep(self, self._step, self._given)
+        self._played = output, exchange
+        self._exchange = None
 
-    def _check(self, output: object) -> None:
-        shape, expected = getattr(output, "shape", None), tuple(self.output.shape)
+    def _summary(self) -> torch.Tensor:
+        """The summary of all rows: of those here, or of those of all machines, which is then a leaf."""
+        step, exchange = self._step, self._exchange
+        if exchange is None:
+            own = self._layer.summarise(step, self._given, self._used)
+            combined: torch.Tensor = self._layer.combine(step, own[None])
+            return combined
+        summaries = self._kernel.arrays.summaries
+        assert summaries is not None, "summaries were exchanged"
+        exchange.all = as_tensor(summaries).clone().requires_grad_(self._learns)
+        exchange.combined = self._layer.combine(step, exchange.all)
+        exchange.leaf = exchange.combined.detach().requires_grad_(self._learns)
+        return exchange.leaf
+
+    def _check(self, method: str, found: object, expected: tuple[int, ...]) -> None:
+        shape = getattr(found, "shape", None)
         if shape is None or tuple(shape) != expected:
-            found = type(output).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+            given = type(found).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+            what = "(rows, other node axes ..., example)" if method == "forward" else "that of `summary`"
+            result = "output" if method == "forward" else "summary"
             raise ValueError(
-                f"{self._kernel.context.label}: forward returned {found} for rows {self.rows}; return their "
-                f"output, a tensor of shape {expected}: (rows, other node axes ..., example)"
+                f"{self._kernel.context.label}: {method} returned {given} for rows {self.rows}; return their "
+                f"{result}, a tensor of shape {expected}: {what}"
             )
+
+    def summarise_gradient(self, piece: int) -> None:
+        """Writes the gradient that these rows return for the summary of all."""
+        (output, exchange), grads = self._played, self._kernel.arrays.grad_summaries
+        assert exchange is not None and grads is not None, "no summary was exchanged"
+        found = self._derived(output, (exchange.leaf,), retain_graph=True)[0]
+        place = as_tensor(grads)[piece]
+        if found is None:
+            place.zero_()
+        else:
+            place.copy_(found)
 
     def gradients(self) -> _Gradients:
         """The gradients of the inputs and of the parameters, by the gradient of the output."""
-        step, inputs, parameters, output = self._played
-        assert self._grad is not None, "this layer has no backward pass"
-        grad = self._grad.to(output.dtype)
+        output, exchange = self._played
+        inputs, parameters = self._given, self._used
         if self._layer.has_backward:
+            assert self._grad is not None, "this layer has no backward pass"
             with torch.no_grad():
-                return self._layer.backward(step, inputs, parameters, output, grad)
+                return self._layer.backward(self._step, inputs, parameters, output, self._grad_of(output))
         wanted = [tensor for tensor in (*inputs, *parameters) if tensor.requires_grad]
-        if not wanted or not output.requires_grad:
-            return (None,) * len(inputs), (None,) * len(parameters)
-        found = torch.autograd.grad(output, wanted, grad, allow_unused=True)
+        found = self._derived(output, wanted, exchange)
         of = dict(zip(map(id, wanted), found, strict=True))
         return tuple(of.get(id(one)) for one in inputs), tuple(of.get(id(one)) for one in parameters)
 
+    def _grad_of(self, output: torch.Tensor) -> torch.Tensor:
+        assert self._grad is not None, "this layer has no backward pass"
+        return self._grad.to(output.dtype)
 
-def _leaf(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
-    """A tensor without a history, in the precision of sums; integers as they are."""
-    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor.data
-    return wide.requires_grad_(learns and wide.is_floating_point())
+    def _derived(
+        self,
+        output: torch.Tensor,
+        wanted: Sequence[torch.Tensor],
+        exchange: _Exchange | None = None,
+        *,
+        retain_graph: bool = False,
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients of these tensors, by that of the output; with an exchange, and by the summary's."""
+        ends = [(output, self._grad_of(output))]
+        if exchange is not None:
+            grads = self._kernel.arrays.grad_summaries
+            assert grads is not None, "no gradient of the summary was exchanged"
+            ends.append((exchange.own, exchange.gradient(as_tensor(grads))))
+        ends = [(end, grad) for end, grad in ends if end.requires_grad]
+        if not wanted or not ends:
+            return (None,) * len(wanted)
+        outputs, given = zip(*ends, strict=True)
+        return torch.autograd.grad(outputs, wanted, given, allow_unused=True, retain_graph=retain_graph)
+
+
+class _Exchange:
+    """The machine's summary among those of all machines.
+
+    Attributes:
+        own: the machine's, with its history.
+        all: those of all machines, a leaf.
+        combined: the summary of all rows, with its history from `all`.
+        leaf: the same as the layer's forward pass is given it.
+    """
+
+    all: torch.Tensor
+    combined: torch.Tensor
+    leaf: torch.Tensor
+
+    def __init__(self, piece: int, own: torch.Tensor) -> None:
+        self._piece, self.own = piece, own
+
+    def gradient(self, grads: torch.Tensor) -> torch.Tensor:
+        """The gradient of the machine's summary, from those of all rows for the combined one, in order."""
+        total = sum(grads[1:], start=grads[0]).to(self.combined.dtype)
+        (found,) = torch.autograd.grad(self.combined, self.all, total)
+        return found[self._piece].to(self.own.dtype)
+
+
+class LossFormKernel(LayerFormKernel, LossKernel):
+    """A loss's `forward`: the losses of the examples, by a machine's scores."""
+
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        output = as_tensor(arrays.output)
+        shape = (3, context.batch)
+        self._evaluated = torch.zeros(shape, dtype=torch.float64, device=output.device)
+        """For each example the loss, whether the scores are right, and whether its label names no score."""
+        self._learns = any(grad is not None for grad in arrays.grad_inputs)
+        self._grad = torch.ones_like(output)
+        super().__init__(context, arrays, pool)
+
+    def windows(self, rows: Span) -> tuple[Span, ...]:
+        """The machine's scores; of a target with a number for each score, those of these."""
+        (scores, target), (source, other) = self.context.windows, self.context.sources
+        return scores, scores if source.shape == other.shape else target
+
+    def grad_output(self, piece: _Piece) -> torch.Tensor | None:
+        """One of so many examples for each loss."""
+        return self._grad if self._learns else None
+
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Computes the loss of each example, as far as it depends on this machine's scores."""
+        compute = self.forward_rows((self.context.rows,))
+
+        def call() -> None:
+            self._grad.fill_(1 / self.mean_over)
+            compute()
+
+        return call
+
+    def keep(self, piece: _Piece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Keeps the losses, and which examples are right."""
+        layer = self.context.grid.layer
+        assert isinstance(layer, Loss), f"{self.context.label} is no loss"
+        with torch.no_grad():
+            self._evaluated[0] = piece.output[0]
+            right = layer.right(step, inputs)
+            if right is not None:
+                labels = inputs[1][0]
+                self._evaluated[1] = right
+                self._evaluated[2] = (labels < 0) | (labels >= step.sources[0][0])
+
+    def metrics(self, count: int) -> tuple[float, int]:
+        """The sum of the losses, and the number of right examples; waits for both.
+
+        Raises:
+            ValueError: a label names no score.
+        """
+        loss, n_right, n_wrong = self._evaluated[:, :count].sum(1).tolist()
+        if n_wrong:
+            labels = as_tensor(self.arrays.inputs[1])[0, :count]
+            refuse_label(self.context, int(labels[self._evaluated[2, :count] > 0][0]))
+        return loss, int(n_right)
+
+
+class PartialFormKernel(LayerFormKernel, PartialKernel):
+    """A layer's `partial` and `finish`, where each machine has the weights of some inputs."""
+
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        assert context.input_rows is not None, f"{context.label} is not cut by its inputs"
+        self._layer, self._windows, low = context.grid.layer, (context.input_rows,), context.windows[0][0]
+        self._input = as_tensor(arrays.inputs[0][context.input_rows[0] - low : context.input_rows[1] - low])
+        self._parameters = tuple(map(as_tensor, arrays.parameters))
+        self._products: dict[Span, tuple[torch.Tensor, ...]] = {}
+
+    def multiply(self, rows: Span) -> Call:
+        """Sums over the machine's inputs, and adds the biases that the machine has."""
+        place, weight, biased = (
+            as_tensor(self.partial.sums)[slice(*rows)],
+            self._parameters[0],
+            self._biased(rows),
+        )
+
+        def call() -> None:
+            use_threads(self.context.threads)
+            learns, wide = self.partial.grad_output is not None, self._layer.rounds_products
+            given = tuple(_leaf(one, learns, wide) for one in (self._input, weight[slice(*rows)]))
+            with torch.set_grad_enabled(learns):
+                sums = self._layer.partial(self.step(rows, self._windows, place), given[:1], given[1:])
+            place.copy_(sums.detach())
+            for bias, own, _ in biased:
+                place[own] += bias.unsqueeze(-1)
+            self._products[rows] = (*given, sums)
+
+        return call
+
+    def _biased(self, rows: Span) -> list[tuple[torch.Tensor, slice, slice]]:
+        """The biases that the machine has of these rows, and their places among these and in the layer."""
+        low, high = max(rows[0], self.partial.bias_rows[0]), min(rows[1], self.partial.bias_rows[1])
+        first = self.partial.bias_rows[0]
+        return [
+            (bias[low - first : high - first], slice(low - rows[0], high - rows[0]), slice(low, high))
+            for bias in self._parameters[1:]
+            if low < high
+        ]
+
+    def forward(self, *, block: Span | None = None, first: bool = True, last: bool = True) -> Call:
+        """Adds up the sums of all machines, and finishes them."""
+        terms, output = [as_tensor(term) for term in self.partial.terms], as_tensor(self.arrays.output)
+        wide = TYPES[self.context.master]
+
+        def call() -> None:
+            use_threads(self.context.threads)
+            self._gradients = None
+            sums = terms[0].to(wide, copy=True)
+            for term in terms[1:]:
+                sums += term
+            learns = self.arrays.grad_output is not None
+            with torch.set_grad_enabled(learns):
+                step = self.step(self.context.rows, self._windows, output)
+                found = self._layer.finish(step, sums.requires_grad_(learns))
+            output.copy_(found.detach())
+            self._finished = sums, found
+
+        return call
+
+    def backward_activation(self) -> Call:
+        """Turns the gradient of the output into that of the sums."""
+        grad = as_tensor(self.arrays.own_grad)
+
+        def call() -> None:
+            sums, found = self._finished
+            grad.copy_(torch.autograd.grad(found, sums, grad.to(found.dtype))[0])
+
+        return call
+
+    def _derived(self) -> list[_Gradients]:
+        """The gradients of the machine's inputs and parameters, by that of all sums."""
+        assert self.partial.grad_output is not None, "this layer has no backward pass"
+        grads, products = as_tensor(self.partial.grad_output), sorted(self._products.items())
+        found = [
+            torch.autograd.grad(sums, given, grads[slice(*rows)].to(sums.dtype))
+            for rows, (*given, sums) in products
+        ]
+        whole = (0, self.context.grid.n_rows)
+        biases = [grads[there].to(TYPES[self.context.master]).sum(-1) for _, _, there in self._biased(whole)]
+        of_input = sum((one for one, _ in found[1:]), start=found[0][0])
+        return [((of_input,), (torch.cat([weight for _, weight in found]), *biases))]
+
+    def _all_windows(self) -> list[tuple[Span, ...]]:
+        return [self._windows]
+
+    def _slices(self) -> list[tuple[slice, ...]]:
+        return [(slice(None),) * len(self._parameters)]
+
+
+def _leaf(tensor: torch.Tensor, learns: bool, as_stored: bool) -> torch.Tensor:
+    """A tensor without a history, integers as they are; in the precision of sums, or as stored."""
+    narrow = tensor.dtype == torch.bfloat16 and not as_stored
+    found = tensor.float() if narrow else tensor.data
+    return found.requires_grad_(learns and found.is_floating_point())

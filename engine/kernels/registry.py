@@ -24,7 +24,7 @@ from partita.engine.kernels.normalisation import LocalContrastNormalisationKerne
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.upcast import UpcastKernel
-from partita.layers import Layer
+from partita.layers import Layer, Loss
 
 Maker: TypeAlias = Callable[[KernelContext, Arrays, ThreadPool], Kernel]
 
@@ -68,14 +68,13 @@ def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None
 
 def _maker(context: KernelContext) -> Maker:
     if context.device != "cpu":
-        return _maker_on_torch(context)
+        return _form(context) or _on_host(context)
     found = _BY_LAYER.get(type(context.grid.layer))
     if found is not None and found.computes(context.grid.layer):
         return found.make if context.precision in found.precisions else partial(UpcastKernel, found)
-    if context.grid.layer.has_forward:
-        from partita.engine.kernels.layer_form import LayerFormKernel  # here, because it imports torch
-
-        return LayerFormKernel
+    form = _form(context)
+    if form is not None:
+        return form
     if context.grid.layer.definition is None:
         reason = "has no node definition"
     elif len(context.sources) > 1:
@@ -88,14 +87,21 @@ def _maker(context: KernelContext) -> Maker:
     )
 
 
-def _maker_on_torch(context: KernelContext) -> Maker:
-    """The kernel on a device of torch; imports torch."""
-    from partita.engine.kernels.layer_form import LayerFormKernel
-    from partita.engine.kernels.on_torch import dense, losses, on_host
+def _form(context: KernelContext) -> Maker | None:
+    """The kernel of the layer's `forward`, if it has one; imports torch."""
+    layer = context.grid.layer
+    if not layer.has_forward:
+        return None
+    from partita.engine.kernels import layer_form
 
-    for kernel in (dense.DenseKernel, *losses.KERNELS):
-        if kernel.layer is type(context.grid.layer):
-            return kernel.make
-    if context.grid.layer.has_forward:
-        return LayerFormKernel
-    return partial(on_host.HostKernel, _maker(replace(context, device="cpu")))
+    if isinstance(layer, Loss):
+        return layer_form.LossFormKernel
+    by_inputs = context.input_rows is not None
+    return layer_form.PartialFormKernel if by_inputs else layer_form.LayerFormKernel
+
+
+def _on_host(context: KernelContext) -> Maker:
+    """The kernel of a CPU, for the arrays of a device; imports torch."""
+    from partita.engine.kernels.on_host import HostKernel
+
+    return partial(HostKernel, _maker(replace(context, device="cpu")))

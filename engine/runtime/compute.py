@@ -163,17 +163,17 @@ class Computations:
     def _forward(self, instruction: Instruction) -> Call:
         buffer, call = instruction.target.buffer, self._once(self._sum, instruction)
         kernel = self._of(buffer.layer, buffer).kernel
-        if kernel.follows_steps:
-            return sequence(self._begin(kernel, buffer), call)
         if not isinstance(kernel, LossKernel):
-            return call
+            return sequence(self._begin(kernel, buffer), call)
         counts = self.buffers.machine in self._plan.ownership.loss_owners(buffer.layer)
         loss_kernel, first, examples = kernel, self._first_example(buffer), kernel.context.batch
+        begin = self._begin(kernel, buffer)
         if counts:
             self.metrics.expect(buffer)
 
         def call_and_count() -> None:
             loss_kernel.mean_over = self._mean_over(first)
+            begin()
             call()
             if not counts:
                 return
@@ -186,7 +186,12 @@ class Computations:
 
     def _begin(self, kernel: Kernel, buffer: Buffer) -> Call:
         number, first = buffer.micro_batch or 0, self._first_example(buffer)
-        return lambda: kernel.begin(self._feed, micro_batch=number, first_example=first)
+
+        def begin() -> None:
+            real, mean_over = self._real(first, kernel.context.batch), self._mean_over(first)
+            kernel.begin(self._feed, micro_batch=number, first_example=first, real=real, mean_over=mean_over)
+
+        return begin if kernel.follows_steps else no_op
 
     def _sum(self, instruction: Instruction) -> Call:
         buffer, owned = instruction.target.buffer, self._plan.ownership
@@ -204,10 +209,12 @@ class Computations:
         return sequence(layer.before_forward, call, layer.after_forward if last else no_op)
 
     def _summarise(self, instruction: Instruction) -> Call:
-        buffer = instruction.target.buffer
-        kernel = self._of(buffer.layer, buffer).kernel
-        assert isinstance(kernel, LossKernel), f"{instruction} is of no loss"
-        return kernel.summarise(instruction.target.rows.hull[0][0])
+        buffer, piece = instruction.target.buffer, instruction.target.rows.hull[0][0]
+        layer = self._of(buffer.layer, buffer)
+        if buffer.kind is BufferKind.GRAD_SUMMARY:
+            return layer.kernel.summarise_gradient(piece)
+        begin = self._begin(layer.kernel, buffer)
+        return sequence(begin, layer.before_forward, layer.kernel.summarise(piece))
 
     def _grad_preactivation(self, instruction: Instruction) -> Call:
         (source,) = instruction.sources

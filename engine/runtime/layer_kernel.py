@@ -101,14 +101,17 @@ class LayerKernel:
     ) -> Arrays:
         buffers, layer = self._buffers, self._layer
         shared = buffers.parameters_in(Buffer(BufferKind.PARAMETERS, layer))
-        summaries = buffers.windows.get(self._at(Buffer(BufferKind.SUMMARY, layer)))
+        kinds = (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY)
+        windows = (buffers.windows.get(self._at(Buffer(kind, layer))) for kind in kinds)
+        summaries, grad_summaries = (None if window is None else window.array for window in windows)
         return Arrays(
             inputs=tuple(bound.array for bound in inputs if bound.array is not None),
             output=output,
             grad_output=grad_output,
             grad_inputs=tuple(bound.array for bound in self._grad_inputs),
             parameters=tuple(shared or buffers.vectors.views(layer, buffers.vectors.read)),
-            summaries=None if summaries is None else summaries.array,
+            summaries=summaries,
+            grad_summaries=grad_summaries,
             partial=self._partial_sums(rows) if self._owned.is_input_split(layer) else None,
         )
 

@@ -162,10 +162,19 @@ class Ownership:
         """The machines whose losses add up to the loss: its shards, or the first that has it."""
         return self.loss_shards(loss) or (self.of(loss)[0].machine,)
 
-    def summary_senders(self, loss: str) -> tuple[int, ...]:
-        """The loss shards that send one another a summary of their scores: all, or none."""
-        layer = self.graph[loss].layer
-        return self.loss_shards(loss) if isinstance(layer, Loss) and layer.summary_rows else ()
+    @memoised
+    def summary_senders(self, layer: str) -> tuple[int, ...]:
+        """The machines that send one another a summary of their rows (of a loss: of their scores), in the
+        order of these; () where one has all, or needs none.
+        """
+        grid = self.graph[layer]
+        if grid.summary is None or isinstance(grid.layer, Loss):
+            return () if grid.summary is None else self.loss_shards(layer)
+        return tuple(piece.machine for piece in self.of(layer)) if len(self.of(layer)) > 1 else ()
+
+    def returns_summary(self, layer: str) -> bool:
+        """Whether these machines exchange the gradient of the summary, too."""
+        return self.graph[layer].returns_summary and bool(self.summary_senders(layer))
 
     def weight_receivers(self, layer: str) -> tuple[int, ...]:
         """The machines that use a layer's shared weights but do not own them, in the order of pieces."""

@@ -4,7 +4,8 @@ The text form is for reading, and parses back:
 
 - `h1`: activations of layer h1; `h1<h2`: gradient of h1's outputs that layer h2 returns.
 - `h2.parameters`, `h2.gradient`: parameters of h2, and their gradient.
-- `loss.summary`: numbers that machines exchange about the scores that each evaluates.
+- `loss.summary`: numbers that machines exchange about their rows of a layer (of a loss, about the scores that
+  each evaluates); `norm.feedback`: the gradient of all these numbers, as each machine's rows return it.
 - `norms.squares`: sums of squares of parameters and gradients.
 - `h2.sums`, `h2.deltas`, where h2 is cut by its inputs: a machine's sums over its own inputs, and the
   gradient of the weighted sums of all nodes.
@@ -13,7 +14,8 @@ The text form is for reading, and parses back:
 - `BUFFER@3` is the copy received from machine 3, before it is added.
 
 Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`.
-A summary has a row for each piece of the scores, norms have one for each machine that owns parameters.
+A summary and its gradient have a row for each piece of the layer (of a loss: of the scores), norms have one
+for each machine that owns parameters.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class BufferKind(StrEnum):
     GRADIENT = "gradient"
     """Gradient of these parameters."""
     SUMMARY = "summary"
-    """Numbers that machines exchange about the scores of a loss."""
+    """Numbers that machines exchange about their rows of a layer, or the scores of a loss."""
+    GRAD_SUMMARY = "feedback"
+    """Gradient of the combined summary that a machine's rows return."""
     PARTIAL_SUMS = "sums"
     """Sums over some of the inputs of a layer that is cut by its inputs."""
     GRAD_PREACTIVATION = "deltas"
@@ -165,7 +169,8 @@ _CONTENTS: Final = {
     BufferKind.GRAD_PREACTIVATION: "gradients",
     BufferKind.PARAMETERS: "weights",
     BufferKind.GRADIENT: "weight gradient",
-    BufferKind.SUMMARY: "sums over scores",
+    BufferKind.SUMMARY: "summary",
+    BufferKind.GRAD_SUMMARY: "summary gradient",
     BufferKind.PARTIAL_SUMS: "partial sums",
     BufferKind.NORMS: "sums of squares",
 }

@@ -37,7 +37,8 @@ class Op(StrEnum):
     FORWARD = "FORWARD"
     """Computes activations; for a layer that splits its sum, the last block, bias and activation."""
     SUMMARISE = "SUMMARISE"
-    """Computes what other machines need to know of the scores that this one evaluates."""
+    """Computes the summary of the machine's rows (of a loss: of its scores), or the gradient that they return
+    for the summary of all."""
     GRAD_PREACTIVATION = "GRAD_PREACTIVATION"
     """Turns the gradient of outputs into that of weighted sums, in place or in the array of a tile."""
     GRAD_INPUT = "GRAD_INPUT"

@@ -58,9 +58,10 @@ class Sizes:
             return (self._shared(grid.name),), self.precision
         if buffer.kind is BufferKind.GRADIENT:
             return (self._shared(grid.name),), self.master
-        if buffer.kind is BufferKind.SUMMARY:
-            assert isinstance(grid.layer, Loss), f"{buffer} is of no loss"
-            return (grid.layer.summary_rows, self.examples(buffer)), self.master
+        if buffer.kind in (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY):
+            assert grid.summary is not None, f"{grid.name} declares no summary"
+            examples = (self.examples(buffer),) * grid.summary.by_example
+            return (*grid.summary.shape, *examples), self.master
         shape = (*grid.shape[1:], self.examples(buffer))
         if isinstance(grid.layer, Placeholder) and grid.layer.classes is not None:
             return shape, "int64"

@@ -45,7 +45,7 @@ class Access:
             found = (*found, target)
         layer = target.buffer.layer
         match instruction.op:
-            case Op.FORWARD | Op.MULTIPLY:
+            case Op.FORWARD | Op.MULTIPLY | Op.SUMMARISE:
                 return (*found, self.parameters(layer))
             case Op.GRAD_INPUT:
                 return (*found, *self._kernel_operands(self.edge(target.buffer).consumer, target))
@@ -66,15 +66,17 @@ class Access:
 
     @memoised
     def inputs(self, layer: str) -> tuple[Operand, ...]:
-        """Rows of each input that the machine's rows of a layer need; also summaries of scores."""
+        """Rows of each input that the machine's rows of a layer need; also the summaries of all machines."""
         edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
         inputs = tuple(
             Operand(activations(edge.layer), self.owned.needed(edge, self.machine)) for edge in edges
         )
+        return (*inputs, *self._of_all(BufferKind.SUMMARY, layer))
+
+    def _of_all(self, kind: BufferKind, layer: str) -> tuple[Operand, ...]:
+        """The summaries of all machines, or their gradients, if they exchange any."""
         senders = self.owned.summary_senders(layer)
-        if not senders:
-            return inputs
-        return (*inputs, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(senders)))))
+        return (Operand(Buffer(kind, layer), BoxSet.of_rows((0, len(senders)))),) if senders else ()
 
     @memoised
     def parameters(self, layer: str) -> Operand:
@@ -109,6 +111,8 @@ class Access:
     def _kernel_operands(self, layer: str, grads: Operand) -> tuple[Operand, ...]:
         """The operands of a kernel in the backward pass, of the micro-batch of the gradient."""
         number, operands = grads.buffer.micro_batch, (self.own(layer), *self.inputs(layer))
+        if self.owned.returns_summary(layer):
+            operands += self._of_all(BufferKind.GRAD_SUMMARY, layer)
         if number is not None:
             operands = tuple(Operand(operand.buffer.numbered(number), operand.rows) for operand in operands)
         return (*operands, self.parameters(layer))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from partita.layers.box import BoxSet
 from partita.layers.graph import Grid
 from partita.partitioner.assign.coverage import in_bands
-from partita.partitioner.ir.buffer import Edge, activations
+from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Op, Operand
 from partita.partitioner.lower.messages import GradientSum
 from partita.partitioner.lower.partial_sums import exchange
@@ -32,6 +32,10 @@ class BackwardPass:
             )
         if grad is not None and self.owned.is_input_split(grid.name):
             grad = exchange(self.writer, grid, grad)
+        if self.owned.returns_summary(grid.name):
+            own_grad = self.writer.access.own(grid.name) if grad is None else grad
+            inputs = self.writer.access.inputs(grid.name)
+            self.writer.exchange_summary(Buffer(BufferKind.GRAD_SUMMARY, grid.name), own_grad, *inputs)
         for k, source in enumerate(grid.sources):
             if source in self.writer.graph.needs_gradient:
                 self._sum(Edge(source, grid.name, k), grad)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.layers.box import BoxSet
 from partita.layers.graph import Grid
 from partita.partitioner.assign.coverage import in_bands
 from partita.partitioner.assign.ownership import Ownership
@@ -141,23 +140,13 @@ def _compute(writer: Writer, grid: Grid) -> None:
 
 def _compute_whole(writer: Writer, grid: Grid) -> None:
     target = writer.access.own(grid.name)
-    senders = writer.owned.summary_senders(grid.name)
-    if senders:
-        _summarise(writer, grid, senders.index(writer.machine))
+    inputs = (need for need in writer.access.inputs(grid.name) if need.buffer.kind is BufferKind.ACTIVATIONS)
+    writer.exchange_summary(Buffer(BufferKind.SUMMARY, grid.name), *inputs)
     needed = writer.access.inputs(grid.name)
     blocks = _blocks(writer, needed[0]) if grid.layer.splits_sum else [needed]
     for n, block in enumerate(blocks):
         op = Op.FORWARD if n == len(blocks) - 1 else Op.MULTIPLY
         writer.emit(op, target, *block, accumulate=n > 0)
-
-
-def _summarise(writer: Writer, loss: Grid, piece: int) -> None:
-    """Summarises the machine's scores, and exchanges summaries."""
-    buffer = Buffer(BufferKind.SUMMARY, loss.name)
-    inputs = (operand for operand in writer.access.inputs(loss.name) if operand.buffer != buffer)
-    writer.emit(Op.SUMMARISE, Operand(buffer, BoxSet.of_rows((piece, piece + 1))), *inputs)
-    writer.send_all(buffer)
-    writer.receive_all(buffer)
 
 
 def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:

@@ -12,8 +12,8 @@ mostly stay where they are. Instead these machines exchange partial sums in the 
 of weighted sums in the backward pass.
 
 Weights that all nodes of a cut layer share go from their primary owner to every other machine of the layer,
-which returns the sum of its gradients. Where every machine needs a number of every other (summaries of
-scores, norms), each sends its row to each.
+which returns the sum of its gradients. Where every machine needs a number of every other (summaries, their
+gradients, norms), each sends its row to each.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind, sums: GradientSu
     """Lists the messages of a micro-batch: forward in topological order, then, in training, backward."""
     routes = [*_shared_weights(owned), *_activations(owned), *_partial_sums(owned), *_summaries(owned)]
     if kind.train:
-        routes += [*_grad_outputs(owned, sums), *_grad_preactivations(owned), *_shared_gradients(owned)]
+        routes += [*_grad_outputs(owned, sums), *_grad_preactivations(owned)]
+        routes += [*_grad_summaries(owned), *_shared_gradients(owned)]
     if kind.train and kind.norms:
         routes += _to_each_other(NORMS, owned.parameter_owners)
     return tuple(
@@ -131,8 +132,15 @@ def _shared_gradients(owned: Ownership) -> Iterator[_Route]:
 
 
 def _summaries(owned: Ownership) -> Iterator[_Route]:
-    for loss in owned.graph.losses:
-        yield from _to_each_other(Buffer(BufferKind.SUMMARY, loss), owned.summary_senders(loss))
+    for grid in owned.graph.computed:
+        yield from _to_each_other(Buffer(BufferKind.SUMMARY, grid.name), owned.summary_senders(grid.name))
+
+
+def _grad_summaries(owned: Ownership) -> Iterator[_Route]:
+    for grid in reversed(owned.graph.computed):
+        if grid.name in owned.graph.needs_gradient and owned.returns_summary(grid.name):
+            buffer = Buffer(BufferKind.GRAD_SUMMARY, grid.name)
+            yield from _to_each_other(buffer, owned.summary_senders(grid.name))
 
 
 def _to_each_other(buffer: Buffer, machines: tuple[int, ...]) -> Iterator[_Route]:

@@ -97,7 +97,7 @@ def _box(owned: Ownership, operand: Operand, machine: int) -> Box:
         return operand.rows.hull
     if name.kind is BufferKind.NORMS:
         return Box.of_rows(0, len(owned.parameter_owners))
-    if name.kind is BufferKind.SUMMARY:
+    if name.kind in (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY):
         return Box.of_rows(0, len(owned.summary_senders(layer)))
     if name.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return BLOCK.hull

@@ -115,6 +115,15 @@ class Writer:
         for message in self.incoming.get(buffer, ()):
             self.receive(message)
 
+    def exchange_summary(self, buffer: Buffer, *sources: Operand) -> None:
+        """Computes the machine's row of a layer's summary or of its gradient, and exchanges rows."""
+        senders = self.owned.summary_senders(buffer.layer)
+        if senders:
+            row = senders.index(self.machine)
+            self.emit(Op.SUMMARISE, Operand(buffer, BoxSet.of_rows((row, row + 1))), *sources)
+            self.send_all(buffer)
+            self.receive_all(buffer)
+
     def receive_and_add(self, message: Message, target: Operand) -> None:
         """Receives a message into a buffer of its own, and adds it to the target's rows."""
         buffer = message.buffer.received_from(message.source)

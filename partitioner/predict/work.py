@@ -210,8 +210,11 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         needed = instruction.sources[0]
         source = graph[needed.buffer.layer]
         share = source.nodes_in(needed.rows) / max(source.n_nodes, 1)
-    rows = BLOCK if op is Op.SUMMARISE else target.rows
-    return each * grid.nodes_in(rows) * examples * share
+    if op is not Op.SUMMARISE:
+        return each * grid.nodes_in(target.rows) * examples * share
+    if isinstance(grid.layer, Loss):
+        return each * grid.nodes_in(BLOCK) * examples * share
+    return each * graph[instruction.sources[0].buffer.layer].nodes_in(instruction.sources[0].rows) * examples
 
 
 def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> float:

@@ -15,7 +15,6 @@ import numpy as np
 
 from partita.layers.box import BLOCK, Box
 from partita.layers.graph import Grid
-from partita.layers.losses import Loss
 from partita.partitioner.assign.assign import stays_with_scores
 from partita.partitioner.assign.cuts import (
     InputSplit,
@@ -152,6 +151,7 @@ class Additive:
         def priced() -> float:
             pieces = self.pieces(grid, cut)
             took = max(self.task.piece_s(piece, pieces) for piece in pieces)
+            took += self._summaries_s(grid, [piece.machine for piece in pieces])
             return took + self._shared_weights_s(grid, pieces) + self._seconds(grid, self._inside(grid, cut))
 
         return self._once(("compute", self._geometry[grid.name], cut), priced)
@@ -314,8 +314,10 @@ class Additive:
             if len(near) > 1:
                 for way in self.moved(grid, near):
                     found += 3 * float(way.sent.sum()) + float((way.received**2).sum()) / COMPARED
-                if any(near[name] is None and _summary_rows(self.graph[name]) for name in near):
+                if any(near[name] is None and self.graph[name].summary is not None for name in near):
                     found += _to_each_other(len(pieces))
+            if grid.summary is not None:
+                found += (1 + grid.returns_summary) * _to_each_other(len(pieces))
         return int(found)
 
     def _seconds(self, grid: Grid, ways: Sequence[MessageCounts]) -> float:
@@ -357,18 +359,19 @@ class Additive:
             return 0.0
         evaluators = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
         took = max(self.task.layer_s(loss, BLOCK, machine) for machine in evaluators) / len(evaluators)
-        if _summary_rows(self.graph[loss]) and len(evaluators) > 1:
-            took += self._to_each(self._n_bytes(BufferKind.SUMMARY, self.graph[loss]), evaluators)
-        return took
+        return took + self._summaries_s(self.graph[loss], evaluators)
+
+    def _summaries_s(self, grid: Grid, machines: Sequence[int]) -> float:
+        """Prices the exchange of summaries, and of their gradients."""
+        if grid.summary is None or len(machines) == 1:
+            return 0.0
+        n_bytes = self._n_bytes(BufferKind.SUMMARY, grid)
+        return (1 + (self.task.train and grid.returns_summary)) * self._to_each(n_bytes, machines)
 
     def _to_each(self, n_bytes: int, machines: Sequence[int]) -> float:
         """Prices sending so many bytes from the first machine to each other one."""
         cost = self.task.costs.message(n_bytes, machines[0], machines[-1])
         return (len(machines) - 1) * max(cost.send_s + cost.receive_s, cost.wire_s) + cost.latency_s
-
-
-def _summary_rows(grid: Grid) -> int:
-    return grid.layer.summary_rows if isinstance(grid.layer, Loss) else 0
 
 
 def _width(grid: Grid) -> int:

@@ -26,7 +26,7 @@ def given_case(
 ) -> Case:
     """Scores of size `n`, or `n` by 2, and a target that suits the loss."""
     draw = np.random.default_rng(seed)
-    labelled = bool(loss.summary_rows)
+    labelled = bool(loss.summary((1,)))
     target = draw.integers(0, n, size=(1, batch)) if labelled else draw.uniform(size=(n, 2, batch))
     return case(loss, (n,) if labelled else (n, 2), batch=batch, seed=seed, target=target, dtype=dtype)
 
@@ -41,14 +41,16 @@ class Evaluated:
         self.errors = unwritten(given.inputs[0])
         self.kernels: list[LossKernel] = []
         whole = given.context()
-        summaries = np.zeros((len(edges) - 1, layer.summary_rows, given.batch), whole.master)
+        summary = layer.summary((1,))
+        shape = summary.shape if summary else (0,)
+        summaries = np.zeros((len(edges) - 1, *shape, given.batch), whole.master)
         for rows in pairwise(edges):
             windows = (rows, whole.windows[1])
             context = replace(whole, windows=windows, grad_windows=windows)
             arrays = replace(
                 given.arrays(context),
                 grad_inputs=(self.errors[slice(*rows)], None),
-                summaries=summaries if len(edges) > 2 and layer.summary_rows else None,
+                summaries=summaries if len(edges) > 2 and summary else None,
             )
             kernel = build(context, arrays)
             assert isinstance(kernel, LossKernel)

@@ -81,6 +81,9 @@ class Hosted(Kernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         return self._around(self.kernel.forward(block=block, first=first, last=last))
 
+    def summarise(self, piece: int) -> Call:
+        return self._around(self.kernel.summarise(piece))
+
     def forward_rows(self, rows: Spans) -> Call:
         return self._around(self.kernel.forward_rows(rows))
 
@@ -114,10 +117,6 @@ class Hosted(Kernel):
 
 class HostedLoss(Hosted, LossKernel):
     """The same for a loss."""
-
-    def summarise(self, piece: int) -> Call:
-        assert isinstance(self.kernel, LossKernel)
-        return self._around(self.kernel.summarise(piece))
 
     def metrics(self, count: int) -> tuple[float, int]:
         assert isinstance(self.kernel, LossKernel)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import counted
 from partita.engine.kernels.layer_form import LayerFormKernel
-from partita.engine.kernels.on_torch.tensor_kernel import TensorKernel
 from partita.engine.numerics.philox import key_of
 from partita.layers import (
     Activation,
@@ -43,7 +42,6 @@ from tests.on_torch.on_device import DEVICES, on_device, tensors_at
 from tests.properties.dense import (
     assert_blocks_equal_whole,
     assert_blocks_round_once,
-    assert_gradients_by_rows_equal_whole,
     assert_rows_written_or_added,
 )
 from tests.properties.kernels import assert_true
@@ -80,7 +78,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
     with on_device(device) as kernels:
         assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), atol=1e-8)
-    assert all(isinstance(kernel, TensorKernel | LayerFormKernel) for kernel in kernels)
+    assert all(isinstance(kernel, LayerFormKernel) for kernel in kernels)
 
 
 @given(st.data(), convolution_cases())
@@ -134,14 +132,6 @@ def test_a_dense_layer_in_blocks_and_in_runs_of_rows(device: str, precision: str
         for activation, use_bias in (("tanh", True), ("linear", False)):
             assert_blocks_equal_whole([(3, 6), (0, 3)], activation, use_bias, precision)
         assert_rows_written_or_added(precision)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@given(cuts=cut_points(9))
-@settings(max_examples=8)
-def test_a_dense_layer_learns_in_runs_of_rows(device: str, precision: str, cuts: list[int]) -> None:
-    with on_device(device, dense_cases):
-        assert_gradients_by_rows_equal_whole(precision, cuts)
 
 
 def test_a_sum_of_blocks_in_bfloat16_is_rounded_once(device: str) -> None:

@@ -110,7 +110,7 @@ def test_the_gap_is_reported_as_a_factor(step_s: float, words: str) -> None:
         ("h2.sums/1@3", "h2's partial sums"),
         ("h2.deltas/0@1", "h2's gradients"),
         ("h1<h2#1/2@3", "h1's gradients"),
-        ("loss.summary/1", "loss's sums over scores"),
+        ("loss.summary/1", "loss's summary"),
         ("conv.parameters/1", "conv's weights"),
         ("conv.gradient@2", "conv's weight gradient"),
         ("norms.squares", "sums of squares"),

@@ -98,7 +98,7 @@ def test_a_wait_names_its_reason() -> None:
     timeline = predicted_gantt(digits(2))
     waits = {bar.label for bar in timeline.bars if bar.kind == "wait"}
     assert "waits for hidden's activations from m1" in waits
-    assert "waits for loss's sums over scores from m0" in waits
+    assert "waits for loss's summary from m0" in waits
 
 
 def test_many_machines_share_the_page() -> None:

@@ -92,7 +92,7 @@ def test_a_tall_picture_goes_on_in_columns_and_loses_nothing(machines: int) -> N
     again = [tip for tip in tooltips(root) if tip.endswith("shown again")]
     headings = [words for words in texts(root) if words.startswith("column ")]
     assert len(headings) == len(again) + 1 >= 3
-    lines = [tip for tip in tooltips(root) if re.match(r"(activations|gradients|sums over scores) of ", tip)]
+    lines = [tip for tip in tooltips(root) if re.match(r"(activations|gradients|summary) of ", tip)]
     assert len(lines) == len(plan.messages)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     assert 0.5 < width / height < 3

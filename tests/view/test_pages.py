@@ -79,7 +79,7 @@ def test_the_page_of_a_plan_is_whole_and_needs_no_other_file(tmp_path: Path) -> 
     reader = read(page)
     assert (reader.tags.count("svg"), reader.tags.count("h2"), reader.tags.count("script")) == (4, 5, 1)
     assert "&lt;a&gt;" in page and "<a>" not in page
-    assert "predicted step" in page and "sums over scores of softmax_cross_entropy" in page
+    assert "predicted step" in page and "summary of softmax_cross_entropy" in page
     assert len(pictures(page)) == 4
 
 

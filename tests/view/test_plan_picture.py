@@ -41,7 +41,7 @@ def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Pl
     single = [
         tip
         for tip in told
-        if re.match(r"(activations|gradients|weights|weight gradient|partial sums|sums over scores) of ", tip)
+        if re.match(r"(activations|gradients|weights|weight gradient|partial sums|summary) of ", tip)
     ]
     shared = [int(words.split()[0]) for words in written if " messages " in words]
     assert len(single) + sum(shared) == len(plan.messages)
@@ -95,7 +95,7 @@ def test_a_larger_message_is_a_wider_line() -> None:
         for path in drawn(digits(2)).iter(f"{SVG}path")
         if path.find(f"{SVG}title") is not None
     }
-    assert widths["activations of hidden, rows 0"] > widths["sums over scores of loss"]
+    assert widths["activations of hidden, rows 0"] > widths["summary of loss"]
 
 
 def test_many_messages_share_a_rail() -> None:
@@ -107,7 +107,7 @@ def test_many_messages_share_a_rail() -> None:
         for direction in ("forward", "backward")
     ]
     shared = [words.partition(",")[0] for words in written if " messages " in words]
-    assert sorted(shared) == sorted([*expected, "30 messages of its sums over scores"])
+    assert sorted(shared) == sorted([*expected, "30 messages of its summary"])
 
 
 @pytest.mark.parametrize("machines", [2, 16])
