@@ -50,6 +50,7 @@ from partita.layers.embedding import Embedding
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.layer_norm import LayerNorm, RMSNorm
+from partita.layers.linear import Linear
 from partita.layers.losses import (
     BinaryCrossEntropy,
     HalfSquaredError,
@@ -85,6 +86,7 @@ __all__ = [
     "L2Pool2D",
     "Layer",
     "LayerNorm",
+    "Linear",
     "LocalContrastNormalisation2D",
     "LocallyConnected2D",
     "Loss",

@@ -60,7 +60,7 @@ class WeightedSum(Layer):
         return activated(step.torch, self.activation, biased)
 
     @property
-    def definition(self) -> NodeDefinition:
+    def definition(self) -> NodeDefinition | None:
         """The weighted sum in scalars."""
         value, slope = ACTIVATIONS[self.activation]
 

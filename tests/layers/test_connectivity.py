@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from partita.layers import Box, Connectivity, Edges, Full, OneToOne, Patch
 from partita.layers.connectivity import PADDING
+from partita.layers.linear import Along
 
 Shape = tuple[int, ...]
 
@@ -80,8 +81,10 @@ def edges(draw: st.DrawFn) -> Wired:
 @st.composite
 def plain(draw: st.DrawFn) -> Wired:
     source = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
-    if draw(st.booleans()):
-        return Wired(OneToOne(), source, source)
+    wiring = draw(st.sampled_from([OneToOne(), Along(0), Along(-1), Full()]))
+    if isinstance(wiring, OneToOne):
+        nodes = None if type(wiring) is OneToOne else (draw(st.integers(1, 3)),)
+        return Wired(wiring, source, wiring.shape(source, nodes))
     return Wired(Full(), source, tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))))
 
 
