@@ -176,17 +176,21 @@ class Supervisor:
             until_s = coordinator.wakes_at - time.monotonic()
             for event in receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
+                self._stop_if_asked()
             self._send_packed()
             self._look_at_disk()
-            if self._stop_requested and not self._sent_stop:
-                self._sent_stop = True
-                self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
-                self.dispatch(StopRequested())
+            self._stop_if_asked()
             now = time.monotonic()
             if now - self._ticked_at >= TICK_S or now >= coordinator.wakes_at:
                 self._ticked_at = now
                 self._look_at_processes()
                 self.dispatch(Tick())
+
+    def _stop_if_asked(self) -> None:
+        if self._stop_requested and not self._sent_stop:
+            self._sent_stop = True
+            self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
+            self.dispatch(StopRequested())
 
     def _look_at_processes(self) -> None:
         for name, incarnation in self._launcher.began():

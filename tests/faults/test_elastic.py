@@ -57,6 +57,7 @@ def kill(name: str) -> None:
     hosts_of(os.getpid())[name].kill()
 
 
+@pytest.mark.slow
 def test_it_begins_with_the_least_one_joins_and_one_leaves_for_good(
     witness: Witness, doors: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

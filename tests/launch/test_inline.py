@@ -59,7 +59,12 @@ class Watching(Method):
 
 @pytest.mark.parametrize(
     ("inline", "processes"),
-    [("none", {"shard 0", "part 0.0"}), ("shard", {"part 0.0"}), ("auto", {"part 0.0"}), ("all", set())],
+    [
+        pytest.param("none", {"shard 0", "part 0.0"}, marks=pytest.mark.slow),
+        pytest.param("shard", {"part 0.0"}, marks=pytest.mark.slow),
+        ("auto", {"part 0.0"}),
+        ("all", set()),
+    ],
 )
 def test_what_is_inline_has_no_process(inline: str, processes: set[str]) -> None:
     watching = Watching()

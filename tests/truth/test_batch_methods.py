@@ -133,6 +133,7 @@ def check_depth(runs: list[Pair]) -> None:
     assert min(pair.ours.loss for pair in runs) == pytest.approx(deepest, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_lbfgs_needs_as_many_iterations_as_scipy_where_there_are_several_minima() -> None:
     found = {name: list(pairs(name, STARTS)) for name in TWO_LAYERS if name not in LONG}
     check_work(found)
@@ -158,8 +159,14 @@ def minima(name: str) -> tuple[Found, Found]:
     return scipy, by_torch(reference, gtol=1e-7)
 
 
+WITH_LONG_ONES_APART = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("digits", "breast_cancer", "wine") else name
+    for name in CONVEX
+]
+
+
 @pytest.mark.parametrize("method", [LBFGS, NonlinearCG])
-@pytest.mark.parametrize("name", [pytest.param("digits", marks=pytest.mark.slow), *CONVEX[1:]])
+@pytest.mark.parametrize("name", WITH_LONG_ONES_APART)
 def test_a_convex_problem_has_the_minimum_of_scipy_and_of_pytorch(
     name: str, method: type[LineSearchMethod]
 ) -> None:
