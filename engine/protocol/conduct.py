@@ -43,7 +43,7 @@ class _Record:
     since: float = float("-inf")  # of the refusals that are counted
     rare: int = 0
     first_at: float = float("-inf")  # message of a rare kind
-    accused: int = 0
+    accused: set[tuple[str, int]] = field(default_factory=set)  # processes
     is_reported: bool = False
     is_cut_off: bool = False
 
@@ -109,8 +109,9 @@ class Conduct:
             return None
         return f"a flood, of which a {kind} is message {record.rare:,}"
 
-    def accused(self, accuser: str) -> bool:
-        """Counts a host that another has cut off; returns whether the accuser is to be believed."""
-        record = self._record(accuser)
-        record.accused += 1
-        return record.accused <= MOST_ACCUSED
+    def accused(self, accuser: str, process: tuple[str, int]) -> bool:
+        """Counts a process that another host has cut off, once; returns whether the accuser is believed."""
+        accused = self._record(accuser).accused
+        if len(accused) <= MOST_ACCUSED:
+            accused.add(process)
+        return len(accused) <= MOST_ACCUSED

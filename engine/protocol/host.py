@@ -3,7 +3,8 @@
 The work of a host is its role: a machine that plugs in here when the task has been read, and a body that
 carries out the role's effects. The real interpreter (`runtime.host`) and the simulated one (`testing`) run
 this very machine; neither decides anything. What is lost is repeated here: Hello until the task comes, Ready
-until a heartbeat of the coordinator comes, and a report of an error until the host is stopped.
+until a heartbeat of the coordinator comes, a report of an error until the host is stopped, and one of a host
+that was cut off until that is replaced.
 
 The machine must not know what a role does, nor the clock, the network, or how a task is packed.
 """
@@ -194,6 +195,7 @@ class HostMachine:
         self._sent_at = self._beat_at = self._progress_at = float("-inf")
         self._failed: m.Failed | None = None
         self._conduct: Final = Conduct(frozenset({COORDINATOR, FILES}))
+        self._cut_off: Final[dict[str, tuple[m.Refused, float]]] = {}  # reports, and when they were sent
 
     @property
     def failed(self) -> bool:
@@ -269,6 +271,7 @@ class HostMachine:
             before, self.peers = self.peers, {n: peer.incarnation for n, peer in self._addresses.items()}
             for name in [name for name in before if self.peers.get(name) != before[name]]:
                 self._conduct.forget(name)
+                self._cut_off.pop(name, None)
             effects.append(self._reach(directory.peers))
             effects += self._give(PeersChanged(self.revision, self.peers), now)
         return [*effects, Send(COORDINATOR, m.DirectoryAck(self.revision))]
@@ -288,6 +291,7 @@ class HostMachine:
         verdict = self._conduct.refused(sender, now)
         if verdict == "cut off":
             report = m.Refused(sender, reason, cut_off=True, incarnation=self.peers.get(sender, 0))
+            self._cut_off[sender] = report, now
             return [effect, Send(COORDINATOR, report), self._reach(())]
         return [effect, Send(COORDINATOR, m.Refused(sender, reason))] if verdict == "first" else [effect]
 
@@ -336,6 +340,10 @@ class HostMachine:
         if self.role is not None and now - self._beat_at >= self.role.heartbeat_s:
             self._beat_at = now
             effects.append(Send(COORDINATOR, m.Heartbeat(self.incarnation, now)))
+        for name, (report, sent_at) in self._cut_off.items():
+            if now - sent_at >= self._timers.resend_s:
+                self._cut_off[name] = report, now
+                effects.append(Send(COORDINATOR, report))
         return [*effects, *self._give(Tick(), now)]
 
     def _fail(self, report: m.Failed, now: float) -> list[Any]:

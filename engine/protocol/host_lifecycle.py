@@ -111,7 +111,9 @@ class HostLifecycle(ABC):
                 return self._process_event(event, now)
             case Misbehaved(name=name, incarnation=incarnation, reason=reason):
                 host = self.registry.current(name, incarnation)
-                return [Refuse(name, reason)] if host is None else self._refuse(host, reason, now)
+                if host is None or self._conduct.is_cut_off(name):
+                    return []
+                return self._refuse(host, reason, now)
             case _:
                 return self._own_event(event, now)
 
@@ -338,9 +340,9 @@ class HostLifecycle(ABC):
         if not refused.cut_off:
             return [Warn(f"{accuser.name} refused what {by} sent: {sentence(refused.reason)}")]
         accused = self.registry.current(refused.by, refused.incarnation)
-        if accused is None or accused is accuser:
+        if accused is None or accused is accuser or accused.replaced is not None:
             return []
-        if not self._conduct.accused(accuser.name):
+        if not self._conduct.accused(accuser.name, (accused.name, accused.incarnation)):
             return self._cut_off(
                 accuser, f"cut off by the coordinator: it cuts off more than {MOST_ACCUSED}, now {by}", now
             )

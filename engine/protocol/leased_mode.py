@@ -358,6 +358,9 @@ class LeasedMode(WorkMode):
             replica.excused_at = now
         if now - max(replica.progress_at, replica.excused_at) >= replica.stall_s:
             return self.run.restart_stalled(replica, "step reported", now)
+        if self._extend(replica):  # others have given work back, or taken the rest
+            self._check(replica)
+            return self._order(replica, replica.parts)
         stop = self._work.holders[replica.index].next
         lost = [part for part in replica.parts if not part.acknowledged or part.looked_at == part.step < stop]
         for part in replica.parts:

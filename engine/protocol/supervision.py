@@ -163,7 +163,13 @@ class Supervision(ElasticLifecycle):
             self._end_host(host, HostState.GONE, now)
             return [Warn(f"{host.name}: {reason}"), *self.directories.remove((host,), now)]
         if not shard.is_whole:
-            return self._restart_shard(shard, f"{host.name}, from which it begins: {reason}", now)
+            why = f"{host.name}, from which it begins: {reason}"
+            if shard.state is not HostState.READY:
+                return self._restart_shard(shard, why, now)
+            # It may have begun, although the report of that is not here: then it holds a lease.
+            self._end_host(host, HostState.GONE, now)
+            later = [] if shard.replaced is not None else self._replace_later(shard, why, now)
+            return [*later, *self.directories.remove((host,), now)]
         warning = Warn(f"{host.name}: {reason}; {shard.name} goes on alone until a new one has its state")
         return [warning, self.relaunch((host,), reason, now), *self.directories.remove((host,), now)]
 
@@ -233,7 +239,7 @@ class Supervision(ElasticLifecycle):
     def _cut_off(self, host: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
         if host.replaced is not None:
             return []
-        if host.replica is not None or host.state is not HostState.READY:
+        if not host.is_shard or host.state is not HostState.READY:
             return super()._cut_off(host, why, now)
         host.deaths += 1
         if host.deaths >= self.timeouts.deaths:

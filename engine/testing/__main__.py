@@ -30,15 +30,15 @@ REPORT_EVERY_S: Final = 10.0
 """Seconds between two reports of progress."""
 
 
-def _play(driver: str, keep_all: bool, seed: int) -> Outcome:
-    return PLAYERS[driver](seed, keep_all=keep_all)
+def _play(driver: str, keep_all: bool, hostile: bool, seed: int) -> Outcome:
+    return PLAYERS[driver](seed, keep_all=keep_all, hostile=hostile)
 
 
 def _outcomes(driver: str, options: argparse.Namespace) -> Iterator[Outcome]:
     """Yields the outcome of each seed in order, from as many processes as are asked for."""
     seeds, play = (
         range(options.first, options.first + options.schedules),
-        partial(_play, driver, options.trace),
+        partial(_play, driver, options.trace, options.hostile),
     )
     if options.jobs == 1:
         yield from map(play, seeds)
@@ -80,12 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--driver", choices=[*PLAYERS], help="only this one")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes play")
     parser.add_argument("--trace", action="store_true", help="print every event of each schedule")
+    parser.add_argument("--hostile", action="store_true", help="some members send what no correct one does")
     options = parser.parse_args(arguments)
     for driver in [options.driver] if options.driver else PLAYERS:
         broken = play_all(driver, options)
         if broken is not None:
             print(f"seed {broken.seed} of {driver} breaks {broken.violation}", file=sys.stderr)
-            again = f"--driver {driver} --first {broken.seed} --schedules 1 --trace"
+            hostile = " --hostile" if options.hostile else ""
+            again = f"--driver {driver} --first {broken.seed} --schedules 1 --trace{hostile}"
             print(f"all of it: {parser.prog} {again}", file=sys.stderr)
             return 1
     return 0

@@ -38,6 +38,13 @@ class File:
     sha256: str
 
 
+_DAMAGED: Final = "damaged"
+
+
+class Damaged(Exception):
+    """A file of a committed checkpoint cannot be used."""
+
+
 class Disk:
     """The state that outlives every process.
 
@@ -155,10 +162,16 @@ class Disk:
         return whole and (manifest.position or 0) <= len(self.journal)
 
     def committed(self, shard: str, checkpoint: int) -> File:
-        """A shard's file of a committed checkpoint (I5)."""
+        """A shard's file of a committed checkpoint (I5).
+
+        Raises:
+            Damaged: a bit of it is another one.
+        """
         require(checkpoint in self.manifests, "I5", "checkpoint", checkpoint, "was never committed")
         entry = next(entry for entry in self.manifests[checkpoint].entries if entry.shard == shard)
         file = self.files.get(entry.file)
+        if file is not None and file.sha256 == _DAMAGED:
+            raise Damaged(entry.file)
         there = file is not None and file.sha256 == entry.sha256
         require(there, "I5", "the file of", shard, "in checkpoint", checkpoint, "was overwritten")
         assert file is not None
@@ -242,7 +255,7 @@ class Disk:
         if path not in dict(self._system.walk()):
             return ""
         self._system.flip(path, self._random)
-        self.files[path] = File(None, 0, "damaged")
+        self.files[path] = File(None, 0, _DAMAGED)
         before = self.newest()
         self._confirmed = (0, 0) if before is None else (before.checkpoint, before.lost)
         return path

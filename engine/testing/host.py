@@ -26,8 +26,8 @@ from partita.engine.protocol.host import (
 )
 from partita.engine.protocol.messages import Failed, Fetch, Message, Push, decode
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.testing.disk import Disk, File
-from partita.engine.testing.invariants import ProcessId, Violation
+from partita.engine.testing.disk import Damaged, Disk, File
+from partita.engine.testing.invariants import ProcessId
 from partita.engine.testing.scenario import Environment
 from partita.engine.testing.world import Delivery, Process, World
 
@@ -61,6 +61,9 @@ class Setting(Protocol):
 
     def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
         """Builds the task of a host: the role's machine, and the body around it."""
+
+    def refused(self, receiver: Process, effect: Refuse) -> None:
+        """Handles that a host refuses a message."""
 
 
 class SimulatedBody(ABC):
@@ -265,14 +268,17 @@ class SimulatedHost(Process):
         match effect:
             case BuildRole():
                 self.pause(BUILD_S * self.world.random.random())
-                machine, self.body = self._setting.role(self)
+                try:
+                    machine, self.body = self._setting.role(self)
+                except Damaged as error:  # a process of a run that is over: the next one has an older file
+                    return Raised(Failed(f"{error} is damaged", ""))
                 return RoleBuilt(machine)
             case EndHost():
                 self.exit()
             case Reach():
                 pass
-            case Refuse(sender=sender, reason=reason):
-                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+            case Refuse():
+                self._setting.refused(self, effect)
             case _:
                 assert self.body is not None, effect
                 return self.body.carry_out(effect, event)

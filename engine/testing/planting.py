@@ -60,6 +60,7 @@ def play(
     *,
     faults: Iterable[Fault] = (),
     machines: Iterable[type] = (),
+    hostile: bool = False,
     keep_all: bool = False,
 ) -> Outcome:
     """Plays a driver's programs in the schedule of a seed, in the real machines of all hosts.
@@ -73,6 +74,7 @@ def play(
         seed: any integer; it draws the hosts, the network, and what goes wrong.
         faults: that are planted meanwhile.
         machines: classes that are played in the place of the real ones that they are derived from.
+        hostile: whether some members send what no correct one does, too.
         keep_all: whether the trace is the whole history, not the last events before a violation.
 
     Returns:
@@ -82,7 +84,7 @@ def play(
         for fault in faults:
             planted.enter_context(fault.planted())
         if isinstance(driver, Sandblaster):
-            return play_sandblaster(driver, seed, machines=machines, keep_all=keep_all)
+            return play_sandblaster(driver, seed, machines=machines, hostile=hostile, keep_all=keep_all)
         if isinstance(driver, Driver) and driver.shards:
-            return play_downpour(driver, seed, machines=machines, keep_all=keep_all)
-        return play_programs(driver, seed, machines=machines, keep_all=keep_all)
+            return play_downpour(driver, seed, machines=machines, hostile=hostile, keep_all=keep_all)
+        return play_programs(driver, seed, machines=machines, hostile=hostile, keep_all=keep_all)

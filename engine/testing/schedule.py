@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
 from partita.engine.protocol.coordinator import Coordinator
@@ -21,6 +22,7 @@ from partita.engine.protocol.coordinator_effects import (
     EndHosts,
     EndRun,
     Launched,
+    Misbehaved,
     NotCommitted,
     Opened,
     Progress,
@@ -30,14 +32,18 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
     Warn,
 )
-from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import decode
 from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.permissions import rejection_reason
 from partita.engine.testing import faults
 from partita.engine.testing.disk import Disk
+from partita.engine.testing.forging import Forged
 from partita.engine.testing.host import TICK_S, Launcher, SimulatedBody, SimulatedHost
+from partita.engine.testing.hostile import Delivery as ForgedDelivery
+from partita.engine.testing.hostile import Hostility, WatchedHost
 from partita.engine.testing.invariants import Outcome, ProcessId, Violation, Writers, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment
@@ -97,7 +103,24 @@ class CoordinatorHost(Launcher):
     def on_message(self, delivery: Delivery) -> None:
         """Gives the machine a host's message."""
         sender, incarnation, data, payload = delivery
-        if self._do(Received(sender, incarnation, decode(data), payload)):
+        self._take(Received(sender, incarnation, decode(data), payload))
+
+    def on_forged(self, delivery: ForgedDelivery) -> None:
+        """Gives the machine a frame of a hostile member."""
+        sender, incarnation, frame = delivery
+        self._take(frame.arrived(sender, incarnation))
+
+    def _take(self, received: Received) -> None:
+        """Gives the machine what its sender may send, and says so where it may not."""
+        name, incarnation, hostility = received.sender, received.incarnation, self.schedule.hostility
+        reason = rejection_reason(
+            received.message, sender=name, receiver=COORDINATOR, incarnation=incarnation
+        )
+        was_at_work = hostility is not None and hostility.is_at_work(self, (name, incarnation))
+        effects = self._do(received if reason is None else Misbehaved(name, incarnation, reason))
+        if hostility is not None and isinstance(received, Forged):
+            hostility.handled(self, received, effects, was_at_work=was_at_work)
+        if effects:
             self._unchecked += 1
             if self._unchecked % CHECK_EVERY == 0:
                 self.machine.validate()
@@ -114,13 +137,13 @@ class CoordinatorHost(Launcher):
             died = Died(host.name, host.incarnation, "its process ended")
             self.later(0.2 * self.world.random.random(), self.on_event, died)
 
-    def _do(self, event: CoordinatorEvent) -> bool:
-        """Carries out the effects of an event. Returns whether there were any."""
+    def _do(self, event: CoordinatorEvent) -> Sequence[CoordinatorEffect]:
+        """Carries out the effects of an event, and returns them."""
         effects = self.machine.receive(event, self.clock)
         for effect in effects:
             if self.alive:
                 self.perform(effect)
-        return bool(effects)
+        return effects
 
     def perform(self, effect: CoordinatorEffect) -> None:
         """Carries out one effect, in its order."""
@@ -141,6 +164,8 @@ class CoordinatorHost(Launcher):
                 self.schedule.end(effect)
             case Warn() | Progress():
                 self.world.note(self, type(effect).__name__, effect)
+            case Refuse():
+                self.schedule.refused(self, effect)
             case Starting():
                 pass  # only to be shown
             case _:
@@ -191,6 +216,7 @@ class Schedule(ABC):
         computers: that the hosts run on, whose power may fail.
         ending: the effect that ended the run.
         mended: whether the user's function raises no more.
+        hostility: the hostile members; None: there are none.
     """
 
     coordinator: CoordinatorHost
@@ -207,8 +233,9 @@ class Schedule(ABC):
         *,
         part: Build | None = None,
         shard: Build | None = None,
+        hostile: bool = False,
     ) -> None:
-        """Sets up the network. `part` and `shard` build the driver's tasks; for `machines` see `play`."""
+        """Sets up the network. `part` and `shard` build the driver's tasks; for the others see `play`."""
         self.world, self.environment = world, environment
         self._machines = tuple(machines)
         self.disk = Disk(world.beside)
@@ -219,6 +246,7 @@ class Schedule(ABC):
         self._raises_left = environment.raising[1] if environment.raising else 0
         self._raised_at = 0.0
         self._meetings: dict[tuple[int, ...], list[Any]] = {}
+        self.hostility = Hostility(self, Random(world.beside.getrandbits(64))) if hostile else None
         world.network = SimulatedNetwork(world.random, environment.network)
         world.on_exit = self.exited
 
@@ -228,7 +256,8 @@ class Schedule(ABC):
 
     def launch(self, coordinator: CoordinatorHost, process: ProcessId, order: Restart) -> Process:
         """Makes the process of a shard, a backup or a part."""
-        host = SimulatedHost(self, coordinator, process, order.checkpoint)
+        kind = SimulatedHost if self.hostility is None else WatchedHost
+        host = kind(self, coordinator, process, order.checkpoint)
         host.from_backup = order.from_backup
         return host
 
@@ -237,6 +266,11 @@ class Schedule(ABC):
         build = self._shard if part_indices(host.name) is None else self._part
         assert build is not None
         return build(self, host)
+
+    def refused(self, receiver: Process, effect: Refuse) -> None:
+        """Handles that a host or the coordinator refuses a message: no correct process is ever refused."""
+        if self.hostility is None or not self.hostility.is_hostile(effect.sender):
+            raise Violation(f"S5: {receiver.name} refuses what {effect.sender} sent: {effect.reason}")
 
     def place(self, name: str) -> str:
         """A label of the computer that a host runs on; "": unknown."""
@@ -289,6 +323,8 @@ class Schedule(ABC):
     def _plan(self) -> None:
         world, environment = self.world, self.environment
         self.coordinator.begin()
+        if self.hostility is not None:
+            self.hostility.plan()
         for _ in range(environment.faults):
             world.at(world.random.uniform(0.0, environment.chaos_s), None, self._inject, None)
         for _ in range(world.beside.choice(self.power_losses) if environment.faults else 0):

@@ -22,11 +22,12 @@ def play_downpour(
     *,
     machines: Iterable[type] = (),
     durability: str = "checkpoint",
+    hostile: bool = False,
     keep_all: bool = False,
 ) -> Outcome:
     """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too.
 
-    `durability`: "checkpoint", "log" or "replicated".
+    `durability`: "checkpoint", "log" or "replicated"; `hostile`: some members send what no correct one does.
     """
     schedule = DownpourSchedule(
         driver,
@@ -35,6 +36,7 @@ def play_downpour(
         part=build_part,
         shard=shard.role,
         durability=durability,
+        hostile=hostile,
         keep_all=keep_all,
     )
     return schedule.play(seed)

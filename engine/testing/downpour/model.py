@@ -240,7 +240,8 @@ class ReferenceModel:
             gone = self._promised[shard[0]] - lineage.applied
             require(not gone, "D1", shard, "begins without what was acknowledged:", sorted(gone))
             require(not lineage.lost, "D2", shard, "counts as lost", sorted(lineage.lost))
-        self._moves(shard, lineage)
+        if self._writers.is_current(shard):  # one that was replaced before it was ready gets no lease
+            self._moves(shard, lineage)
 
     def applies(
         self, shard: ProcessId, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
@@ -270,7 +271,11 @@ class ReferenceModel:
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
 
     def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:
-        """Notes what a part reports about its pushes, and about those of the processes before it."""
+        """Notes what a part reports about its pushes, and about those of the processes before it; a report
+        about any other process is refused.
+        """
+        if any(record.incarnation >= part[1] for record in fetch.earlier):
+            return
         for record in (*fetch.earlier, PushRecord(part[1], fetch.acknowledged)):
             self.lineages[shard].learns(part[0], record)
 

@@ -186,9 +186,12 @@ class DownpourCoordinatorHost(CoordinatorHost):
         )
 
     def look(self, shard: str) -> None:
-        """Requires now and then that what a shard has acknowledged would be there after a power loss."""
+        """Requires now and then that what a shard has acknowledged would be there after a power loss.
+
+        The next run goes on from what there was when it began.
+        """
         random = self.world.beside
-        if not self.logs or random.random() >= 0.2:
+        if not self.logs or random.random() >= 0.2 or self.schedule.coordinator is not self:
             return
         newest = self.schedule.disk.newest()
         is_of_run = newest is not None and newest is not self.start
@@ -213,23 +216,28 @@ class DownpourCoordinatorHost(CoordinatorHost):
         super().perform(effect)
 
     @override
-    def _do(self, event: CoordinatorEvent) -> bool:
+    def _do(self, event: CoordinatorEvent) -> Sequence[CoordinatorEffect]:
         if self.schedule.replicated:
             registry = self.machine.registry
             ready = (one for one in registry.backups.values() if one.state is HostState.READY)
             whole = {one.shard for one in ready if one.is_whole and registry.hosts[one.shard].is_whole}
             self._whole = set() if isinstance(event, Tick) else whole  # at a tick both may be silent
-        did = super()._do(event)
-        newest = self.schedule.disk.newest() if isinstance(event, Received) else None
-        if newest is None or not isinstance(event.message, LostPushes):  # type: ignore[union-attr]
-            return did
+        effects = super()._do(event)
+        if isinstance(event, Received) and isinstance(event.message, LostPushes):
+            self._requires_count()
+        return effects
+
+    def _requires_count(self) -> None:
+        """Requires that the newest checkpoint of this run counts all that is known to be lost (I2)."""
+        newest = self.schedule.disk.newest()
+        if newest is None:
+            return
         is_of_run = self.start is None or newest.checkpoint > self.start.checkpoint
         if is_of_run and all(self.current[entry.shard] == entry.incarnation for entry in newest.entries):
             lost = self.machine.lost
             require(
                 newest.lost >= lost, "I2", "checkpoint", newest.checkpoint, "counts", newest.lost, "of", lost
             )
-        return did
 
 
 class DownpourSchedule(Schedule):
@@ -250,6 +258,7 @@ class DownpourSchedule(Schedule):
         part: Build,
         shard: Build,
         durability: str = "checkpoint",
+        hostile: bool = False,
         keep_all: bool = False,
     ) -> None:
         world = World(seed, keep_all=keep_all)
@@ -258,7 +267,7 @@ class DownpourSchedule(Schedule):
         if durability == "replicated":
             topology = replace(environment.topology, replicated=True)
             environment = replace(environment, topology=topology)
-        super().__init__(world, environment, machines, part=part, shard=shard)
+        super().__init__(world, environment, machines, part=part, shard=shard, hostile=hostile)
         topology = self.environment.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
         steps = self.scenario.steps

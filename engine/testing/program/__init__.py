@@ -16,7 +16,13 @@ __all__ = ["play_programs"]
 
 
 def play_programs(
-    driver: Any, seed: int, *, machines: Iterable[type] = (), keep_all: bool = False
+    driver: Any,
+    seed: int,
+    *,
+    machines: Iterable[type] = (),
+    hostile: bool = False,
+    keep_all: bool = False,
 ) -> Outcome:
     """Plays the programs of a driver in the schedule of a seed, see `partita.engine.testing.play`."""
-    return ProgramSchedule(driver, seed, machines, part=build_part, keep_all=keep_all).play(seed)
+    schedule = ProgramSchedule(driver, seed, machines, part=build_part, hostile=hostile, keep_all=keep_all)
+    return schedule.play(seed)

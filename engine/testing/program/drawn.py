@@ -12,9 +12,12 @@ from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program import play_programs
 
 
-def play_all_reduce(seed: int, *, machines: Iterable[type] = (), keep_all: bool = False) -> Outcome:
+def play_all_reduce(
+    seed: int, *, machines: Iterable[type] = (), hostile: bool = False, keep_all: bool = False
+) -> Outcome:
     """Plays the schedule of a seed, in which any setting of the driver may come."""
-    return play_programs(draw(Random(-1 - seed)), seed, machines=machines, keep_all=keep_all)
+    driver = draw(Random(-1 - seed))
+    return play_programs(driver, seed, machines=machines, hostile=hostile, keep_all=keep_all)
 
 
 def draw(random: Random) -> AllReduce:

@@ -128,7 +128,14 @@ class ProgramSchedule(Schedule):
     )
 
     def __init__(
-        self, driver: Any, seed: int, machines: Iterable[type], *, part: Build, keep_all: bool = False
+        self,
+        driver: Any,
+        seed: int,
+        machines: Iterable[type],
+        *,
+        part: Build,
+        hostile: bool = False,
+        keep_all: bool = False,
     ) -> None:
         """Draws the scenario; `part` builds the task of a part."""
         world = World(seed, keep_all=keep_all)
@@ -140,7 +147,7 @@ class ProgramSchedule(Schedule):
         if self._crashes_most and calm:
             scenario = replace(scenario, environment=calmed(scenario.environment))
         self.scenario = scenario
-        super().__init__(world, scenario.environment, machines, part=part)
+        super().__init__(world, scenario.environment, machines, part=part, hostile=hostile)
         topology = self.environment.topology
         self.batches = JoinedBatches(scenario.examples, scenario.batch)
         self.function = Regression(world.random, scenario.own, scenario.shared, scenario.examples)
@@ -188,7 +195,9 @@ class ProgramSchedule(Schedule):
                     self.world.note(process, "crashes", "with others")
                     process.exit()
         if self.least is None and self.environment == calmed(self.environment):
-            self._left = self.model.whole((name, current.get(name, 0)) for name in survivors)
+            left = self.model.whole((name, current.get(name, 0)) for name in survivors)
+            is_over = self.model.positions.get(left) == self.scenario.epochs * self.scenario.examples
+            self._left = 0 if is_over else left  # parts whose work is done may end at any time
 
     def goes_on(self, view: View) -> None:
         """Requires that what is left when most parts have crashed at once is what the run goes on from."""

@@ -25,12 +25,15 @@ def play_sandblaster(
     *,
     machines: Iterable[type] = (),
     scenario: Scenario | None = None,
+    hostile: bool = False,
     keep_all: bool = False,
 ) -> Outcome:
     """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too.
 
-    `scenario` is played instead of the seed's own.
+    `scenario` is played instead of the seed's own; `hostile`: some members send what no correct one does.
     """
     world = World(seed, keep_all=keep_all)
-    schedule = SandblasterSchedule(driver, seed, world, machines, scenario, part=build_part, shard=shard.role)
+    schedule = SandblasterSchedule(
+        driver, seed, world, machines, scenario, part=build_part, shard=shard.role, hostile=hostile
+    )
     return schedule.play(seed)

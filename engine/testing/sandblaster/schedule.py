@@ -129,9 +129,10 @@ class SandblasterSchedule(Schedule):
         *,
         part: Build,
         shard: Build,
+        hostile: bool = False,
     ) -> None:
         self.scenario = scenario = scenario or draw(world.random, driver)
-        super().__init__(world, scenario.environment, machines, part=part, shard=shard)
+        super().__init__(world, scenario.environment, machines, part=part, shard=shard, hostile=hostile)
         self.layout = Layout(scenario.machines, self.environment.topology)
         self.least = draw_least(seed, driver, self.environment.topology.replicas)
         self.function = Function(world.random, scenario.machines, scenario.portions)
