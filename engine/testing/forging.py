@@ -1,4 +1,4 @@
-"""What a hostile member sends: frames that no correct process of its role sends.
+"""Frames of a hostile member: no correct process of its role sends them.
 
 Each kind is made from what the process has really sent, or drawn. None of them is a right message with wrong
 numbers, against which nothing is promised. So whatever handles them, nothing may change but the sender's

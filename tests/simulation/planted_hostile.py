@@ -1,4 +1,4 @@
-"""What a correct receiver of a hostile member's frames does, left out: each must be caught."""
+"""Receivers of a hostile member's frames that leave a check out: each must be caught."""
 
 from __future__ import annotations
 
