@@ -48,6 +48,7 @@ from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
 from partita.layers.graph import Graph, Grid
+from partita.layers.group_norm import GroupNorm
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.layer_norm import LayerNorm, RMSNorm
 from partita.layers.linear import Linear
@@ -82,6 +83,7 @@ __all__ = [
     "Full",
     "Graph",
     "Grid",
+    "GroupNorm",
     "HalfSquaredError",
     "L2Pool2D",
     "Layer",

@@ -151,6 +151,8 @@ class Layer(Arguments, ABC):
         "act": ("activation",),
         "nonlinearity": ("activation",),
         "eps": ("epsilon",),
+        "num_groups": ("groups",),
+        "affine": ("scale",),
         "bias_initializer": "biases begin at 0; write a node of your own to begin otherwise",
         "in_channels": "leave it out: it follows from what the layer is called on",
         "in_features": "leave it out: it follows from what the layer is called on",

@@ -25,6 +25,7 @@ from partita.layers import (
     Full,
     Graph,
     Grid,
+    GroupNorm,
     HalfSquaredError,
     L2Pool2D,
     Layer,
@@ -92,7 +93,7 @@ LEARNS = {
 def is_rounded(grid: Grid) -> bool:
     """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
     layer = grid.layer
-    return isinstance(layer, LayerNorm | Linear | RMSNorm) or (
+    return isinstance(layer, GroupNorm | LayerNorm | Linear | RMSNorm) or (
         isinstance(layer, Activation) and layer.function not in EXACT
     )
 
@@ -152,6 +153,8 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(lambda: draw(norms)(epsilon=0.5, scale=shared or draw(st.booleans())))
         makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
         makers.append(lambda: Linear(draw(st.integers(1, 4)), axis=-draw(st.integers(0, int(shared)))))
+    if len(shape) > 1 and not local:
+        makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
         makers += [lambda: draw(convolutions(shape))] * (4 * shared)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.layers import Box, LocalContrastNormalisation2D, Network
+from partita.layers import Box, GroupNorm, LocalContrastNormalisation2D, Network
 
 lcn: Any = LocalContrastNormalisation2D
+grouped: Any = GroupNorm
 
 
 def test_a_node_reads_itself_and_all_channels_around_it() -> None:
@@ -58,3 +59,26 @@ def test_weights_of_the_window_add_up_to_one_and_are_a_gaussian() -> None:
 def test_mistakes_are_refused(declare: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(sentence)):
         declare()
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "sentence"),
+    [
+        (lambda: GroupNorm(0), (4, 6), "GroupNorm: the number of groups is 0; write a whole number"),
+        (lambda: GroupNorm(2, epsilon=-1), (4, 6), "GroupNorm: epsilon is -1; write a number above 0"),
+        (lambda: GroupNorm(4), (4, 6), "GroupNorm 'group_norm': 4 groups do not divide the 6 channels"),
+        (
+            lambda: GroupNorm(2),
+            (6,),
+            "GroupNorm 'group_norm': the input has shape (6,); it takes places with",
+        ),
+        (
+            lambda: grouped(num_groups=2),
+            (4, 6),
+            "GroupNorm has no argument 'num_groups'; did you mean 'groups'?",
+        ),
+    ],
+)
+def test_groups_that_cannot_be(layer: Any, shape: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(sentence)):
+        layer()(Network("wrong").input("x", shape=shape))

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers import BoxSet, Edges, Graph, OneVsRest, SoftmaxCrossEntropy
+from partita.layers import BoxSet, Edges, Graph, GroupNorm, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.partitioner import Ownership
 
@@ -136,9 +136,13 @@ class Expected:
         replicated = consumer in self.graph.losses and not self.loss_shards(consumer)
         return owners[:1] if replicated else owners
 
-    def summary_senders(self, loss: str) -> list[int]:
-        """The loss shards that send one another summaries: all, if the target is a label."""
-        return self.loss_shards(loss) if isinstance(self.graph[loss].layer, LABELLED) else []
+    def summary_senders(self, layer: str) -> list[int]:
+        """The machines that send one another summaries: loss shards, if the target is a label, or all that
+        have rows of a group.
+        """
+        if isinstance(self.graph[layer].layer, GroupNorm):
+            return self.owners(layer) if len(self.owners(layer)) > 1 else []
+        return self.loss_shards(layer) if isinstance(self.graph[layer].layer, LABELLED) else []
 
     def weight_receivers(self, layer: str) -> list[int]:
         """The machines that use a layer's weights but do not own them."""

@@ -326,6 +326,9 @@ class Interpreter:
         self._check_states(host, layer, self.expected.own(layer, machine))
         for number, source in enumerate(self.graph[layer].sources):
             self._check_states(host, source, sorted(self.expected.needed(layer, number, machine)))
+        if layer not in self.graph.losses:
+            for kind in (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY):
+                self._check_summaries(host, layer, kind)
         self._check_parameters(machine, host, layer)
 
     def _check_parameters(self, machine: int, host: Host, layer: str) -> None:
@@ -354,7 +357,8 @@ class Interpreter:
         self._check_parameters(machine, host, layer)
         read = list(instruction.sources)
         if self.expected.summary_senders(layer):
-            self._check_summaries(host, layer, read.pop())
+            assert read.pop().buffer == Buffer(BufferKind.SUMMARY, layer)
+            self._check_summaries(host, layer)
         for source in read:
             self._check_states(host, source.buffer.layer, members(source.rows))
         summed = [(source.buffer.layer, row) for source in read for row in members(source.rows)]
@@ -395,19 +399,28 @@ class Interpreter:
         self._write(host, instruction.target, [host.step] * len(members(instruction.target.rows)))
 
     def _summarise(self, machine: int, host: Host, instruction: Instruction) -> None:
-        loss = instruction.target.buffer.layer
-        place = self.expected.summary_senders(loss).index(machine)
+        layer, (first, *others) = instruction.target.buffer.layer, instruction.sources
+        place = self.expected.summary_senders(layer).index(machine)
         assert instruction.target.rows == BoxSet.of_rows((place, place + 1))
-        for source in instruction.sources:
-            self._check_states(host, source.buffer.layer, members(source.rows))
-        received = set(members(instruction.sources[0].rows))
-        assert received == self.expected.evaluated(self.graph[loss].sources[0], machine)
+        if instruction.target.buffer.kind is BufferKind.GRAD_SUMMARY:
+            assert members(first.rows) == self.expected.own(layer, machine)
+            self._check_deltas(machine, host, layer)
+            self._check_summaries(host, layer)
+            others.pop()
+        else:
+            others.append(first)
+            source = self.graph[layer].sources[0]
+            own = self.expected.evaluated(source, machine) if layer in self.graph.losses else None
+            needed = self.expected.needed(layer, 0, machine)
+            assert set(members(first.rows)) == (needed if own is None else own)
+        for operand in others:
+            self._check_states(host, operand.buffer.layer, members(operand.rows))
         self._write(host, instruction.target, [(host.step, machine)])
 
-    def _check_summaries(self, host: Host, loss: str, operand: Operand) -> None:
-        assert operand.buffer == Buffer(BufferKind.SUMMARY, loss)
-        expected = [(host.step, machine) for machine in self.expected.summary_senders(loss)]
-        assert self._read(host, operand) == expected, f"{operand} is not all of the step"
+    def _check_summaries(self, host: Host, layer: str, kind: BufferKind = BufferKind.SUMMARY) -> None:
+        for row, machine in enumerate(self.expected.summary_senders(layer)):
+            found = host.values[Buffer(kind, layer), row]
+            assert found == (host.step, machine), f"{kind} {row} of {layer} is not of the step"
 
     def _inputs(self, machine: int, layer: str) -> list[tuple[str, int]]:
         """The rows that a piece is computed from, in order: for a split sum, the machine's own come first."""

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from partita.layers import Add, BoxSet, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
+from partita.layers import Add, BoxSet, Dense, GroupNorm, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Message, Plan, RowSplit, StepKind, Whole, partition
 from partita.partitioner.ir.buffer import NORMS, BufferKind, activations
 from partita.partitioner.ir.sizes import PRECISIONS
@@ -94,20 +94,25 @@ def test_shared_weights_are_sent_once_and_their_gradients_come_back_once(plan: P
 
 
 @given(plans(shared=True))
-def test_loss_shards_exchange_a_few_numbers_for_each_example(plan: Plan) -> None:
-    expected = Expected(plan.ownership)
+def test_machines_exchange_a_few_numbers_for_each_example(plan: Plan) -> None:
+    """Loss shards a summary of their scores, group normalisations also the gradient of theirs."""
+    expected, graph = Expected(plan.ownership), plan.graph
+    kinds = (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY)
     listed = {
-        (f"{loss}.summary", BoxSet.of_rows((n, n + 1)), machine, other)
-        for loss in plan.graph.losses
-        for n, machine in enumerate(expected.summary_senders(loss))
-        for other in expected.summary_senders(loss)
+        (f"{grid.name}.{kind}", BoxSet.of_rows((n, n + 1)), machine, other)
+        for grid in graph.computed
+        for kind in kinds[: 1 + (grid.name not in graph.losses and grid.name in graph.needs_gradient)]
+        for n, machine in enumerate(expected.summary_senders(grid.name))
+        for other in expected.summary_senders(grid.name)
         if machine != other
     }
-    found = [m for m in plan.messages if m.buffer.kind is BufferKind.SUMMARY]
+    found = [m for m in plan.messages if m.buffer.kind in kinds]
     assert {(str(m.buffer), m.rows, m.source, m.destination) for m in found} == listed
     assert len(found) == len(listed)
     for message in found:
-        numbers = 2 if isinstance(plan.graph[message.layer].layer, SoftmaxCrossEntropy) else 1
+        layer = plan.graph[message.layer].layer
+        numbers = 2 if isinstance(layer, SoftmaxCrossEntropy) else 1
+        numbers = 3 * layer.groups if isinstance(layer, GroupNorm) else numbers
         assert message.n_bytes == numbers * plan.batch * 4
 
 
