@@ -37,7 +37,8 @@ class Forks:
                 start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
             )
         self._is_connected = True
-        self._hosts: list[ForkedHost] = []
+        self._hosts: dict[int, ForkedHost] = {}  # those that have not ended, by number
+        self._requested = 0
         self.has_imported = False
 
     @property
@@ -48,8 +49,8 @@ class Forks:
 
     def start(self, bootstrap: bytes) -> ForkedHost:
         """Requests a host with an encoded `Bootstrap`. Returns before it runs."""
-        host = ForkedHost(self, len(self._hosts))
-        self._hosts.append(host)
+        host = self._hosts[self._requested] = ForkedHost(self, self._requested)
+        self._requested += 1
         self._ask(host, bootstrap)
         return host
 
@@ -93,14 +94,14 @@ class Forks:
             case Forked(number=number, pid=pid):
                 self._hosts[number].pid = pid
             case Ended(number=number, code=code):
-                self._hosts[number].code = code
+                self._hosts.pop(number).code = code
 
     def _lost(self) -> None:
         """Gives every host an exit status after the template has ended: killed with it, or never forked."""
         code = self._end()
-        for host in self._hosts:
-            if host.code is None:
-                host.code = code if host.pid is None else -signal.SIGKILL
+        for host in self._hosts.values():
+            host.code = code if host.pid is None else -signal.SIGKILL
+        self._hosts.clear()
 
     def _end(self) -> int:
         """Closes the connection and waits for the end of the template; returns its exit status."""

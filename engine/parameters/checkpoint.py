@@ -164,6 +164,7 @@ class Checkpoints:
             is_complete = number in complete
             if number < (oldest if is_complete else complete[0]) and _is_marked(path):
                 _remove(path)
+                self._whole.pop(number, None)
         for path in list(self.folder.iterdir()):
             half_made = _HALF_MADE.fullmatch(path.name)
             if half_made and int(half_made[1]) < complete[0] and not path.is_symlink() and path.is_dir():

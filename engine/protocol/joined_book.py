@@ -77,6 +77,11 @@ class JoinedBook(WorkBook[Holder]):
         self._views.append(leased)
         return leased
 
+    def forget(self, step: int) -> None:
+        """Forgets views that ended before a step, below which none will begin."""
+        while len(self._views) > 1 and self._views[1].step <= step:
+            del self._views[0]
+
     def position(self, step: int) -> int:
         """The first unit of a step of the present view, or of one before it."""
         return next(view for view in reversed(self._views) if view.step <= step).unit(step)

@@ -75,7 +75,7 @@ class JoinedMode(WorkMode):
         self._pace = Pace()
         self._missed = 0  # checkpoints in a row that came too late for their step
         self._writers: tuple[HostRecord, ...] = ()
-        self._round_step = 0
+        self._round_step = self._saved_step = 0  # of the checkpoint under way, and of the last one
 
     @override
     def attach(self, run: Supervision) -> None:
@@ -297,6 +297,8 @@ class JoinedMode(WorkMode):
     def committed(self) -> None:
         self._missed = 0
         self._pace.step = max(self._pace.step, self._round_step)
+        self._work.forget(self._saved_step)  # a survivor may be a step behind the newest checkpoint
+        self._saved_step = self._round_step
 
     # Death.
 

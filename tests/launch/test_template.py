@@ -14,6 +14,8 @@ import pytest
 
 from partita.engine import Downpour, HostError, RunFailed, Session, train
 from partita.engine.launch import ProcessLauncher
+from partita.engine.launch.forks import Forks
+from partita.engine.launch.template import Ended
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.faults.helpers import Command, hosts_of
@@ -37,6 +39,18 @@ def test_all_hosts_are_forks_of_one_process_which_ends_with_them() -> None:
         assert psutil.Process(template).num_threads() == 1, "what has threads cannot be forked safely"
         assert len({os.getsid(process.pid) for process in hosts.values()} | {os.getsid(0)}) == 3
     assert not psutil.pid_exists(template)
+
+
+def test_hosts_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partita.engine.launch.forks.command", lambda *given: ["sleep", "60"])
+    forks = Forks()
+    try:
+        first, second = forks.start(b"one"), forks.start(b"other")
+        forks._take_in(Ended(first.number, 3))
+        assert (first.poll(), [*forks._hosts.values()]) == (3, [second])
+    finally:
+        forks.give_up()
+    assert second.poll() == -signal.SIGKILL and not forks._hosts
 
 
 def test_hosts_end_with_their_template() -> None:

@@ -1,4 +1,6 @@
-"""State machines do not grow with the run: requests, pushes, fetches, checkpoints, reports."""
+"""State machines do not grow with the run: requests, pushes, fetches, checkpoints, reports, deaths; nor those
+of a pool with its runs.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from partita.engine.protocol.apply_on_arrival import MOST_STALE
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.evaluation_mode import MOST_REPEATED
-from partita.engine.protocol.events import Persisted, Received, Tick
+from partita.engine.protocol.events import Died, Persisted, Received, Tick
 from partita.engine.protocol.host import PeersChanged
+from partita.engine.protocol.joined_book import JoinedBook
 from partita.engine.protocol.leased_work import LeasedWork
 from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Parameters, Push, PushAck, Save
+from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.program_effects import StepDone
+from partita.engine.protocol.views import JoinedBatches
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
+from tests.protocol.pool.world import World
 
 _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
@@ -106,7 +112,72 @@ def batch_method() -> Iterator[object]:
         yield stage.coordinator
 
 
-@pytest.mark.parametrize("looks", [coordinator, shard, part, batch_method])
+def coordinator_of_the_dying() -> Iterator[object]:
+    """Parts, shards and whole machines die, and the others go on."""
+    run, step = Run(units=1 << 40).start(), 0
+    while True:
+        for deaths in (("part 0.0",), ("shard 0",), ("part 1.1", "shard 1", "part 0.1")) * 7:
+            for name in deaths:
+                run.feed(Died(name, run.incarnations[name], "its process was ended by SIGKILL"))
+            run.restarted(*run.machine.registry.starting, continues=step)
+            step += 1
+            for part in PARTS:
+                run.report(part, step)
+            run.wait(1.0)
+            for shard in SHARDS:
+                run.saved(shard, run.machine.checkpoints._next - 1)
+        yield run.machine
+
+
+def views_of_the_dying() -> Iterator[object]:
+    """Each death has two views: without the dead replica, and with it again."""
+    book, step = JoinedBook(JoinedBatches(1000, 8), 0), 0
+    while True:
+        for _ in range(50):
+            for replicas in (1, 2):
+                book.extend(1 << 20)
+                book.renew(step, replicas)
+                step += 5
+            book.forget(step - 40)
+        yield book
+
+
+def pool(*, of: str) -> Iterator[object]:
+    """Runs begin, go on in other processes, are refused and end; workers die and come."""
+    world, names = World(1), (f"x{n}" for n in count())
+    world.add_worker("y", 8)
+    for n in count():
+        run, dying = f"run {n}", next(names)
+        world.add_worker(dying, 4)
+        world.begin(run, 2)
+        world.begin(f"other {n}", 2)
+        for old in (f"old {n}.{k}" for k in range(16)):
+            world.visit(old, "client", m.Ask(run=old, key="", title="", versions={}, needs=()))
+        world.run_for(3.0)
+        world.kill_worker(dying)
+        world.go_on(run, f"{run} again")
+        world.run_for(12.0)
+        world.end_run(f"{run} again")
+        world.end_run(f"other {n}")
+        world.run_for(2.0)
+        assert not world.processes and len(world.workers) == 1
+        if n % 6 == 5:
+            yield world.registry if of == "registry" else world.workers["y"]
+
+
+@pytest.mark.parametrize("of", ["registry", "worker"])
+def test_a_pool_does_not_grow_with_its_runs(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partita.engine.protocol.pool.registry._MOST_GONE", 8)
+    monkeypatch.setattr("partita.engine.protocol.pool.worker._MOST_OVER", 8)
+    look = pool(of=of)
+    next(look)
+    before, after = reachable(next(look)), reachable(next(look))
+    assert after <= 1.02 * before + 20, (before, after)
+
+
+@pytest.mark.parametrize(
+    "looks", [coordinator, shard, part, batch_method, coordinator_of_the_dying, views_of_the_dying]
+)
 def test_a_machine_does_not_grow(looks: Callable[[], Iterator[object]]) -> None:
     look = looks()
     next(look)

@@ -20,7 +20,7 @@ def test_views_go_on_where_the_one_before_is_left(
 ) -> None:
     """Forward within what was leased, or back to a step of an older view, by the positions of the steps."""
     book, step, units = JoinedBook(JoinedBatches(examples, batch), start), 0, start
-    at = {0: start}  # the position of every step that counts
+    at, known = {0: start}, 0  # the position of every step that counts, and the first one that may come again
     for replicas, share, goes_back, stops, more in views:
         units += more
         assert book.extend(units) == (book.free > 0)
@@ -35,4 +35,7 @@ def test_views_go_on_where_the_one_before_is_left(
         assert at[leased.end] == leased.stop
         assert all(leased.unit(one) == at[one] for one in range(step, leased.end))
         assert book.position(step) == at[step]
-        step = int(share * step) if goes_back else step + int(share * (leased.end - step))
+        book.forget(known)  # where no view goes back behind it, nothing changes
+        assert all(book.position(one) == at[one] for one in range(known, leased.end))
+        step = known + int(share * (step - known)) if goes_back else step + int(share * (leased.end - step))
+        known = (known + step) // 2 if stops else known

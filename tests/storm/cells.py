@@ -50,10 +50,15 @@ class Spec(msgspec.Struct, frozen=True):
         return self.driver, self.durability, self.place
 
     @property
+    def result(self) -> str:
+        """The file whose bits are those of a calm run."""
+        return "evaluations" if self.driver == "evaluate" else "result.safetensors"
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """The roles of its processes that are struck."""
-        found = ["coordinator", "part", "several"]
-        found += ["shard"] if self.driver != "all-reduce" else []
+        found = ["coordinator", "part", "several", "two"]
+        found += ["shard"] if self.driver not in ("all-reduce", "evaluate") else []
         found += ["pool"] if self.place == "pool" else []
         if self.durability == "replicated":
             return (*found, "backup")  # a shard and its backup would end with their template or worker
@@ -82,14 +87,15 @@ CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "replicated"),
     ("sandblaster", "checkpoint"),
     ("all-reduce", "replicas"),
+    ("evaluate", "replicas"),
 )
 """Drivers with their durabilities."""
 
-LENGTHS: Final = {"downpour": 24_000, "sandblaster": 200, "all-reduce": 6_000}
-"""Steps or iterations, about ten seconds without faults."""
+LENGTHS: Final = {"downpour": 24_000, "sandblaster": 200, "all-reduce": 6_000, "evaluate": 6}
+"""Steps, iterations or evaluations, about ten seconds without faults."""
 
 EXAMPLES: Final = 1024
-BATCH: Final = {"downpour": 2, "sandblaster": 8, "all-reduce": 8}
+BATCH: Final = {"downpour": 2, "sandblaster": 8, "all-reduce": 8, "evaluate": 8}
 
 
 def driver_of(spec: Spec) -> Driver:

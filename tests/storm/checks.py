@@ -170,7 +170,7 @@ def _check_sums(layout: Layout, found: Mapping[str, Any], sums: Mapping[tuple[in
             )
 
 
-def check_bits(folder: Path, calm: Path) -> None:
-    """Compares the parameters of a run with those of one without faults. Raises Violated."""
-    if (folder / "result.safetensors").read_bytes() != (calm / "result.safetensors").read_bytes():
-        raise Violated(f"the parameters are not those of a run without faults, {calm}")
+def check_bits(folder: Path, calm: Path, spec: Spec) -> None:
+    """Compares the result of a run with that of one without faults. Raises Violated."""
+    if (folder / spec.result).read_bytes() != (calm / spec.result).read_bytes():
+        raise Violated(f"the {spec.result} of the run are not those of a run without faults, {calm}")

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from partita.engine.parameters.initial_values import initialise
 from partita.layers import Dense, HalfSquaredError, Network, OneToOne, SoftmaxCrossEntropy, node
+from partita.partitioner.plan import Plan
 
 FEATURES: Final = 64
 ROWS: Final = 8
@@ -52,6 +54,10 @@ def digits_network() -> Network:
     hidden = Dense(24, activation="tanh", name="hidden")(net.input("picture", shape=(16,)))
     net.loss = SoftmaxCrossEntropy()(Dense(4, name="scores")(hidden), net.target("digit"))
     return net
+
+
+def digits_start(plan: Plan, seed: int) -> dict[str, Any]:
+    return initialise(plan.graph.parameters.values(), seed, dtype="float32")
 
 
 def digits_data(examples: int, seed: int) -> dict[str, Any]:

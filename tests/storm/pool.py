@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from tests.launch.pool.helpers import new_keys
 from tests.storm.processes import Process
 
 WORKERS: Final = 2
+_REVIVED_S: Final = 0.3  # between two looks at what has ended
 _FIRST_PORT, _LAST_PORT = 20_000, 30_000  # none that the system gives to connections
 
 
@@ -28,6 +30,7 @@ class StormPool:
         """Starts all of them, and waits until the workers have joined."""
         folder.mkdir()
         self.keys = new_keys(folder / "keys")
+        self._next = 0.0
         self.address = f"tcp://127.0.0.1:{_free_port()}"
         partita, keys = "partita.engine.cli", ("--keys", str(self.keys))
         self.server = Process(folder / "server", partita, "pool", "serve", self.address, *keys, env=env)
@@ -48,7 +51,12 @@ class StormPool:
         return {"pool": self.server, **{f"worker {name}": one for name, one in self.workers.items()}}
 
     def revive(self) -> list[str]:
-        """Starts again what has ended, by the same command; returns the names."""
+        """Starts again what has ended, by the same command; returns the names. A server that cannot listen
+        ends at once: a run that found none serves the pool itself.
+        """
+        if time.monotonic() < self._next:
+            return []
+        self._next = time.monotonic() + _REVIVED_S
         ended = [name for name, process in self.all.items() if not process.is_running]
         for name in ended:
             self.all[name].start()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -131,6 +131,14 @@ def name_of(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else str(process.name())
     except psutil.Error:
         return ""
+
+
+def is_below(process: psutil.Process, pids: Collection[int]) -> bool:
+    """Whether one of these processes has started a process, or what has started it."""
+    try:
+        return any(parent.pid in pids for parent in process.parents())
+    except psutil.Error:
+        return False
 
 
 def is_host(name: str) -> bool:

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.storm.pairs import DEAD_S
+from tests.storm.moments import DEAD_S
 from tests.storm.victims import Fault
 
 _TOGETHER_S: Final = 1.0
+_AFTER_S: Final = 0.5  # a host is at work before its whole run is
 
 DETECTION_S: Final = 4.0
 RECOVERY_S: Final = {"part": 2.0, "shard": 3.0, "backup": 3.0, "coordinator": 3.0}
@@ -69,26 +70,31 @@ def at_work(folder: Path, life: int, events: Iterable[dict[str, Any]]) -> dict[t
 def recoveries(folder: Path, faults: Sequence[Fault], starts: Sequence[float]) -> Iterator[Recovery]:
     """Yields the recoveries from the faults of a run whose own process was started at these times."""
     events = [events_of(folder, life) for life in range(len(starts))]
-    for fault in faults:
-        works = at_work(folder, fault.life, events[fault.life])
-        match fault.role:
-            case "coordinator":
-                found = _of_coordinator(fault, events, starts)
-            case "template" | "worker":
-                found = _of_many(fault, events[fault.life], works)
-            case "pool":
-                found = None  # no run waits for it
-            case _:
-                found = _of_host(fault, events[fault.life], works)
-        if found is not None:
-            ordered, worked = found
-            others = [one for one in faults if _touches(one, fault.at, worked) and one is not fault]
-            yield Recovery(fault, ordered - fault.at, worked - ordered, not others)
+    found = {fault: _of(fault, folder, events, starts) for fault in faults}
+    for fault, times in found.items():
+        if times is not None:
+            others = [one for one in faults if one is not fault]
+            alone = not any(_touches(one, found[one], fault.at, times[1]) for one in others)
+            yield Recovery(fault, times[0] - fault.at, times[1] - times[0], alone)
 
 
-def _touches(fault: Fault, start: float, stop: float) -> bool:
+def _of(
+    fault: Fault, folder: Path, events: Sequence[list[dict[str, Any]]], starts: Sequence[float]
+) -> tuple[float, float] | None:
+    """When a successor was ordered, and when it was at work; None where there was none."""
+    if fault.role == "pool":
+        return None  # no run waits for it
+    if fault.role == "coordinator":
+        return _of_coordinator(fault, events, starts)
+    works = at_work(folder, fault.life, events[fault.life])
+    is_one = fault.role not in ("template", "worker")
+    return (_of_host if is_one else _of_many)(fault, events[fault.life], works)
+
+
+def _touches(fault: Fault, times: tuple[float, float] | None, start: float, stop: float) -> bool:
     """Whether a fault may have delayed what happened in a time."""
-    return start - 2.0 - (fault.frozen_s or 0.0) < fault.at < stop
+    until = fault.at + (fault.frozen_s or 0.0) + _AFTER_S
+    return fault.at < stop and start < (until if times is None else max(times[1] + _AFTER_S, until))
 
 
 def _of_coordinator(

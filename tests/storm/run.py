@@ -1,4 +1,4 @@
-"""One training as a program: `python -m tests.storm.run FOLDER LIFE`. Given again, it goes on.
+"""A training, or evaluations, as a program: `python -m tests.storm.run FOLDER LIFE`. Given again, it goes on.
 
 Writes events with their times (`CLOCK_MONOTONIC`, the same in all processes) to `events-LIFE`, one line of
 JSON each, and at its end the parameters and what it says of itself.
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from partita.engine import Pool, train
+from partita.engine import HostError, Pool, Run, evaluate, train
 from partita.engine.launch.on import On
 from partita.engine.launch.start import die_with_parent
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.coordinator_effects import Progress, Restart
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.coordinator_effects import Commit, EndRun, Progress, Restart
+from partita.engine.protocol.events import Received, Send
 from partita.engine.run.display import Display
 from tests.faults.oracle import Oracle
 from tests.storm import networks
@@ -43,7 +43,7 @@ class Events:
 
 
 def watch(events: Events) -> None:
-    """Writes down restarts, hosts that are ready and at work, progress and lines."""
+    """Writes down restarts, hosts that are ready and at work, checkpoints, progress and lines."""
     receive, print_line = Coordinator.receive, Display.print_line
     at_work: set[tuple[str, int]] = set()
 
@@ -61,6 +61,12 @@ def watch(events: Events) -> None:
                 events.write("restart", hosts=effect.hosts, reason=effect.reason)
             elif isinstance(effect, Progress):
                 events.write("progress", source=effect.source, step=effect.step)
+            elif isinstance(effect, Send) and isinstance(effect.message, m.Save):
+                events.write("saving", host=effect.to)
+            elif isinstance(effect, Commit):
+                events.write("committing")
+            elif isinstance(effect, EndRun):
+                events.write("ending")
         return effects
 
     def printed(self: Display, text: str) -> None:
@@ -81,9 +87,35 @@ def main() -> None:
     if spec.counts:
         (folder / f"log-{life}").mkdir()
         Oracle.watching(folder / f"log-{life}")
-    on: On | None = None
-    if spec.place == "pool":
-        on = Pool(spec.pool, keys=spec.keys, workers=1)
+    on: On | None = Pool(spec.pool, keys=spec.keys, workers=1) if spec.place == "pool" else None
+    if spec.driver == "evaluate":
+        evaluations(folder, spec, on, events)
+    else:
+        training(folder, spec, on)
+    events.write("ended")
+
+
+def evaluations(folder: Path, spec: Spec, on: On | None, events: Events) -> None:
+    """Evaluates a network again and again, and appends what came of each time to a file."""
+    plan, data = plan_of(spec), data_of(spec)
+    run = Run(plan, networks.digits_start(plan, spec.seed))
+    path = folder / "evaluations"
+    done = path.read_text().count("\n") if path.exists() else 0
+    while done < spec.length:
+        try:
+            found = evaluate(run, data, replicas=2, hosts=on or "processes", show="nothing")
+        except HostError as error:  # a host that died several times
+            events.write("line", text=f"evaluated in vain: {error}")
+            continue
+        with path.open("a") as file:
+            file.write(f"{found.loss.hex()} {found.accuracy.hex()}\n")
+        done += 1
+        events.write("progress", source="coordinator", step=done)
+    (folder / "result.json").write_bytes(msgspec.json.encode(Result(0, done)))
+
+
+def training(folder: Path, spec: Spec, on: On | None) -> None:
+    """Trains, and saves the parameters."""
     run = train(
         plan_of(spec),
         data_of(spec),
@@ -99,7 +131,6 @@ def main() -> None:
     run.save(folder / "result.safetensors")
     result = Result(run.lost_pushes, sum(run.steps) or run.iterations)
     (folder / "result.json").write_bytes(msgspec.json.encode(result))
-    events.write("ended")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,12 +23,15 @@ from tests.storm.__main__ import app
 from tests.storm.cells import Result, Spec, plan_of
 from tests.storm.census import Census, Life, left_behind, segments
 from tests.storm.checks import Violated, check_pushes
-from tests.storm.pairs import Pairs
+from tests.storm.moments import Moments
 from tests.storm.processes import MARK
 from tests.storm.recovery import Recovery, percentile, recoveries
 from tests.storm.storm import Outcome
-from tests.storm.table import table
+from tests.storm.table import line, table
 from tests.storm.victims import Fault, Victims
+
+ANY = 4
+"""A seed that draws no moment."""
 
 SPEC = Spec("downpour", "log", "here", 2, 3, 40, seed=5)
 
@@ -120,35 +124,70 @@ def test_detection_and_recovery_are_told_apart(tmp_path: Path) -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
 
 
-def test_a_role_that_is_drawn_is_waited_for() -> None:
-    victims, there = Victims(Random(0)), {"coordinator": [("coordinator", psutil.Process())]}
-    drawn = [victims.draw(("shard",), there) for _ in range(3)]
+def happens(path: Path, what: str, *, at: float | None = None, **more: Any) -> None:
+    """Writes an event as the run's own process does."""
+    event = {"at": time.monotonic() if at is None else at, "what": what, **more}
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(event) + b"\n")
+
+
+def test_a_role_that_is_drawn_is_waited_for(tmp_path: Path) -> None:
+    victims, there = Victims(Random(ANY)), {"coordinator": [("coordinator", psutil.Process())]}
+    moments = Moments(tmp_path / "events-0")
+    drawn = [victims.draw(("shard",), there, moments) for _ in range(3)]
     assert drawn == [[], [], []]
     both = {**there, "shard": [("shard 0", psutil.Process())]}
-    assert victims.draw(("coordinator",), both) == both["shard"]
+    assert victims.draw(("coordinator",), both, moments) == both["shard"]
+
+
+def test_two_are_of_different_roles(tmp_path: Path) -> None:
+    victims, moments = Victims(Random(ANY)), Moments(tmp_path / "events-0")
+    parts = [(f"part 0.{n}", psutil.Process()) for n in range(3)]
+    assert not victims.draw(("two",), {"part": parts}, moments)
+    there = {"part": parts, "coordinator": [("coordinator", psutil.Process())]}
+    drawn = victims.draw(("two",), there, moments)
+    assert sorted(name.split()[0] for name, _ in drawn) == ["coordinator", "part"]
+
+
+def test_moments_of_a_run_are_found_and_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "events-0"
+    moments, names = Moments(path, length=100), ["part 0.0", "shard 0", "coordinator"]
+
+    def struck_in(moment: Any) -> list[str]:
+        return [name for name in names if moments.now(moment) and moments.fits(name, moment)]
+
+    assert struck_in("start") == ["coordinator"] and not struck_in("checkpoint") and not struck_in("end")
+    happens(path, "restart", hosts=[["part 0.0", 0]], reason="starts")
+    happens(path, "progress", source="part 0.0", step=3)
+    assert struck_in("start") == ["part 0.0"]
+    happens(path, "ready", host=["part 0.0", 0])
+    happens(path, "saving", host="shard 0", at=0.0)
+    assert not struck_in("start") and not struck_in("checkpoint")
+    happens(path, "saving", host="shard 0")
+    happens(path, "progress", source="part 1.0", step=95)
+    assert struck_in("checkpoint") == struck_in("end") == struck_in("any") == names
 
 
 def test_one_of_a_pair_is_struck_only_while_the_other_could_go_on_alone(tmp_path: Path) -> None:
     path = tmp_path / "events-0"
-    pairs, names = Pairs(path), ["shard 0", "backup 0", "part 0.0", "backup 1"]
-    assert pairs.among(names) == ["part 0.0"]
-
-    def happens(what: str, **more: Any) -> None:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode({"what": what, **more}) + b"\n")
-
+    moments, names = Moments(path, pairs=True), ["shard 0", "backup 0", "part 0.0", "backup 1", "shard 1"]
+    same = "shard {0} and backup {0} have the same, and each can go on alone"
+    assert moments.among(names) == ["backup 0", "part 0.0", "backup 1"], "shards are alone at first"
     for n in (0, 1):
-        happens("line", text=f"shard {n} and backup {n} have the same, and each can go on alone")
-    assert pairs.among(names) == ["shard 0", "part 0.0", "backup 1"]
-    pairs.struck("shard 0", None)
-    pairs.struck("backup 1", 0.0)  # frozen for a moment
-    assert pairs.among(names) == ["part 0.0"]
-    happens("restart", hosts=[["shard 0", 1]], reason="killed")
-    happens("line", text="shard 0 and backup 0 have the same, and each can go on alone")
-    assert pairs.among(reversed(names)) == ["part 0.0", "backup 0"]
+        happens(path, "line", text=same.format(n))
+    assert moments.among(names) == ["shard 0", "part 0.0", "backup 1"]
+    moments.struck("shard 0", None)
+    moments.struck("backup 1", 0.0)  # frozen for a moment
+    happens(path, "line", text=same.format(0))  # is of the time before
+    assert moments.among(names) == ["shard 0", "part 0.0"]
+    assert [name for name in names if moments.fits(name, "copy")] == ["shard 0", "backup 0"]
+    happens(path, "restart", hosts=[["shard 0", 1]], reason="killed")
+    assert not moments.may_strike("backup 0")
+    happens(path, "line", text=same.format(0), at=time.monotonic() + 1.0)
+    assert moments.among(reversed(names)) == ["part 0.0", "backup 0"]
     with path.open("ab") as file:
         file.write(b'{"what": "restart", "hosts": [["backup 0"')  # a line that is being written
-    assert pairs.may_strike("shard 0")
+    assert moments.may_strike("shard 0")
 
 
 def test_what_is_left_behind_is_named(tmp_path: Path) -> None:
@@ -188,10 +227,28 @@ def test_the_table_has_times_by_role_and_losses_by_durability() -> None:
     assert " ".join(said[4].split()) == "pool 0 1 - - -"
     assert said[5].endswith("100.0 MiB at first, 110.0 at last; the most that one took is 10.0")
     assert said[6] == "log: 5 acknowledged, 0 lost; 0 doubled"
+    assert len(said) == 8, "no aim was missed"
+
+
+def test_missed_aims_and_violations_have_lines_of_their_own() -> None:
+    fault = Fault(20.0, "part", "part 0.0", None, 0, "start")
+    late = [Recovery(fault, 4.6, 2.5, alone=True), Recovery(fault, 9.0, 9.0, alone=False)]
+    outcomes = [
+        Outcome(SPEC, 12.0, 1, (fault, fault), checks.Counts(5), tuple(late)),
+        Outcome(SPEC, 12.0, 1, (fault,), checks.Counts(), (), "5 pushes are lost"),
+    ]
+    said = table(outcomes, Census()).splitlines()
+    assert said[4] == "of them 3 during start"
+    assert said[-3] == "VIOLATED in downpour log here: 5 pushes are lost"
+    assert said[-2].startswith(
+        "missed aim: part at work within 2 s, p99 2.50 s; 20.00 life 0: part 0.0 killed"
+    )
+    assert said[-1].startswith("missed aim: part detected within 4 s, p99 4.60 s")
+    assert line(outcomes[1]).endswith("1 lives; VIOLATED: 5 pushes are lost")
 
 
 @pytest.mark.slow
 def test_a_short_storm() -> None:
     with pytest.raises(SystemExit) as ended:
-        app(["--seconds", "1", "--seed", "1", "--only", "downpour", "--place", "here", "--scale", "0.5"])
+        app(["--seconds", "1", "--seed", "1", "--only", "downpour log", "--place", "here", "--scale", "0.5"])
     assert ended.value.code == 0

@@ -14,7 +14,7 @@ from partita.engine.protocol.messages import Peer
 from partita.engine.transport.addresses import address_towards, interfaces, split, unreachable
 from partita.engine.transport.keyring import Keyring
 from partita.engine.transport.keys import KeyPair
-from partita.engine.transport.sockets import check_endpoint
+from partita.engine.transport.sockets import EndpointUnavailable, check_endpoint
 from partita.layers.checks import check_fields, check_seconds, check_whole
 
 WAIT_S: Final = 60.0
@@ -100,16 +100,25 @@ class Pool:
         towards = address_towards(self.address)
         address = self.contact_address or towards
         is_own = host in interfaces().values() or towards in (host, "127.0.0.1")
-        if not is_own or unreachable(self.address) is None:
+        keys = KeyPair.generate()
+        server = self._own_server(keys, log) if is_own and unreachable(self.address) is not None else None
+        if server is None:
             trusted = self.keyring.trusted("pool")
             peer = Peer("the pool", 0, self.address, trusted.public_key)
             yield Door(peer, self.keyring.pair("client"), address)
             return
-        keys = KeyPair.generate()
-        server = PoolServer(self.keyring, self.address, own_clients=[keys.public], log=log)
         thread = PoolThread(server)
         try:
             log(f"serves the pool at {server.endpoint}; waits for `partita worker --join {server.endpoint}`")
             yield Door(Peer("the pool", 0, server.endpoint, server.public_key), keys, address)
         finally:
             thread.close()
+
+    def _own_server(self, keys: KeyPair, log: Callable[[str], object]) -> PoolServer | None:
+        """Listens as the pool's registry; returns None if that has just been started by somebody else."""
+        try:
+            return PoolServer(self.keyring, self.address, own_clients=[keys.public], log=log)
+        except EndpointUnavailable:
+            if unreachable(self.address) is not None:
+                raise
+            return None

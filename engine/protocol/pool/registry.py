@@ -8,7 +8,7 @@ after their next messages, and no run notices. Until then it gives nothing away 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool.members import SLOW_S, Members, RunMember, WorkerMember
@@ -55,7 +55,7 @@ class RegistryMachine:
         self._number = 0  # of the newest orders
         self._gone: dict[str, dict[str, int]] = {}  # `listed` of each worker that was removed, oldest first
         self._replaced: dict[str, str] = {}  # owners of runs whose places another process has, oldest first
-        self._rejected: set[str] = set()  # sessions and runs: each is reported once
+        self._rejected: dict[str, None] = {}  # sessions and runs, oldest first: each is reported once
         self._drained: frozenset[str] = frozenset()  # names
         self._drains_all = False
 
@@ -211,8 +211,7 @@ class RegistryMachine:
             if before.ask.needs == run.ask.needs:
                 run.seats = dict(before.seats)
             self._replaced[name] = run.member
-            while len(self._replaced) > _MOST_GONE:
-                del self._replaced[next(iter(self._replaced))]
+            _keep_latest(self._replaced)
             effects += self._remove_run(name, "goes on in a new process")
         return effects
 
@@ -283,7 +282,8 @@ class RegistryMachine:
     def _once(self, subject: str, event: FromVisitor, who: str, reason: str) -> list[RegistryEffect]:
         """Rejects somebody; the first time with a line."""
         new, effects = subject not in self._rejected, [self._reject(event, reason)]
-        self._rejected.add(subject)
+        self._rejected[subject] = None
+        _keep_latest(self._rejected)
         return [Log(f"{who} (key '{event.member}') is refused: {reason}"), *effects] if new else effects
 
     def _reject(self, event: FromVisitor, reason: str) -> RegistryEffect:
@@ -372,8 +372,7 @@ class RegistryMachine:
     def _remove_worker(self, session: str, why: str) -> list[RegistryEffect]:
         worker = self._members.workers.pop(session)
         self._gone[session] = worker.listed
-        while len(self._gone) > _MOST_GONE:
-            del self._gone[next(iter(self._gone))]
+        _keep_latest(self._gone)
         return [Log(f"worker '{worker.name}' {why}")] if worker.trouble is not None else []
 
     def _remove_run(self, name: str, why: str) -> list[RegistryEffect]:
@@ -384,3 +383,9 @@ class RegistryMachine:
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
         self._members.validate()
+
+
+def _keep_latest(found: dict[str, Any]) -> None:
+    """Drops the oldest of those that are gone or refused, if they are many."""
+    while len(found) > _MOST_GONE:
+        del found[next(iter(found))]

@@ -27,7 +27,7 @@ from partita.engine import (
     evaluate,
     train,
 )
-from partita.engine.launch.pool import ask_pool
+from partita.engine.launch.pool import PoolServer, ask_pool
 from partita.engine.protocol.pool.messages import Inspect
 from partita.engine.transport import Keyring
 from partita.partitioner import Cluster, Plan, partition
@@ -185,6 +185,16 @@ def test_a_process_serves_the_pool_itself_where_nobody_does(tmp_path: Path) -> N
         )
         assert_trained(run)
         early.wait_for("the run of 'toy' by Downpour is over")
+
+
+def test_a_registry_that_is_started_just_now_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run finds that nobody listens; before it does itself, the registry is back."""
+    keys = new_keys(tmp_path / "keys")
+    with PoolServer(Keyring(keys), "tcp://127.0.0.1:*", log=print) as server:
+        looks = iter(["nothing listens at this port", None])
+        monkeypatch.setattr("partita.engine.launch.pool.pool.unreachable", lambda address: next(looks))
+        with Pool(server.endpoint, keys=keys).door(print) as door:
+            assert (door.peer.endpoint, door.peer.public_key) == (server.endpoint, server.public_key)
 
 
 @pytest.mark.slow
