@@ -50,6 +50,7 @@ class Embedding(Layer):
         units: numbers of a row.
         padding_idx: a class whose output is zero and which never learns.
         initialiser: of the table, see `Parameter`.
+        trainable: whether the table learns.
         name: the layer's name in the network.
     """
 
@@ -60,10 +61,12 @@ class Embedding(Layer):
     units: int
     padding_idx: int | None = field(default=None, kw_only=True)
     initialiser: str | float = field(default="normal", kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
+        super().check()
         classes, units = (check_whole(self.classes, "the number of classes is"), self.units)
         self._settle(classes=classes, units=check_whole(units, "the number of units is"))
         self._settle(initialiser=check_initialiser(self.initialiser))

@@ -119,6 +119,11 @@ class Grid:
         return any(parameter.shared for parameter in self.parameters)
 
     @property
+    def learns(self) -> bool:
+        """Whether some of its parameters are trainable."""
+        return any(parameter.trainable for parameter in self.parameters)
+
+    @property
     def replicable(self) -> bool:
         """Whether several machines may compute the same nodes: none has parameters of its own, and none
         counts twice in a summary.
@@ -204,6 +209,11 @@ class Graph:
         """Total size of all parameters."""
         return sum(parameter.size for parameter in self.parameters.values())
 
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """The names of the parameters that are not trainable."""
+        return frozenset(name for name, parameter in self.parameters.items() if not parameter.trainable)
+
     def consumers(self, name: str) -> tuple[tuple[str, int], ...]:
         """The consumers of a layer: pairs of a layer and the number of its input, in graph order."""
         return self._consumers[name]
@@ -245,10 +255,10 @@ class Graph:
 
     @cached_property
     def needs_gradient(self) -> frozenset[str]:
-        """The layers that need a gradient: those with parameters, or above one with parameters."""
+        """The layers that need a gradient: those that learn, or above one that does."""
         found: set[str] = set()
         for grid in self.computed:
-            if grid.parameters or any(source in found for source in grid.sources):
+            if grid.learns or any(source in found for source in grid.sources):
                 found.add(grid.name)
         return frozenset(found)
 
@@ -281,6 +291,9 @@ class Graph:
 
     def __str__(self) -> str:
         lines = [f"network {self.name}: {counted(self.n_parameters, 'parameter')}"]
+        if self.frozen:
+            constant = sum(self.parameters[name].size for name in self.frozen)
+            lines[0] += f", {constant:,} of them not trainable"
         width = max(len(grid.name) for grid in self.grids)
         for grid in self.grids:
             after = f" <- {', '.join(grid.sources)}" if grid.sources else ""

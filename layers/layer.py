@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from partita.layers.arguments import Arguments
 from partita.layers.box import Shape, Span
+from partita.layers.checks import check_flag
 from partita.layers.connectivity import Connectivity
 from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.states import SymbolicTensor
@@ -42,7 +43,7 @@ def check_initialiser(initialiser: object) -> str | float:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An array that a layer learns, cut with the rows of its layer.
+    """An array of a layer, cut with its rows.
 
     Args:
         name: "weight", "bias" ...; inside a network "LAYER.weight".
@@ -52,6 +53,8 @@ class Parameter:
         row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
         shared: every node uses the whole array, as in a convolution. It then belongs to the machine of the
             layer's first row, its owner, which sends it to the others and sums their gradients.
+        trainable: whether it learns. If not, it keeps its value: no gradient, weight decay or norm has it;
+            it is initialised, stored in checkpoints and counted like any other.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -64,6 +67,7 @@ class Parameter:
     fan_out: int = 1
     row_starts: tuple[int, ...] | None = None
     shared: bool = False
+    trainable: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
@@ -153,6 +157,8 @@ class Layer(Arguments, ABC):
         "eps": ("epsilon",),
         "num_groups": ("groups",),
         "affine": ("scale",),
+        "requires_grad": ("trainable",),
+        "frozen": ("trainable",),
         "bias_initializer": "biases begin at 0; write a node of your own to begin otherwise",
         "in_channels": "leave it out: it follows from what the layer is called on",
         "in_features": "leave it out: it follows from what the layer is called on",
@@ -172,6 +178,8 @@ class Layer(Arguments, ABC):
 
     name: str | None
     """The layer's name in the network; None lets the network choose."""
+    trainable: bool = True
+    """Whether its parameters learn; a layer that has some takes it as an argument."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -185,6 +193,7 @@ class Layer(Arguments, ABC):
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting; the caller adds the kind of layer."""
+        check_flag(self.trainable, "trainable is")
 
     def _settle(self, **settings: object) -> None:
         """Replaces settings by their plain form (Python's numbers, tuples) while the layer is made."""

@@ -44,10 +44,12 @@ class FeatureNorm(Layer):
     slowdown = 10.0
     epsilon: float = field(default=1e-5, kw_only=True)
     scale: bool = field(default=True, kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
+        super().check()
         self._settle(epsilon=check_number(self.epsilon, "epsilon is", rule="; write a number above 0"))
         check_flag(self.scale, "scale is")
 
@@ -91,6 +93,7 @@ class LayerNorm(FeatureNorm):
     Args:
         epsilon: added to the variance.
         scale: whether it has `weight` and `bias`, one number for each feature, 1 and 0 at first.
+        trainable: whether its parameters learn.
         name: the layer's name in the network.
     """
 
@@ -156,6 +159,7 @@ class RMSNorm(FeatureNorm):
     Args:
         epsilon: added to the mean square.
         scale: whether it has `weight`, one number for each feature, 1 at first.
+        trainable: whether its parameters learn.
         name: the layer's name in the network.
     """
 

@@ -98,7 +98,10 @@ class Network:
         shapes = tuple(source.shape for source in sources)
         try:
             shape = layer.shape(shapes)
-            parameters = tuple(replace(p, name=f"{name}.{p.name}") for p in layer.parameters(shape, shapes))
+            learns, own = layer.trainable, layer.parameters(shape, shapes)
+            parameters = tuple(
+                replace(p, name=f"{name}.{p.name}", trainable=p.trainable and learns) for p in own
+            )
             _check_sharing(parameters)
             if parameters:
                 self._check_first_call(layer)

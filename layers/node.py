@@ -71,6 +71,7 @@ class Node(Layer):
             gradient of a `per_edge` parameter are arrays as long as incoming; None if never trained.
         learns: the parameters by name, in the order in which the functions take them.
         nodes: the grid of a `Full` layer, the filters of a `Patch` layer; else it follows from the wiring.
+        trainable: whether its parameters learn.
         name: what the network calls the layer.
 
     Raises:
@@ -84,10 +85,12 @@ class Node(Layer):
     downward: Callable[..., Any] | None = None
     learns: tuple[tuple[str, ParameterKind], ...] = ()
     nodes: Shape | None = None
+    trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
+        super().check()
         _check_wiring(self.wiring)
         for name, kind in self.learns:
             _check_kind(name, kind)

@@ -26,10 +26,12 @@ class WeightedSum(Layer):
     activation: str = field(default="linear", kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: str | float = field(default="glorot", kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
+        Layer.check(self)
         check_activation(self.activation)
         check_flag(self.use_bias, "use_bias is")
         self._settle(initialiser=check_initialiser(self.initialiser))
@@ -98,6 +100,7 @@ class Dense(WeightedSum):
         activation: "linear", "relu", "sigmoid" or "tanh".
         use_bias: whether each node has a bias.
         initialiser: of the weight, see `Parameter`.
+        trainable: whether weight and bias learn.
         name: the layer's name in the network.
     """
 
@@ -147,7 +150,7 @@ class LocallyConnected2D(WeightedSum):
         stride: from one patch to the next.
         padding: "valid", "same", or how many rows and columns of zeros: a number, or one for each axis, or
             ((top, bottom), (left, right)).
-        activation, use_bias, initialiser, name: as in `Dense`.
+        activation, use_bias, initialiser, trainable, name: as in `Dense`.
 
     Source: DistBelief, section 5, the locally connected image model.
     """

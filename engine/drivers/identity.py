@@ -1,7 +1,8 @@
 """The identity of a network: a text for each layer, by which a run knows its own network's checkpoints.
 
 Two networks whose parameters have equal shapes may differ in an activation, in a stride or in the arithmetic
-of a node. Initialisers are left out: they do not matter to a run that goes on.
+of a node. Initialisers are left out: they do not matter to a run that goes on, which may also train other
+parameters than before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from partita.layers.graph import Graph
 
 _LONGEST: Final = 400
 """Characters of a layer's text; a longer text is cut, and ends in a digest of all of it."""
+
+_LEFT_OUT: Final = ("name", "initialiser", "trainable")
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
@@ -48,7 +51,7 @@ def _cut(text: str) -> str:
 def _text(value: object) -> str:
     """The value as text, the same in every process."""
     if is_dataclass(value) and not isinstance(value, type):
-        settings = (field.name for field in fields(value) if field.name not in ("name", "initialiser"))
+        settings = (field.name for field in fields(value) if field.name not in _LEFT_OUT)
         given = ", ".join(f"{name}={_text(getattr(value, name))}" for name in settings)
         return f"{type(value).__name__}({given})"
     match value:

@@ -296,6 +296,12 @@ class EvaluationTrainer(Trainer):
         super().__init__(job, driver, epochs=0, alone=alone, batch=job.plan.batch, steps_per_epoch=1)
         self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
         self.unit_size: Final = driver.unit_size(self.objective)
+        frozen = sorted(job.plan.graph.frozen)
+        if self.objective.l2 and frozen:
+            raise ValueError(
+                f"l2 is a term of all parameters, and {', '.join(frozen)} must keep their values: they are "
+                "not trainable; leave l2 out"
+            )
         self.plan = job.plan.with_batch(self.objective.portions.size)
 
     @property
@@ -312,7 +318,7 @@ class EvaluationTrainer(Trainer):
             first_checkpoint=0,
             start="",
             shapes=job.shapes,
-            network=job.network,
+            network=job.network | dict.fromkeys(sorted(job.plan.graph.frozen), "not trainable"),
             precision=job.plan.precision,
             method=self.driver.method_text,
             data=job.checksum if job.keep else "",

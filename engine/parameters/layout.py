@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot, split, within
+from partita.engine.parameters.slots import Slot, learning, split, within
 from partita.engine.parameters.vector import Vector
 
 Shape: TypeAlias = tuple[int, ...]
@@ -44,6 +44,7 @@ class Layout:
         machines: for each machine, the slots whose concatenation is its vector.
         shapes: of whole parameters, by name.
         shards: number of shards; may exceed the global vector's size (some are then empty).
+        frozen: names of the parameters that are not trainable.
 
     Raises:
         ValueError: fewer than one shard, a slot outside its parameter or of an unknown one, or a number of a
@@ -53,6 +54,7 @@ class Layout:
     machines: tuple[tuple[Slot, ...], ...]
     shapes: Mapping[str, Shape]
     shards: int
+    frozen: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.shards < 1:
@@ -78,7 +80,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Number of trainable numbers of the network."""
+        """Number of all parameters of the network."""
         return self.machine_starts[-1]
 
     def machine_size(self, machine: int) -> int:
@@ -108,6 +110,10 @@ class Layout:
         """Returns the slots whose concatenation is the shard's vector."""
         low, high = self.shard_starts[shard], self.shard_starts[shard + 1]
         return tuple(within((slot for slots in self.machines for slot in slots), low, high))
+
+    def learning_on(self, shard: int) -> tuple[tuple[int, int], ...]:
+        """Returns the ranges of the shard's vector that are trainable, ascending."""
+        return learning(self.slots_of(shard), self.frozen)
 
     def __str__(self) -> str:
         lines = [f"{self.size:,} parameters of {len(self.machines)} machines on {self.shards} shards"]

@@ -6,7 +6,7 @@ slot of five numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +99,27 @@ def within(slots: Iterable[Slot], low: int, high: int) -> Iterator[Slot]:
         if start < stop:
             yield from slot.between(start - position, stop - position)
         position += slot.size
+
+
+def learning(slots: Iterable[Slot], frozen: Collection[str]) -> tuple[tuple[int, int], ...]:
+    """Returns the ranges of the vector that slots make which are of other parameters than the `frozen`."""
+    found: list[tuple[int, int]] = []
+    position = 0
+    for slot in slots:
+        start, position = position, position + slot.size
+        if slot.parameter in frozen or start == position:
+            continue
+        if found and found[-1][1] == start:
+            start = found.pop()[0]
+        found.append((start, position))
+    return tuple(found)
+
+
+def intersections(ranges: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[slice]:
+    """Yields the parts of ascending ranges that lie in `[start, stop)`."""
+    for low, high in ranges:
+        if max(low, start) < min(high, stop):
+            yield slice(max(low, start), min(high, stop))
 
 
 class CommonRun(NamedTuple):

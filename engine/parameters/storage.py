@@ -6,11 +6,12 @@ which order, is decided by `partita.engine.protocol.apply_on_arrival`. One threa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from partita.engine.parameters.optimizers import Optimizer, UpdateContext
+from partita.engine.parameters.slots import intersections
 from partita.engine.parameters.snapshot import NotFinite
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore
@@ -21,13 +22,22 @@ from partita.engine.protocol.events import Span
 class Updater:
     """Updates `x` of a store by an optimizer, whose state is in the same store."""
 
-    def __init__(self, optimizer: Optimizer, store: VectorStore, *, fresh: bool = True) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        store: VectorStore,
+        *,
+        fresh: bool = True,
+        learning: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
         """Compiles the update.
 
         Args:
             optimizer: of the replicas; a shard applies what it leaves to one.
             store: with `x`, in float32 or float64.
             fresh: creates the optimizer's initial state; else the store has it from a checkpoint.
+            learning: the ranges of `x` that are trainable, ascending; None: all of it. A push leaves the
+                others as they are, whatever it holds for them.
 
         Raises:
             ValueError: the store has another optimizer's state.
@@ -44,7 +54,9 @@ class Updater:
             )
         self.optimizer = optimizer.on_shard()
         self.store = store
-        self.apply(Span(POINT, 0, 0), [np.zeros(0, store.dtype)], 0)
+        self._learning = ((0, store.size),) if learning is None else tuple(learning)
+        none = np.zeros(0, store.dtype)  # compiles
+        self.optimizer.bind(none, none, dict.fromkeys(self.optimizer.state_names, none))(UpdateContext(0))
 
     def apply(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
         """Updates the values of the span, after `updates` earlier ones.
@@ -71,9 +83,10 @@ class Updater:
                     f"the gradient of [{start}:{span.stop}] is {piece.dtype} {piece.shape}; "
                     f"it must be {self.store.dtype} ({span.stop - start},)"
                 )
-            state = {name: vector[start:stop] for name, vector in vectors.items()}
-            values = state.pop(POINT)
-            finite &= self.optimizer.bind(values, np.ascontiguousarray(piece), state)(context)
+            for part in intersections(self._learning, start, stop):
+                state = {name: vector[part] for name, vector in vectors.items()}
+                values, own = state.pop(POINT), piece[part.start - start : part.stop - start]
+                finite &= self.optimizer.bind(values, np.ascontiguousarray(own), state)(context)
             start = stop
         if start != span.stop:
             raise ValueError(f"the gradient of [{span.start}:{span.stop}] ends at {start}")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from partita.engine.numerics import master, storage
 from partita.engine.parameters.layout import Layout
-from partita.engine.parameters.slots import Slot
+from partita.engine.parameters.slots import Slot, intersections, learning
 from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import PackedWindow, Window
 from partita.layers.box import Box, BoxSet
@@ -38,7 +38,8 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
         )
         for machine in range(len(plan.cluster))
     )
-    return Layout(machines, {name: p.shape for name, p in plan.graph.parameters.items()}, shards)
+    shapes = {name: p.shape for name, p in plan.graph.parameters.items()}
+    return Layout(machines, shapes, shards, plan.graph.frozen)
 
 
 class Vectors:
@@ -50,6 +51,7 @@ class Vectors:
         parameters: the masters, `[n]`, float32 or float64.
         copy: the same in bfloat16 (its bits, `[n]` of uint16) where the plan computes in it, else None.
         gradient: `[n]`, like the masters; empty where nothing asks for a whole gradient.
+        frozen: names of parameters that are not trainable.
     """
 
     def __init__(self, plan: Plan, machine: int, *, gradient: bool = True) -> None:
@@ -58,7 +60,10 @@ class Vectors:
         Raises:
             NoSuchDevice: this host does not have the machine's device.
         """
-        size = layout_of(plan, shards=1).machine_size(machine)
+        layout = layout_of(plan, shards=1)
+        size = layout.machine_size(machine)
+        self.frozen = layout.frozen
+        self._learning = learning(layout.machines[machine], layout.frozen)
         self.dtype, read = master(plan.precision), storage(plan.precision)
         self.device = open_device(plan.cluster.machines[machine])
         self.parameters = self.device.zeros((size,), self.dtype)
@@ -78,6 +83,10 @@ class Vectors:
     def span(self, layer: str) -> slice:
         """The layer's range in the vectors."""
         return slice(*self._spans[layer])
+
+    def learning(self, span: slice) -> list[slice]:
+        """The ranges within a range that are of trainable parameters."""
+        return list(intersections(self._learning, span.start, span.stop))
 
     @property
     def read(self) -> Array:

@@ -135,7 +135,8 @@ class FusedUpdate:
             part, start = held.part(rows), begin + held.before(rows[0])
             gradient = scratch(offset, part.shape, dtype)
             out.append(gradient)
-            for thread, share in enumerate(_shares(part.size, len(applies)) if part.size else ()):
+            learns = part.size and held.parameter.trainable
+            for thread, share in enumerate(_shares(part.size, len(applies)) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
             begin += held.size

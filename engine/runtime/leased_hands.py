@@ -59,7 +59,7 @@ class LeasedHands(Hands):
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, minibatches = task.plan, self.minibatches
-        vectors = Vectors(plan, task.machine, gradient=False)
+        vectors = Vectors(plan, task.machine, gradient=self.optimizer.needs_norms)
         held = self._held(task, host, vectors.dtype)
         updates = GradientAccumulation(
             self.optimizer,

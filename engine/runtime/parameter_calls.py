@@ -101,7 +101,7 @@ class ParameterCalls:
             layer = source.buffer.layer
             values = self._vectors.views(layer, self._vectors.parameters)
             arrays = zip(self._graph[layer].parameters, values, self._gradients(layer), strict=True)
-            for parameter, *pair in arrays:
+            for parameter, *pair in (each for each in arrays if each[0].trainable):
                 found.append((names.index(parameter.name), [array.reshape(-1) for array in pair]))
         (place,) = self._buffers[NORMS].of(instruction.target.rows)
         out, sum_of_squares = place.reshape(-1, 2), self._device.sum_of_squares
@@ -123,6 +123,7 @@ class ParameterCalls:
             for parameter, span, gradient in zip(
                 self._graph[layer].parameters, self._vectors.spans(layer), self._gradients(layer), strict=True
             )
+            if parameter.trainable
         ]
         normed = any(source.buffer == NORMS for source in instruction.sources)
         factors = partial(self._factors, updates) if normed else dict[str, float]

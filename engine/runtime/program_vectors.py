@@ -95,6 +95,7 @@ class ProgramVectors:
             pool: the threads of an update.
         """
         self._vectors, self._optimizer, self._slots, self._pool = vectors, optimizer, tuple(slots), pool
+        self._frozen = vectors.frozen
         self.size: Final = len(vectors.parameters)
         self.dtype: Final = vectors.dtype
         self._rows = _rows(Span(GRADIENT, 0, self.size))
@@ -215,12 +216,12 @@ class ProgramVectors:
         return all(finite) and self._vectors.device.updates_were_finite()
 
     def _parts(self, start: int, stop: int, pieces: int) -> Iterator[tuple[str, slice]]:
-        """The parameters in a range, each in at most so many pieces for threads, where it is large."""
+        """The trainable parameters in a range, each in at most so many pieces for threads, where it is large."""
         position = 0
         for slot in self._slots:
             low, high = max(position, start), min(position + slot.size, stop)
             position += slot.size
-            if low < high:
+            if low < high and slot.parameter not in self._frozen:
                 n = max(1, min(pieces, (high - low) // _WORTH_A_THREAD))
                 cuts = [low + (high - low) * piece // n for piece in range(n + 1)]
                 yield from ((slot.parameter, slice(a, b)) for a, b in pairwise(cuts))

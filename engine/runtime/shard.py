@@ -355,7 +355,9 @@ class ShardBody(Body):
         if optimizer is None:
             compile_operations(self._store.dtype)
             return None
-        return Updater(optimizer, self._store, fresh=self._is_empty or self._task.checkpoint is None)
+        learning = self._task.layout.learning_on(self._task.shard)
+        fresh = self._is_empty or self._task.checkpoint is None
+        return Updater(optimizer, self._store, fresh=fresh, learning=learning)
 
     @property
     def size(self) -> int:

@@ -188,7 +188,9 @@ class GradientAccumulation(LocalOptimizer):
             most, vectors = _IN_CACHE, self._vectors
             scratch = {kept: vectors.device.zeros((most,), vectors.dtype) for kept in self._state}
             blocks = [
-                slice(start, min(start + most, span.stop)) for start in range(span.start, span.stop, most)
+                slice(start, min(start + most, part.stop))
+                for part in vectors.learning(span)
+                for start in range(part.start, part.stop, most)
             ]
             bound = [self._bind_over(name, block, scratch) for block in blocks]
 
@@ -220,14 +222,14 @@ class _Mirror:
     """The parameters and the state after the last push, as the shards have them."""
 
     def __init__(self, updates: GradientAccumulation, vectors: Vectors) -> None:
-        self._updates = updates
+        self._updates, self._vectors_of = updates, vectors
         self._vectors = {"": vectors.parameters, **updates._state}
         device, dtype = vectors.device, vectors.dtype
         self._kept = {name: device.zeros(vector.shape, dtype) for name, vector in self._vectors.items()}
         for name, vector in self._vectors.items():
             self._kept[name][:] = vector
         self._state = updates._state
-        self._bound: dict[tuple[int, int], Update] = {}
+        self._bound: dict[tuple[int, int], list[Update]] = {}
         self._age = updates._age + updates._per_step  # updates of the state
         self._pushed = False  # since the last step began
 
@@ -246,11 +248,14 @@ class _Mirror:
         """Makes the update that a push causes, after `count` others."""
         key = (span.start, span.stop)
         if key not in self._bound:
-            state = {name: vector[span] for name, vector in self._state.items()}
-            self._bound[key] = self._updates.bind_push(span, "in_flight", state)
+            self._bound[key] = [
+                self._updates.bind_push(part, "in_flight", {n: v[part] for n, v in self._state.items()})
+                for part in self._vectors_of.learning(span)
+            ]
         for name, vector in self._vectors.items():
             vector[span] = self._kept[name][span]
-        self._bound[key](UpdateContext(count, age=self._age))
+        for update in self._bound[key]:
+            update(UpdateContext(count, age=self._age))
         for name, vector in self._vectors.items():
             self._kept[name][span] = vector[span]
         self._pushed = True

@@ -183,11 +183,11 @@ class Ownership:
 
     @cached_property
     def parameter_owners(self) -> tuple[int, ...]:
-        """The machines that own parameters, ascending."""
+        """The machines that own parameters that learn, ascending."""
         found = {
             piece.machine
             for piece in self.pieces
-            if self.graph[piece.layer].parameters and piece.machine not in self.weight_receivers(piece.layer)
+            if self.graph[piece.layer].learns and piece.machine not in self.weight_receivers(piece.layer)
         }
         return tuple(sorted(found))
 

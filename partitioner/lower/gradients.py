@@ -27,7 +27,7 @@ class UpdateWriter:
 
     def write(self, grid: Grid) -> None:
         """Updates a layer, or computes its gradient for `finish`."""
-        if not grid.parameters:
+        if not grid.learns:
             return
         by_inputs = self.owned.is_input_split(grid.name)
         given = (

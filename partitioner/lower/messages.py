@@ -127,7 +127,7 @@ def _shared_weights(owned: Ownership) -> Iterator[_Route]:
 
 def _shared_gradients(owned: Ownership) -> Iterator[_Route]:
     for grid in reversed(owned.graph.computed):
-        for other in owned.weight_receivers(grid.name):
+        for other in owned.weight_receivers(grid.name) if grid.learns else ():
             yield Buffer(BufferKind.GRADIENT, grid.name), BLOCK, other, owned.of(grid.name)[0].machine
 
 

@@ -53,7 +53,7 @@ class PiecePrograms:
         for k, source in enumerate(grid.sources):
             if source in self.graph.needs_gradient:
                 yield grad_input(grid, k, inputs[k], grad)
-        if grid.parameters:
+        if grid.learns:
             parameters = Buffer(BufferKind.PARAMETERS, grid.name)
             updated = Operand(parameters, BLOCK if grid.shares_weights else rows)
             yield Instruction(Op.FUSED_UPDATE, updated, (grad,), accumulate=True)
@@ -83,6 +83,8 @@ class PiecePrograms:
             yield Instruction(Op.GRAD_PREACTIVATION, Operand(gradient, piece.rows), (own,), accumulate=True)
         if grid.sources[0] in self.graph.needs_gradient:
             yield grad_input(grid, 0, BoxSet.of_rows(piece.inputs), whole)
+        if not grid.learns:
+            return
         inputs = Operand(activations(grid.sources[0]), BoxSet.of_rows(piece.inputs))
         updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), whole.rows)
         yield Instruction(Op.FUSED_UPDATE, updated, (whole, inputs), accumulate=True)
