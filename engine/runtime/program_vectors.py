@@ -216,7 +216,7 @@ class ProgramVectors:
         return all(finite) and self._vectors.device.updates_were_finite()
 
     def _parts(self, start: int, stop: int, pieces: int) -> Iterator[tuple[str, slice]]:
-        """The trainable parameters in a range, each in at most so many pieces for threads, where it is large."""
+        """The trainable parameters in a range, each in so many pieces for threads at most, where large."""
         position = 0
         for slot in self._slots:
             low, high = max(position, start), min(position + slot.size, stop)

@@ -185,7 +185,11 @@ def _geometry_of(graph: Graph, grid: Grid) -> Hashable:
     if grid.is_placeholder:
         return grid.shape
     sources = tuple(graph[source].shape for source in grid.sources)
-    learns = (grid.learns, grid.name in graph.needs_gradient, *(source in graph.needs_gradient for source in grid.sources))
+    learns = (
+        grid.learns,
+        grid.name in graph.needs_gradient,
+        *(source in graph.needs_gradient for source in grid.sources),
+    )
     given = tuple(
         graph[source].is_placeholder and graph.consumers(source)[0] == (grid.name, k)
         for k, source in enumerate(grid.sources)

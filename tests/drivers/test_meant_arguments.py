@@ -52,7 +52,7 @@ MEANT: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Dense, {"filters": 4}, "did you mean 'units'?"),
     (Dense, {"units": 4, "bias_initializer": "zeros"}, "biases begin at 0; write a node of your own"),
     (Dense, {"units": 4, "activaton": "relu"}, "did you mean 'activation'?"),
-    (Dense, {"units": 4, "xyz": 1}, "it takes units, activation, use_bias, initialiser, name"),
+    (Dense, {"units": 4, "xyz": 1}, "it takes units, activation, use_bias, initialiser, trainable, name"),
     (MaxPool2D, {"kernel_size": 3}, "did you mean 'pool_size'?"),
     (MaxPool2D, {"strides": 3}, "did you mean 'stride'?"),
     (AveragePool2D, {"count_include_padding": True}, "did you mean 'count_include_pad'?"),

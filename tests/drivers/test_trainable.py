@@ -41,8 +41,8 @@ def partly_frozen(draw: st.DrawFn) -> tuple[Plan, Plan]:
     )
     machines = draw(st.integers(1, 4))
     by_hand = draw(cuts(graph, machines))
-    settled = dict(batch=2, cuts=by_hand, precision="float64", strategy="balanced")
-    one, other = (partition(g, Cluster.local(machines=machines), **settled) for g in (some, graph))  # type: ignore[arg-type]
+    settled: Any = {"batch": 2, "cuts": by_hand, "precision": "float64", "strategy": "balanced"}
+    one, other = (partition(g, Cluster.local(machines=machines), **settled) for g in (some, graph))
     return one, other
 
 
