@@ -27,6 +27,7 @@ class GroupNorm(Layer):
         groups: number of groups; it divides the channels. With 1, all channels are one group.
         epsilon: added to the variance.
         scale: whether it has `weight` and `bias`, one number for each channel, 1 and 0 at first.
+        trainable: whether they learn.
         name: the layer's name in the network.
     """
 
@@ -35,10 +36,12 @@ class GroupNorm(Layer):
     groups: int
     epsilon: float = field(default=1e-5, kw_only=True)
     scale: bool = field(default=True, kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
+        super().check()
         self._settle(
             groups=check_whole(self.groups, "the number of groups is"),
             epsilon=check_number(self.epsilon, "epsilon is", rule="; write a number above 0"),
