@@ -95,11 +95,11 @@ class InlineNetwork(Mailbox):
                 host.turn()
 
     @override
-    def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
+    def send(self, to: str, message: Message, payload: PayloadLike = None) -> bool:
         if to not in self.hosts:
-            self.network.send(to, message, payload)
-        else:
-            self.pass_on(to, Received(COORDINATOR, 0, message, _copied(payload)))
+            return self.network.send(to, message, payload)
+        self.pass_on(to, Received(COORDINATOR, 0, message, _copied(payload)))
+        return False
 
     @override
     def connect(self, peer: Peer) -> None:
@@ -150,12 +150,12 @@ class InlineMailbox(Mailbox):
         return [*self._network.receive(0.0), *_taken(self.arrived)]
 
     @override
-    def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
+    def send(self, to: str, message: Message, payload: PayloadLike = None) -> bool:
         if to == COORDINATOR or to in self._inline.hosts:
             own = self._own
             self._inline.pass_on(to, Received(own.name, own.incarnation, message, _copied(payload)))
-        else:
-            self._network.send(to, message, payload)
+            return False
+        return self._network.send(to, message, payload)
 
     @override
     def connect(self, peer: Peer) -> None:

@@ -57,12 +57,24 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Effect: send a message, with the numbers of a span, or a payload that was received, beside it."""
+    """Effect: send a message, with the numbers of a span, or a payload that was received, beside it.
+
+    `Delivered` follows if that is wanted, and true.
+    """
 
     to: str
     message: Message
     payload: Span | None = None
     forwarded: object = None
+    reports: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Event: a peer has this message, and all that was sent to it before, see `Mailbox.send`."""
+
+    to: str
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)

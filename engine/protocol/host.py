@@ -44,9 +44,11 @@ class RoleMachine(ABC):
     Attributes:
         version: of the parameters that the role starts from, reported in `Ready`.
         heartbeat_s: seconds between two heartbeats of the host.
+        rest_s: seconds for which messages may gather before the host looks for more, as nobody waits.
     """
 
     version: int = 0
+    rest_s: float = 0.0
     heartbeat_s: float = DEFAULT_HEARTBEATS.heartbeat_s
 
     @abstractmethod
@@ -205,6 +207,11 @@ class HostMachine:
     def may_send(self, message: m.Message, now: float) -> bool:
         """Returns whether a message may leave at `now`; the interpreter asks before each `Send`."""
         return self.role is None or self.role.may_send(message, now)
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds for which messages may gather, see `RoleMachine`."""
+        return 0.0 if self.role is None else self.role.rest_s
 
     def receive(self, event: Any, now: float) -> Sequence[Any]:
         """Returns the effects of an event at `now` (seconds, monotonic), to be carried out in order.

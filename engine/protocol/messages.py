@@ -150,12 +150,16 @@ class PushAck(MessageStruct, frozen=True, tag=True):
 
 
 class RecordCopy(MessageStruct, frozen=True, tag=True):
-    """A record of the shard for its backup: a request of this part (its payload), and its number."""
+    """A record of the shard for its backup: a request of this part (its payload), and its number.
+
+    The backup confirms at once those that ask for it, and the others with its next tick.
+    """
 
     number: Count
     part: str
     incarnation: Count
     request: Push
+    asks: bool = True
 
 
 # Control: between the coordinator and all other hosts.

@@ -28,7 +28,16 @@ from partita.engine.protocol.durability import (
     Record,
     RemoveRecords,
 )
-from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
+from partita.engine.protocol.events import (
+    Delivered,
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Tick,
+)
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.names import COORDINATOR
@@ -125,7 +134,7 @@ class Shard(RoleMachine):
                 return [*self.policy.tick(leased=self.holds_lease(now))]
             case Persisted() | NotPersisted():
                 effects = self._persisted(event, now)
-            case PeersChanged():
+            case PeersChanged() | Delivered():
                 return []
         for effect in effects:
             if isinstance(effect, Persist):

@@ -24,6 +24,7 @@ from partita.engine.protocol.durability.records import (
     RemoveRecords,
 )
 from partita.engine.protocol.events import (
+    Delivered,
     NotPersisted,
     Persist,
     Persisted,
@@ -132,7 +133,7 @@ class DropGradients:
 
 
 ShardEvent: TypeAlias = (
-    Received | Tick | PeersChanged | OperationsDone | Persisted | NotPersisted | Kept | LogNote
+    Received | Tick | PeersChanged | Delivered | OperationsDone | Persisted | NotPersisted | Kept | LogNote
 )
 LongEffect: TypeAlias = RunOperations | LoadCheckpoint
 ShardEffect: TypeAlias = (

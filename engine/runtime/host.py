@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from partita.engine.files.access import HostFiles, RemoteFiles
 from partita.engine.kernels.nodes.compiler import NodeCompileError
-from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.events import Delivered, Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.host import (
     DEFAULT_TIMERS,
@@ -27,7 +27,7 @@ from partita.engine.protocol.host import (
     Reach,
     RoleBuilt,
 )
-from partita.engine.protocol.messages import Failed, Message, Peer, SetUpProgress
+from partita.engine.protocol.messages import Directory, Failed, Message, Peer, SetUpProgress
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, unpack_task
@@ -128,6 +128,8 @@ class Host:
     def turn(self, timeout_s: float) -> None:
         """Waits for messages, at most so long, and does all that is to be done."""
         events = self._mailbox.receive(timeout_s)
+        if any(type(event.message) is Directory for event in events):
+            events = self._with_last_messages(events)
         while not self._stalled.empty():
             self._mailbox.reconnect(self._stalled.get())
         for event in events:
@@ -136,6 +138,17 @@ class Host:
                 self._tick_in_time()
         self._poll()
         self._tick_in_time()
+        if self._machine.rest_s and not self._stopped:
+            time.sleep(self._machine.rest_s)
+
+    def _with_last_messages(self, events: list[Received]) -> list[Received]:
+        """Adds what else is there, the coordinator's messages last.
+
+        A directory may take out a host. What that has sent to this machine's memory before, and its receiver
+        counts as delivered, is handled before the directory is.
+        """
+        found = [*events, *self._mailbox.receive(0.0)]
+        return sorted(found, key=lambda event: event.sender == COORDINATOR)
 
     def _poll(self) -> None:
         if self._body is None or self._machine.failed:
@@ -192,7 +205,8 @@ class Host:
             if self._machine.may_send(effect.message, time.monotonic()):
                 has_payload = effect.payload is not None or effect.forwarded is not None
                 payload = self._payload(effect) if has_payload else None
-                self._send(effect.to, effect.message, payload)
+                if self._transmit(effect.to, effect.message, payload) and effect.reports:
+                    return Delivered(effect.to, effect.message)
             return None
         if self._body is not None and not isinstance(effect, _OF_HOSTS):
             return self._body.carry_out(effect, time.monotonic())
@@ -234,17 +248,22 @@ class Host:
         self._interpret(Refuse(sender, reason))
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        """Sends a message from any thread; only the host's own reconnects.
+        """Sends a message from any thread; only the host's own reconnects."""
+        self._transmit(to, message, payload)
+
+    def _transmit(self, to: str, message: Message, payload: PayloadLike) -> bool:
+        """Sends a message; returns whether the peer has it, see `Mailbox.send`.
 
         A peer that is gone or takes nothing is the coordinator's to find; what it misses is sent again.
         """
         try:
-            self._mailbox.send(to, message, payload)
+            return self._mailbox.send(to, message, payload)
         except UnknownPeer:
-            return
+            return False
         except PeerStalled:
             self._stalled.put(to)
             self._mailbox.wake()
+            return False
 
 
 def _report(error: BaseException) -> Failed:

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from partita.engine.protocol.batch_messages import Command, Contribution, FetchPoint
-from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Refuse, Send, Tick
+from partita.engine.protocol.events import (
+    Delivered,
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Tick,
+)
 from partita.engine.protocol.host import (
     BuildRole,
     EndHost,
@@ -24,8 +33,8 @@ from partita.engine.protocol.host import (
     RoleBuilt,
     RoleMachine,
 )
-from partita.engine.protocol.messages import Failed, Fetch, Message, Push, decode
-from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.messages import Directory, Failed, Fetch, Message, Push, decode, encode
+from partita.engine.protocol.names import COORDINATOR, backup_index
 from partita.engine.testing.disk import Damaged, Disk, File
 from partita.engine.testing.invariants import ProcessId
 from partita.engine.testing.scenario import Environment
@@ -35,6 +44,9 @@ TICK_S: Final = 0.7
 """Between two ticks of a host, and of a coordinator."""
 
 TIMERS: Final = HostTimers(resend_s=TICK_S / 2)
+LINK_S: Final = 3.0
+"""The longest that a message waits in shared memory."""
+
 BUILD_S: Final = 0.2
 """The longest that a task is set up."""
 
@@ -146,6 +158,7 @@ class SimulatedHost(Process):
         self._inbox: deque[Any] = deque()  # what came while the thread was busy
         self._results: deque[Any] = deque()  # that were there at once
         self._rest: tuple[Any, Sequence[Any], int] = (None, [], 0)  # event, its effects, those carried out
+        self._linked: deque[Delivery] = deque()  # in memory that peers share
         self._left: int | None = None  # messages until it crashes
         self.later(0.0, self.on_tick)
 
@@ -160,14 +173,40 @@ class SimulatedHost(Process):
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
         """Sends a message, unless the process crashes before."""
+        self._sends(to, message, payload)
+
+    def _sends(self, to: str, message: Message, payload: object) -> bool:
+        """Sends a message; returns whether the peer has it, see `Mailbox.send`."""
         if self._left is not None:
             self._left -= 1
             if self._left < 0:
                 self.exit()
-                return
+                return False
         target = self.resolve(to)
-        if target is not None:
-            self.world.carry(self, target, message, payload)
+        if target is None:
+            return False
+        if self.world.has_links and backup_index(to) is not None and isinstance(target, SimulatedHost):
+            return target.link((self.name, self.incarnation, encode(message), payload))
+        self.world.carry(self, target, message, payload)
+        return False
+
+    def link(self, delivery: Delivery) -> bool:
+        """Takes a message into memory that the sender shares, if the process lives: nothing loses it."""
+        if not self.alive:
+            return False
+        self._linked.append(delivery)
+        self.later(LINK_S * self.world.links.random() ** 6, self.on_linked)
+        return True
+
+    def read_links(self) -> None:
+        """Handles all in that memory: a directory may take out who has sent it."""
+        while self._linked and self.alive:
+            self.on_message(self._linked.popleft())
+
+    def on_linked(self, _: object = None) -> None:
+        """Handles the next message in that memory."""
+        if self._linked:
+            self.on_message(self._linked.popleft())
 
     def resolve(self, name: str) -> Process | None:
         """Finds a host in the newest directory that has arrived."""
@@ -188,6 +227,8 @@ class SimulatedHost(Process):
         """Gives the machine a message, in its turn."""
         sender, incarnation, data, payload = delivery
         message = decode(data)
+        if isinstance(message, Directory):
+            self.read_links()
         if self.mute and isinstance(message, _WORK):
             return
         event = Received(sender, incarnation, message, payload)
@@ -238,12 +279,9 @@ class SimulatedHost(Process):
     def _perform(self, event: Any, effects: Sequence[Any], first: int) -> None:
         for n in range(first, len(effects)):
             effect = effects[n]
-            if isinstance(effect, Send):
-                self._transmit(effect)
-            else:
-                result = self._carry_out(effect, event)
-                if result is not None:
-                    self._results.append(result)
+            result = self._transmit(effect) if isinstance(effect, Send) else self._carry_out(effect, event)
+            if result is not None:
+                self._results.append(result)
             if self._paused:
                 self._rest = event, effects, n + 1
                 return
@@ -255,14 +293,15 @@ class SimulatedHost(Process):
         while self._results and not self._paused and self.alive:
             self._handle(self._results.popleft())
 
-    def _transmit(self, send: Send) -> None:
+    def _transmit(self, send: Send) -> Delivered | None:
         if not self.machine.may_send(send.message, self.clock):
-            return
+            return None
         payload = None
         if self.body is not None:
             self.body.sends(send)
             payload = send.forwarded if send.payload is None else self.body.payload(send)
-        self.send(send.to, send.message, payload)
+        is_delivered = self._sends(send.to, send.message, payload)
+        return Delivered(send.to, send.message) if is_delivered and send.reports else None
 
     def _carry_out(self, effect: Any, event: Any) -> Any:
         match effect:

@@ -93,6 +93,8 @@ class World:
         now: virtual time in seconds.
         random: the schedule's source of randomness.
         beside: another one, for what must not move the draws of all that is older.
+        links: draws how long messages wait in shared memory.
+        has_links: whether shards share memory with their backups.
         processes: all that were ever launched, in that order.
         on_exit: called with each process that ends.
     """
@@ -102,6 +104,8 @@ class World:
         self.now = 0.0
         self.random = Random(seed)
         self.beside = Random(-39 - seed)
+        self.links = Random(-71 - seed)
+        self.has_links = self.links.random() < 0.5
         self.processes: list[Process] = []
         self.network: SimulatedNetwork
         self.events = 0

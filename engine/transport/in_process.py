@@ -157,7 +157,7 @@ class InProcessMailbox(Mailbox):
             self._arrivals.put(stranger)
 
     @override
-    def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
+    def send(self, to: str, message: Message, payload: PayloadLike = None) -> bool:
         self._check_open()
         outbound = self._outbound.get(to)
         if outbound is None:
@@ -167,6 +167,7 @@ class InProcessMailbox(Mailbox):
             outbound.put(message, buffers, n_bytes, max_backlog=self._max_backlog)
             self.counters.count_sent(to, message, n_bytes)
         outbound.arrivals.put(outbound)
+        return False
 
     @override
     def receive(self, timeout_s: float) -> list[Received]:

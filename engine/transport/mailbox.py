@@ -126,7 +126,7 @@ class Mailbox(ABC):
         """
 
     @abstractmethod
-    def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
+    def send(self, to: str, message: Message, payload: PayloadLike = None) -> bool:
         """Sends a message with an optional payload. Never blocks; safe from every thread.
 
         Args:
@@ -134,6 +134,12 @@ class Mailbox(ABC):
             message: to be sent.
             payload: C-contiguous buffers, sent one after another. Copied before this returns, unless it is
                 `Steady` or `Versioned`.
+
+        Returns:
+            Whether the peer has the message and all before it, as long as it lives: they are in memory that
+            it has mapped, and in a queue of the system. Even if this process dies, the peer receives them
+            before any message that was sent after that death (see `Host.turn`). Not so for a payload that is
+            `Steady` or `Versioned`.
 
         Raises:
             UnknownPeer: no peer of this name is connected.

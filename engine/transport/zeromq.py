@@ -188,7 +188,7 @@ class ZmqMailbox(Mailbox):
         self._authenticator.admit_held()
 
     @override
-    def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
+    def send(self, to: str, message: Message, payload: PayloadLike = None) -> bool:
         buffers, n_bytes = views(payload, max_payload=self._max_payload)
         with self._outbound_lock:
             self._check_open()
@@ -215,8 +215,10 @@ class ZmqMailbox(Mailbox):
             if is_new_backlog:
                 self._backlogs.add(outbound)
             is_new = is_new_backlog or bool(self._streams_watch.changed)
+            is_delivered = outbound.is_delivered and not isinstance(payload, Steady | Versioned)
         if is_new and not is_owner:
             self.wake()  # so that the owner serves it
+        return is_delivered
 
     @override
     def memory(self, n_bytes: int) -> npt.NDArray[np.uint8] | None:

@@ -18,7 +18,18 @@ from partita.engine.launch import launcher as launcher_module
 from partita.engine.launch.launcher import StillRunning
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import HostTimers, PassOn, RoleMachine
-from partita.engine.protocol.messages import Failed, Heartbeat, Hello, Ready, SetUp, Stop
+from partita.engine.protocol.messages import (
+    Credit,
+    Directory,
+    Failed,
+    Heartbeat,
+    Hello,
+    Peer,
+    Ready,
+    SetUp,
+    Stop,
+)
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.task import Body, HostContext, pack_task
 from partita.engine.transport import MailboxClosed
@@ -99,6 +110,34 @@ def test_whatever_a_role_raises_is_reported_until_the_host_is_ended(
     assert f'File "{__file__}", line ' in reports[0].traceback
     assert not launcher.ended()
     launcher.mailbox.send(PART, Stop())
+
+
+class Scripted:
+    """A mailbox whose messages come in these batches."""
+
+    endpoint, counters, memory = "here", None, None
+
+    def __init__(self, *batches: list[Received]) -> None:
+        self.batches = [*batches]
+
+    def receive(self, timeout_s: float) -> list[Received]:
+        return self.batches.pop(0) if self.batches else []
+
+    def wake(self) -> None:
+        pass
+
+
+def test_what_a_host_sent_before_it_died_is_handled_before_the_directory_without_it() -> None:
+    directory = Received(COORDINATOR, 0, Directory(3, ()), None)
+    last, beat = (
+        Received("shard 0", 0, Credit(1), None),
+        Received(COORDINATOR, 0, Heartbeat(0), None),
+    )
+    host = Host(Scripted([beat, directory], [last]), "backup 0", 0, Peer(COORDINATOR, 0, "", ""))  # type: ignore[arg-type]
+    seen: list[object] = []
+    host._machine.receive = lambda event, now: seen.append(event) or ()  # type: ignore[method-assign,func-returns-value]
+    host.turn(0.0)
+    assert [one for one in seen if isinstance(one, Received)] == [last, beat, directory]
 
 
 HOLD = threading.Event()

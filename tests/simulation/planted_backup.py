@@ -14,8 +14,10 @@ from partita.engine.protocol.durability.chain import Chain
 from partita.engine.protocol.durability.replicated import ReplicatedShard
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_registry import HostRegistry
+from partita.engine.protocol.names import backup_index
 from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.testing import Fault
+from partita.engine.testing.host import SimulatedHost
 from tests.simulation.outcomes import PlantedFaults
 
 
@@ -89,16 +91,28 @@ def backup(name: str, reported: str, *faults: Fault, at: int = 0, seeds: int = 8
     return PlantedFaults(name, reported, faults, "downpour_replicated", at, seeds)
 
 
+def delivered_by_any_network(method: Any, host: Any, to: str, message: Any, payload: Any) -> bool:
+    return method(host, to, message, payload) or backup_index(to) is not None
+
+
+def directory_first(method: Any, host: Any) -> None:
+    return None
+
+
 FAULTS = [
+    backup(
+        "delivered by any network", "D1", Fault(SimulatedHost, "_sends", delivered_by_any_network), at=120
+    ),
+    backup("a directory first", "D1 D3", Fault(SimulatedHost, "read_links", directory_first), at=9),
     backup("acknowledged before the backup has it", "D1", Fault(HeldReplies, "hold", at_once), at=120),
     backup(
         "confirmed before it is there",
         "D1 I8",
         Fault(Backup, "_record", confirmed_before_it_is_there),
-        at=150,
+        at=231,
     ),
     backup("confirmed and not applied", "D1 I1", Fault(Backup, "_record", confirmed_and_not_applied)),
-    backup("all records count as kept", "D1", Fault(Chain, "take", takes_all_for_kept), at=150),
+    backup("all records count as kept", "D1", Fault(Chain, "take", takes_all_for_kept), at=231),
     backup("alone with a backup", "D1", Fault(ReplicatedShard, "_keep", alone_with_a_backup), at=120),
     backup(
         "misses what comes during a copy",
@@ -128,5 +142,5 @@ FAULTS = [
         "I3 I1 D1 validate",
         Fault(ApplyOnArrival, "counts", one_update_too_few),
     ),
-    backup("a loss is counted as one less", "I2", Fault(ApplyOnArrival, "_account", one_push_too_few), at=75),
+    backup("a loss is counted as one less", "I2", Fault(ApplyOnArrival, "_account", one_push_too_few), at=73),
 ]

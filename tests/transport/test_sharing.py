@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -51,6 +52,24 @@ def test_payloads_are_shared(near: Hosts) -> None:
     assert (count.messages, count.payload_bytes) == (4, sum(sizes) - 1 - INLINE_BYTES)
     assert right.counters.received_shared == count
     assert right.counters.malformed == 0
+    near.close()
+
+
+def test_a_message_is_delivered_once_those_before_it_are(near: Hosts) -> None:
+    left, right = near.pair()
+    acquaint(left, right)
+    sent = 0
+    deadline = time.monotonic() + 30.0
+    while not left.send("right", Credit(sent), bytes(2 * INLINE_BYTES)):  # until the first is acknowledged
+        sent += 1
+        collect(right, 1, others=[left])
+        left.receive(0.05)
+        assert time.monotonic() < deadline
+    assert left.send("right", Credit(sent + 1))
+    left.close()
+    got = collect(right, 2)
+    assert [one.message for one in got] == [Credit(sent), Credit(sent + 1)]
+    assert isinstance(got[0].payload, Payload) and got[0].payload.n_bytes == 2 * INLINE_BYTES
     near.close()
 
 

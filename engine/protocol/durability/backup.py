@@ -1,9 +1,9 @@
 """The backup of a shard: it carries out the shard's records behind it, and fills the shard's next process.
 
-It confirms a record when it has it, and then applies it, by the same policy and optimizer. So its numbers
-have the bits of the shard's. It answers no part, and so needs no lease: the coordinator decides when a new
-process of the shard begins with what the backup has. From that process's first request on, it takes nothing
-more from the one before.
+It confirms a record when it has it (at once, or with its next tick), and then applies it, by the same policy
+and optimizer. So its numbers have the bits of the shard's. It answers no part, and so needs no lease: the
+coordinator decides when a new process of the shard begins with what the backup has. From that process's first
+request on, it takes nothing more from the one before.
 
 Source: van Renesse and Schneider, "Chain replication for supporting high throughput and availability", 2004:
 here with two processes, of which the first answers all, as their coordinator alone decides who is dead.
@@ -32,6 +32,9 @@ from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_effects import ApplyGradient, Policy, ShardEffect, ShardRanges
+
+REST_S: Final = 0.01
+"""Seconds for which records gather that nobody waits for: the process wakes once for several of them."""
 
 PolicyOf: TypeAlias = Callable[[ShardCounts], Policy]
 """Makes a shard's policy with these counts."""
@@ -94,6 +97,8 @@ class Backup(RoleMachine):
         self._head: int | None = None  # the incarnation of the shard whose messages count
         self._follows = False  # that one has nothing that is neither here nor on its way
         self._reported_at = float("-inf")
+        self.rest_s = 0.0
+        self._unconfirmed = False  # records that did not ask for it
 
     @property
     def version(self) -> int:  # type: ignore[override]
@@ -108,7 +113,7 @@ class Backup(RoleMachine):
                 return self._shard_is(peers.get(self.shard), now)
             case Tick():
                 again = [] if self.is_whole or self._head is None else self._fill.tick(now)
-                return [*again, *self._report(now)]
+                return [*self._confirm(), *again, *self._report(now)]
             case Received(sender=self.shard):
                 return self._received(event, now)
         return []
@@ -134,10 +139,10 @@ class Backup(RoleMachine):
         """Notes the shard's process. What is not whole begins anew with it; else it will ask for a copy."""
         if incarnation is None or (self._head is not None and incarnation <= self._head):
             return []
-        self._head, self._follows = incarnation, False
+        self._head, self._follows, self.rest_s = incarnation, False, 0.0
         if self.is_whole:
             return []
-        self.policy, self._fill = None, self._new_fill()
+        self.policy, self._fill, self._unconfirmed = None, self._new_fill(), False
         return [self._fill.ask(now)]
 
     def _new_fill(self) -> Fill:
@@ -158,18 +163,27 @@ class Backup(RoleMachine):
         if policy is None or message.number > policy.version + 1:
             return []  # it comes again, behind those before it
         if message.number <= policy.version:
-            return [Send(self.shard, RecordKept(policy.version))]
+            self._unconfirmed = True
+            return self._confirm()
         request = Received(message.part, message.incarnation, message.request, event.payload)
         reason = self._own.rejection_reason(request, "a push")
         if reason is not None:
             return [Refuse(event.sender, reason)]
-        effects: list[BackupEffect] = [Send(self.shard, RecordKept(message.number))]
         replayed = policy.replay(Record(message.number, request))
+        self._unconfirmed = True
+        self.rest_s = 0.0 if message.asks else REST_S
+        effects: list[BackupEffect] = [*self._confirm()] if message.asks else []
         if self.is_whole:
             return effects + replayed
         ranges = self._fill.record(message.number)
         effects += (ApplyWithin(one, ranges) if isinstance(one, ApplyGradient) else one for one in replayed)
         return effects + self._look(now)
+
+    def _confirm(self) -> list[BackupEffect]:
+        if not self._unconfirmed:
+            return []
+        self._unconfirmed = False
+        return [Send(self.shard, RecordKept(self.version))]
 
     def _look(self, now: float) -> list[BackupEffect]:
         if not self.is_whole and self._fill.is_whole:

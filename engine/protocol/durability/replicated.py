@@ -16,9 +16,10 @@ from partita.engine.protocol.durability.backup import PolicyOf
 from partita.engine.protocol.durability.chain import Chain
 from partita.engine.protocol.durability.fill import Fill, WriteChunk, chunk_from
 from partita.engine.protocol.durability.records import Keep, Kept
-from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.events import Delivered, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.messages import RecordCopy
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import Policy, ShardEffect, ShardEvent, ShardRanges
 
@@ -65,6 +66,8 @@ class ReplicatedShard(Shard):
         match event:
             case Received(sender=self._chain.backup):
                 return self._from_backup(event, now)
+            case Delivered(message=RecordCopy(number=number)):
+                return self._kept(self._chain.deliver(number, now))
             case PeersChanged(peers=peers):
                 return self._backup_is(peers.get(self._chain.backup), now)
             case Tick():

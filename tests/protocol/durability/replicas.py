@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.durability.backup import ApplyWithin, Backup, PolicyOf
 from partita.engine.protocol.durability.fill import Fill, WriteChunk
 from partita.engine.protocol.durability.replicated import ReplicatedShard
-from partita.engine.protocol.events import Received, Send, Tick
+from partita.engine.protocol.events import Delivered, Received, Send, Tick
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.names import COORDINATOR
@@ -64,10 +65,15 @@ class Part:
 
 
 class World:
-    """One shard and its backup. `deliver`, `lose` and `repeat` act on any message under way."""
+    """One shard and its backup. `deliver`, `lose` and `repeat` act on any message under way.
 
-    def __init__(self) -> None:
+    With `links`, what the shard sends its backup lies in memory that both share, in order.
+    """
+
+    def __init__(self, *, links: bool = False) -> None:
         self.now = 0.0
+        self.links = links
+        self.linked: deque[Received] = deque()
         self.network: list[tuple[str, int, str, int, Any, Any]] = []
         self.parts = {name: Part(name) for name in PARTS}
         self.begun_anew = -1  # times after the first
@@ -113,6 +119,7 @@ class World:
         return policy
 
     def publish(self) -> None:
+        self.read_link(len(self.linked))
         present = {name: process.incarnation for name, process in self.processes.items()}
         for name, process in list(self.processes.items()):
             self.feed(process, PeersChanged(1, {n: i for n, i in present.items() if n != name}))
@@ -126,12 +133,15 @@ class World:
         """Ends a process, and does what the coordinator does then."""
         whole = frozenset(self.is_whole)
         del self.processes[name]
+        if name == BACKUP:
+            self.linked.clear()
         self.publish()
         if name == BACKUP:
             self.start_backup()
             if SHARD in whole:
                 return
             del self.processes[SHARD]
+            self.linked.clear()
         elif BACKUP in whole:
             self.is_whole = {BACKUP}
             self.start_shard(from_backup=True)
@@ -188,6 +198,12 @@ class World:
         elif (process := self.processes.get(to)) is not None and process.incarnation == its:
             self.feed(process, event)  # perhaps of a process that has died meanwhile
 
+    def read_link(self, most: int) -> None:
+        """Gives the backup so many of the messages in shared memory."""
+        for _ in range(most):
+            if self.linked and BACKUP in self.processes:
+                self.feed(self.processes[BACKUP], self.linked.popleft())
+
     def lose(self, n: int) -> None:
         if self.network:
             self.network.pop(n % len(self.network))
@@ -207,11 +223,12 @@ class World:
             return
         effects = process.machine.receive(event, self.now)
         process.machine.validate()
+        delivered = []
         for effect in effects:
             match effect:
                 case Send(message=message):
-                    if process.machine.may_send(message, self.now):
-                        self._send(process, effect)
+                    if process.machine.may_send(message, self.now) and self._send(process, effect):
+                        delivered.append(Delivered(effect.to, message))
                 case ApplyGradient():
                     process.apply(effect, ((0, SIZE),))
                     process.applied.append((effect.part, effect.sequence))
@@ -224,14 +241,21 @@ class World:
                     self.feed(process, again)
                 case _:
                     raise AssertionError(effect)
+        for one in delivered:
+            self.feed(process, one)
 
-    def _send(self, process: Process, send: Send) -> None:
+    def _send(self, process: Process, send: Send) -> bool:
         to, message, span, payload = send.to, send.message, send.payload, send.forwarded
         if span is not None:
             payload = Numbers(process.values[span.start : span.stop])
+        if self.links and (process.name, to) == (SHARD, BACKUP):
+            if to in self.processes:
+                self.linked.append(Received(process.name, process.incarnation, message, payload))
+            return to in self.processes and send.reports
         self.network.append(
             (process.name, process.incarnation, to, self.incarnations.get(to, 0), message, payload)
         )
+        return False
 
     # What must hold.
 
@@ -240,6 +264,7 @@ class World:
         for _ in range(60):
             for _ in range(len(self.network)):
                 self.deliver(0)
+            self.read_link(len(self.linked))
             self.tick()
             done = all(part.is_acknowledged for part in self.parts.values())
             if done and self.both_whole and not self.network:
