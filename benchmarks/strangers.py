@@ -3,12 +3,15 @@
     python -m benchmarks.strangers [--rounds N] [--rows KIND[,KIND]] [--json FILE]
 
 One Downpour run of a replica of two machines and a shard, each a process, for each kind of flood. In it a
-calm window and one with the flood follow each other. The flood comes from another process, of the lowest
+calm window and one with the flood follow each other; the first two, in which each port lets its first few
+hundred strangers in, are not counted. The flood comes from another process, of the lowest
 priority. In a calm window it floods a port of its own: so what it takes of the cores, caches and the kernel
 by itself is in both windows, and the ratio is what it costs the training to be its target (with an unlisted
 key it is silent instead). "step time" is of the wall clock; "processor time" is what all processes of the
-training spend for a step. A flood with an unlisted key is at the coordinator's port, whose key it knows; all
-others are at every port.
+training spend for a step. Both vary with what else the machine does; what does not is
+"I/O threads": what the threads of libzmq, which accept and greet, take of one core in the processes of the
+training, beside a flood and without one. A flood with an unlisted key is at the coordinator's port, whose key
+it knows; all others are at every port.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import sys
 import tempfile
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -42,7 +46,7 @@ class _Measured:
     """A run in windows, every other one with a flood."""
 
     def __init__(self, kind: str, rounds: int) -> None:
-        self._kind, self._left = kind, 2 * rounds + 1
+        self._kind, self._left, self._first = kind, 2 * rounds + 3, 2 * rounds + 1
         self._steps: dict[int | None, int] = {}
         self._until = float("inf")
         self._flood: subprocess.Popen[str] | None = None
@@ -50,6 +54,7 @@ class _Measured:
         self.tried = 0
         self.step_s: dict[bool, list[float]] = {False: [], True: []}
         self.processor_s: dict[bool, list[float]] = {False: [], True: []}
+        self.io_share: dict[bool, list[float]] = {False: [], True: []}
 
     def _start(self) -> None:
         """Finds the ports, and starts the stranger."""
@@ -83,7 +88,17 @@ class _Measured:
     def _processor_s(self) -> float:
         return sum(sum(one.cpu_times()[:2]) for one in self._processes)
 
+    def _io_s(self) -> float:
+        """Processor time of the threads of libzmq."""
+        return sum(
+            thread.user_time + thread.system_time
+            for one in self._processes
+            for thread in one.threads()
+            if Path(f"/proc/{one.pid}/task/{thread.id}/comm").read_text().startswith("ZMQbg")
+        )
+
     def _begin(self) -> None:
+        self._io_before = self._io_s()
         self._began, self._before = time.monotonic(), self._processor_s()
         self._from = sum(self._steps.values())
         self._until = self._began + WINDOW_S
@@ -98,8 +113,11 @@ class _Measured:
         if time.monotonic() < self._until or not self._left:
             return
         steps = max(sum(self._steps.values()) - self._from, 1)
-        self.step_s[self._is_flooded].append((time.monotonic() - self._began) / steps)
-        self.processor_s[self._is_flooded].append((self._processor_s() - self._before) / steps)
+        if self._left <= self._first:
+            self.step_s[self._is_flooded].append((time.monotonic() - self._began) / steps)
+            self.processor_s[self._is_flooded].append((self._processor_s() - self._before) / steps)
+            seconds = time.monotonic() - self._began
+            self.io_share[self._is_flooded].append((self._io_s() - self._io_before) / seconds)
         self._left -= 1
         if self._left:
             self._switch()
@@ -162,6 +180,7 @@ def main() -> None:
                 spread(micro[False], unit="us", digits=0),
                 spread(micro[True], unit="us", digits=0),
                 *(f"{statistics.median(r):.3f}" for r in ratios.values()),
+                " / ".join(f"{statistics.mean(found.io_share[what]):.1%}" for what in (False, True)),
             ]
         )
         note = f"{found.tried:,} connections tried in {chosen.rounds} windows of {WINDOW_S:g} s"
@@ -169,7 +188,15 @@ def main() -> None:
     print(describe())
     print_table(
         "Downpour beside strangers; calm against flood",
-        ["flood", "connections tried", "step, calm", "step, flood", "step time", "processor time"],
+        [
+            "flood",
+            "connections tried",
+            "step, calm",
+            "step, flood",
+            "step time",
+            "processor time",
+            "I/O threads",
+        ],
         lines,
     )
     report("Calm against flood", rows, file=chosen.json)

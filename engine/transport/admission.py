@@ -32,6 +32,12 @@ BURST: Final = 256.0
 RATE_S: Final = 32.0
 """And per second after that: at most 1.2% of a core."""
 
+FLOOD_RATE_S: Final = 4.0
+"""Per second where the last `FLOOD` connections all had no listed key: at most 0.2% of a core."""
+
+FLOOD: Final = 256
+_QUIET_S: Final = 2.0  # without a connection, after which a flood is over
+
 _REOPENS: Final = 64.0  # tokens from which the share grows again
 _GROWTH: Final = 1.1  # of the share, for each check
 _DEBT: Final = 64.0
@@ -56,25 +62,33 @@ class Budget:
     tokens: float = BURST
     share: float = 1.0
     _accepted: int = 0
+    _unproved: int = 0  # connections since the last one with a listed key
+    _quiet_s: float = 0.0  # since the last connection
 
     def accept(self) -> None:
         """Takes a token for a connection."""
         self.tokens -= 1
         self._accepted += 1
+        self._unproved += 1
 
     def prove(self) -> None:
         """Gives the token of a connection back, whose key is listed."""
         self.tokens = min(self.tokens + 1, BURST)
+        self._unproved = 0
 
     def update(self, elapsed_s: float) -> float:
         """Returns the share from now on, `elapsed_s` seconds after the last update."""
-        gained = RATE_S * elapsed_s
+        is_flood = self._unproved >= FLOOD and self._quiet_s < _QUIET_S
+        gained = (FLOOD_RATE_S if is_flood else RATE_S) * elapsed_s
         accepted, self._accepted = self._accepted, 0
         self.tokens = max(min(self.tokens + gained, BURST), -_DEBT)
         if self.tokens <= 0 < accepted and accepted > gained:
             self.share = max(self.share * min(0.5, gained / accepted), _LEAST)
         elif self.tokens > _REOPENS:
             self.share = min(self.share * _GROWTH, 1.0)
+        self._quiet_s = 0.0 if accepted else self._quiet_s + elapsed_s
+        if self.tokens == BURST:
+            self._unproved = 0
         return self.share
 
 

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.transport import ZmqMailbox
-from partita.engine.transport.admission import BURST, RATE_S, Admission, Budget, addresses_of, program
+from partita.engine.transport.admission import (
+    BURST,
+    FLOOD,
+    FLOOD_RATE_S,
+    RATE_S,
+    Admission,
+    Budget,
+    addresses_of,
+    program,
+)
 from partita.engine.transport.connection_guard import CHECK_S
 from partita.engine.transport.sockets import loopback_source, stream_connection
 from tests.transport.helpers import Hosts, collect, serve_until
@@ -44,6 +53,17 @@ def test_what_a_flood_costs_is_bounded(per_s: float, seconds: float) -> None:
     assert admitted <= BURST + 1.3 * RATE_S * seconds + 2 * first + 64
     flood(budget, per_s=0, seconds=60)
     assert budget.share == 1.0 and budget.tokens == BURST
+
+
+@pytest.mark.parametrize("per_s", [100, 3_000, 100_000])
+def test_a_flood_without_keys_is_let_in_more_and_more_slowly(per_s: float) -> None:
+    budget = Budget()
+    assert flood(budget, per_s=per_s, seconds=30) > FLOOD
+    assert flood(budget, per_s=per_s, seconds=60) <= 60 * RATE_S / 3
+    budget.prove()  # somebody has a listed key
+    assert flood(budget, per_s=per_s, seconds=10) > 10 * FLOOD_RATE_S
+    flood(budget, per_s=0, seconds=15)
+    assert budget.share == 1.0
 
 
 def test_a_crowd_that_proves_its_keys_is_not_kept_waiting() -> None:
