@@ -59,11 +59,15 @@ from partita.layers.losses import (
     OneVsRest,
     SoftmaxCrossEntropy,
 )
-from partita.layers.merge import Add
+from partita.layers.merge import Add, Multiply
 from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
 from partita.layers.normalisation import LocalContrastNormalisation2D
+from partita.layers.parts import Concatenate, Slice
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
+from partita.layers.reshape import Flatten, Permute, Reshape
+from partita.layers.resize import Crop, UpSample, ZeroPad
+from partita.layers.softmax import Softmax
 from partita.layers.states import SymbolicTensor
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
@@ -74,12 +78,15 @@ __all__ = [
     "BinaryCrossEntropy",
     "Box",
     "BoxSet",
+    "Concatenate",
     "Connectivity",
     "Conv2D",
+    "Crop",
     "Dense",
     "Dropout",
     "Edges",
     "Embedding",
+    "Flatten",
     "Full",
     "Graph",
     "Grid",
@@ -93,6 +100,7 @@ __all__ = [
     "LocallyConnected2D",
     "Loss",
     "MaxPool2D",
+    "Multiply",
     "Network",
     "Node",
     "NodeDefinition",
@@ -100,11 +108,17 @@ __all__ = [
     "OneVsRest",
     "Parameter",
     "Patch",
+    "Permute",
     "RMSNorm",
+    "Reshape",
+    "Slice",
+    "Softmax",
     "SoftmaxCrossEntropy",
     "Step",
     "Summary",
     "SymbolicTensor",
+    "UpSample",
+    "ZeroPad",
     "node",
     "per_edge",
     "per_node",

@@ -25,8 +25,8 @@ class Grid:
     """A layer of a network: its name, the shape of its grid, and the names of its inputs.
 
     The names of its parameters are those of the network: "LAYER.weight". The result of `within` is a part of
-    a grid, as a machine computes it: fewer columns, numbered from 0, with `wiring` in the place of the
-    layer's connectivity.
+    a grid, as a machine computes it: fewer columns, numbered from 0, with its own
+    `wirings`, one for each input.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Grid:
     sources: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     flops_per_node: float
-    wiring: Connectivity | None = field(default=None, repr=False)
+    wirings: tuple[Connectivity, ...] = field(default=(), repr=False)
 
     @property
     def connectivity(self) -> Connectivity:
-        """The nodes of each input that feed a node: the layer's, or `wiring` in a part of a grid."""
-        return self.layer.connectivity if self.wiring is None else self.wiring
+        """The nodes of the first input that feed a node; of every input, in most layers."""
+        return self.wirings[0]
 
     @property
     def n_nodes(self) -> int:
@@ -80,8 +80,8 @@ class Grid:
         """The reason why the grid cannot be cut into tiles, if so: the end of a sentence after its name."""
         if not self.is_picture:
             return f"has the grid {self.shape}, and tiles are cut from pictures (height, width, channels)"
-        if not self.layer.cuttable or not self.layer.connectivity.tiles:
-            wiring = type(self.layer.connectivity).__name__
+        if not self.layer.cuttable or not self.connectivity.tiles:
+            wiring = type(self.connectivity).__name__
             return f"is wired by {wiring}, which knows no columns"
         for parameter in self.parameters:
             if not parameter.shared and parameter.shape[:2] != self.shape[:2]:
@@ -98,10 +98,10 @@ class Grid:
         """
         shape = (self.shape[0], columns[1] - columns[0], *self.shape[2:])
         parameters = tuple(parameter.narrowed(columns) for parameter in self.parameters)
-        wiring = None
+        wirings = self.wirings
         if source is not None and source_columns is not None:
-            wiring = self.connectivity.within(columns, source_columns, self.shape, source)
-        return replace(self, shape=shape, parameters=parameters, wiring=wiring)
+            wirings = tuple(one.within(columns, source_columns, self.shape, source) for one in wirings)
+        return replace(self, shape=shape, parameters=parameters, wirings=wirings)
 
     def bytes_per_node(self, *, batch: int, item_bytes: int) -> float:
         """Bytes that a node moves in the forward pass: its own parameters once, its activation for each
@@ -238,20 +238,14 @@ class Graph:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Leaves out the caches of `source_rows`, which a pickle does not need."""
-        caches = ("_source_rows", "_wirings")
-        return {name: value for name, value in self.__dict__.items() if name not in caches}
+        """Leaves out the cache of `source_rows`, which a pickle does not need."""
+        return {name: value for name, value in self.__dict__.items() if name != "_source_rows"}
 
     def _find_source_rows(self, name: str, box: Box, source: int, columns: bool) -> BoxSet:
         grid, other = self[name], self[self[name].sources[source]]
         if isinstance(other.layer, Placeholder) and other.layer.role == "target":
             return BoxSet((other.whole,)) if columns else other.rows
-        return self._wirings[name].source_rows(box, grid.shape, other.shape, columns=columns)
-
-    @cached_property
-    def _wirings(self) -> dict[str, Connectivity]:
-        """The connectivity of each layer, created once: `source_rows` is called for very many pieces."""
-        return {grid.name: grid.layer.connectivity for grid in self.computed}
+        return grid.wirings[source].source_rows(box, grid.shape, other.shape, columns=columns)
 
     @cached_property
     def needs_gradient(self) -> frozenset[str]:

@@ -205,6 +205,10 @@ class Layer(Arguments, ABC):
     def connectivity(self) -> Connectivity:
         """The nodes of each input that feed a node."""
 
+    def wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
+        """The connectivity over each input, for inputs of these shapes; that of all unless they differ."""
+        return (self.connectivity,) * len(sources)
+
     @abstractmethod
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """The layer's grid over inputs of these shapes. Raises ValueError where they do not fit."""

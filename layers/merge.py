@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from partita.layers.box import Shape
@@ -11,8 +12,8 @@ from partita.layers.layer import Layer, NodeDefinition
 
 
 @dataclass(frozen=True)
-class Add(Layer):
-    """The sum of inputs of one shape, in the order in which they are given: skips and branches end here."""
+class Merge(Layer):
+    """Layers whose node i reads node i of each input."""
 
     several_inputs = True
 
@@ -34,6 +35,11 @@ class Add(Layer):
             raise ValueError(f"the inputs have the shapes {shapes}; give it two or more of the same shape")
         return sources[0]
 
+
+@dataclass(frozen=True)
+class Add(Merge):
+    """The sum of inputs of one shape, in the order in which they are given: skips and branches end here."""
+
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The sum in the order of the inputs."""
         return sum(inputs[1:], start=inputs[0])
@@ -50,5 +56,34 @@ class Add(Layer):
 
         def downward(incoming, state, error):  # type: ignore[no-untyped-def]
             return (0 * incoming + error,)
+
+        return NodeDefinition(upward, downward)
+
+
+@dataclass(frozen=True)
+class Multiply(Merge):
+    """The product of inputs of one shape: gates end here."""
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The product in the order of the inputs."""
+        return math.prod(inputs[1:], start=inputs[0])
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The product of the node's incoming states, one from each input."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            total = incoming[0]
+            for k in range(1, len(incoming)):
+                total *= incoming[k]
+            return total
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            errors = 0 * incoming + error
+            for k in range(len(incoming)):
+                for other in range(len(incoming)):
+                    if other != k:
+                        errors[k] *= incoming[other]
+            return (errors,)
 
         return NodeDefinition(upward, downward)

@@ -107,9 +107,8 @@ class Network:
                 self._check_first_call(layer)
         except ValueError as error:
             raise ValueError(f"{layer.kind} '{name}': {error}") from error
-        grid = Grid(
-            name, shape, layer, tuple(s.name for s in sources), parameters, layer.flops_per_node(shapes)
-        )
+        names, flops = tuple(s.name for s in sources), layer.flops_per_node(shapes)
+        grid = Grid(name, shape, layer, names, parameters, flops, layer.wirings(shapes))
         return self._register(grid)
 
     @property

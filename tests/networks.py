@@ -17,11 +17,14 @@ from partita.layers import (
     Add,
     AveragePool2D,
     BinaryCrossEntropy,
+    Concatenate,
     Conv2D,
+    Crop,
     Dense,
     Dropout,
     Edges,
     Embedding,
+    Flatten,
     Full,
     Graph,
     Grid,
@@ -35,14 +38,21 @@ from partita.layers import (
     LocallyConnected2D,
     Loss,
     MaxPool2D,
+    Multiply,
     Network,
     Node,
     OneToOne,
     OneVsRest,
     Patch,
+    Permute,
+    Reshape,
     RMSNorm,
+    Slice,
+    Softmax,
     SoftmaxCrossEntropy,
     SymbolicTensor,
+    UpSample,
+    ZeroPad,
     per_edge,
     per_node,
 )
@@ -93,7 +103,7 @@ LEARNS = {
 def is_rounded(grid: Grid) -> bool:
     """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
     layer = grid.layer
-    return isinstance(layer, GroupNorm | LayerNorm | Linear | RMSNorm) or (
+    return isinstance(layer, GroupNorm | LayerNorm | Linear | RMSNorm | Softmax) or (
         isinstance(layer, Activation) and layer.function not in EXACT
     )
 
@@ -152,14 +162,29 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         norms = st.sampled_from([LayerNorm, RMSNorm])
         makers.append(lambda: draw(norms)(epsilon=0.5, scale=shared or draw(st.booleans())))
         makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
+        makers.append(Softmax)
         makers.append(lambda: Linear(draw(st.integers(1, 4)), axis=-draw(st.integers(0, int(shared)))))
     if len(shape) > 1 and not local:
         makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
+    makers.append(lambda: draw(copies(shape)))
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
         makers += [lambda: draw(convolutions(shape))] * (4 * shared)
         makers.append(lambda: draw(normalisations()))
     return draw(st.sampled_from(makers))()
+
+
+@st.composite
+def copies(draw: st.DrawFn, shape: Shape) -> Layer:
+    """A layer whose nodes copy those of an input of this shape, in another shape, order or number."""
+    axis = draw(st.integers(0, len(shape) - 1))
+    found: list[Layer] = [Flatten(), Reshape((-1, shape[-1])), Reshape((shape[-1], -1, 1))]
+    found.append(Permute(tuple(draw(st.permutations(range(len(shape)))))))
+    found.append(Slice(draw(st.integers(0, shape[axis] - 1)), step=draw(st.integers(1, 2)), axis=axis))
+    if len(shape) > 1:
+        found += [ZeroPad(((1, 2), *((0, 1) for _ in shape[2:]))), UpSample((2, *(1 for _ in shape[2:])))]
+        found.append(Crop(tuple((extent // 3, 0) for extent in shape[:-1])))
+    return draw(st.sampled_from(found))
 
 
 @st.composite
@@ -268,7 +293,8 @@ def _grown(
     source = draw(st.sampled_from([placed[-1]] * 3 + [*placed, *given]))
     equal = [states for states in placed if states.shape == source.shape]
     if equal and draw(st.integers(0, 3)) == 0:
-        return Add(), (source, *draw(st.lists(st.sampled_from(equal), min_size=1, max_size=2)))
+        joined = draw(st.sampled_from([Add(), Add(), Multiply(), Concatenate(), Concatenate(0)]))
+        return joined, (source, *draw(st.lists(st.sampled_from(equal), min_size=1, max_size=2)))
     return draw(layers(source.shape, local=local, shared=shared)), (source,)
 
 

@@ -85,7 +85,8 @@ def check_gradients(
     if definition.downward is None:
         raise ValueError(f"{layer.kind} has no downward function to check; give it one with @....downward")
     inputs = [source.shape for source in sources if not _is_target(source)]
-    offsets = [layer.connectivity.edges((0, grid.n_rows), grid.shape, shape)[0] for shape in inputs]
+    pairs, rows = zip(grid.wirings, inputs, strict=False), (0, grid.n_rows)
+    offsets = [wiring.edges(rows, grid.shape, shape)[0] for wiring, shape in pairs]
     draw = np.random.default_rng(seed)
     compared, mismatches = 0, []
     for n in np.unique(np.linspace(0, grid.n_nodes - 1, nodes).astype(int)):

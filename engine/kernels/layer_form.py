@@ -149,7 +149,7 @@ class LayerFormKernel(Kernel):
 
     def _window(self, rows: Span, source: int) -> Span:
         context, shape = self.context, self.context.sources[source].shape
-        fed = context.grid.connectivity.source_rows(Box((rows,)), context.grid.shape, shape)
+        fed = context.grid.wirings[source].source_rows(Box((rows,)), context.grid.shape, shape)
         return fed.hull[0] if fed else (context.windows[source][0],) * 2
 
     def keep(self, piece: _Piece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -32,8 +32,8 @@ class Reference:
         self.grid, self._sources, self._is_loss = grid, tuple(sources), isinstance(grid.layer, Loss)
         self.definition: NodeDefinition = grid.layer.definition
         self._inputs = self._sources[:1] if self._is_loss else self._sources
-        connectivity, rows = grid.connectivity, (0, grid.n_rows)
-        self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._inputs]
+        pairs = zip(grid.wirings, self._inputs, strict=False)
+        self._edges = [one.edges((0, grid.n_rows), grid.shape, source.shape) for one, source in pairs]
 
     def forward(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:
         """Computes the activations of all nodes, float64, for these inputs."""

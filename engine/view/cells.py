@@ -158,10 +158,10 @@ def padding_around(wiring: Connectivity, source: Shape) -> list[Span]:
     return around
 
 
-def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
+def senders(grid: Grid, node: int, number: int, source: Shape) -> list[Place]:
     """Returns the cells of an input that a node of the grid uses, and those of its patch in the padding."""
     row, rest = divmod(node, grid.nodes_per_row)
-    wiring = grid.layer.connectivity
+    wiring = grid.wirings[number]
     offsets, indices = wiring.edges((row, row + 1), grid.shape, source)
     used = indices[offsets[rest] : offsets[rest + 1]]
     found = [place_of(index, source) for index in used if index != PADDING]

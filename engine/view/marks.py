@@ -28,7 +28,7 @@ def marks(graph: Graph, layer: str, nodes: Sequence[int]) -> list[Mark]:
     grid, found = graph[layer], []
     shapes = [graph[source].shape for source in grid.sources]
     for n, node in enumerate(nodes):
-        used = tuple(tuple(dict.fromkeys(senders(grid, node, shape))) for shape in shapes)
+        used = tuple(tuple(dict.fromkeys(senders(grid, node, k, shape))) for k, shape in enumerate(shapes))
         found.append(Mark(NODES[n % len(NODES)], place_of(node, grid.shape), used))
     return found
 

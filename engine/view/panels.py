@@ -63,7 +63,7 @@ def panels(owned: Ownership, layer: str, *, left: float, top: float) -> list[Pan
 
 def _input(owned: Ownership, edge: Edge, machine: int) -> Cells | None:
     """Returns what a machine holds of an input, at the origin of the page."""
-    source, wiring = owned.graph[edge.layer], owned.graph[edge.consumer].layer.connectivity
+    source, wiring = owned.graph[edge.layer], owned.graph[edge.consumer].wirings[edge.number]
     own, needed = owned.rows(source.name, machine), owned.needed(edge, machine)
     if not own | needed:
         return None

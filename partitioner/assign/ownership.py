@@ -305,7 +305,7 @@ class Ownership:
 
         Otherwise the sum runs through the machines in the order of the consumers' rows.
         """
-        ordered = self.graph[edge.consumer].layer.connectivity.ordered_gradients
+        ordered = self.graph[edge.consumer].connectivity.ordered_gradients
         return not (ordered and not self.crosses_tiles(edge)) and len(self.of(edge.consumer)) > 1
 
     def flops(self, piece: Piece, *, batch: int) -> float:
@@ -342,7 +342,7 @@ class Ownership:
         Patches are given all columns that the machine holds, so that nothing is copied; a one-to-one layer
         its own columns, a loss shard those of its scores, and any other layer all columns.
         """
-        consumer, wiring = self.graph[edge.consumer], self.graph[edge.consumer].layer.connectivity
+        consumer, wiring = self.graph[edge.consumer], self.graph[edge.consumer].wirings[edge.number]
         reader = consumer.sources[0] if self.loss_shards(edge.consumer) else edge.consumer
         if reader != edge.consumer or isinstance(wiring, OneToOne):
             own = self.rows(reader, machine).hull

@@ -131,6 +131,6 @@ class BackwardPass:
         machine, consumer = self.writer.machine, self.owned.graph[edge.consumer]
         columns = self.owned.kernel_columns(edge, machine)
         needed = self.owned.grad_rows(edge, machine).across(columns)
-        if not needed or consumer.layer.connectivity.ordered_gradients:
+        if not needed or consumer.connectivity.ordered_gradients:
             return [needed] if needed else []
         return in_bands(needed, self.owned.of(edge.layer), columns)

@@ -174,7 +174,7 @@ class Bound:
         return [
             (source, grid.name)
             for grid in self.graph.computed
-            if isinstance(grid.layer.connectivity, Full) and (losses or grid.name not in self.graph.losses)
+            if isinstance(grid.connectivity, Full) and (losses or grid.name not in self.graph.losses)
             for source in grid.sources
             if not self.graph[source].is_placeholder
         ]
@@ -189,4 +189,4 @@ class Bound:
 
 
 def _judged_in_full(graph: Graph) -> bool:
-    return all(isinstance(graph[loss].layer.connectivity, Full) for loss in graph.losses)
+    return all(isinstance(graph[loss].connectivity, Full) for loss in graph.losses)

@@ -280,7 +280,7 @@ class Additive:
                 communication += self._least_s(self._inside(grid, cut)[0])
             if len(near) > 1:
                 up, down = self.moved(grid, near)
-                ordered = (self.graph[n].layer.connectivity.ordered_gradients for n in near if n != grid.name)
+                ordered = (self.graph[n].connectivity.ordered_gradients for n in near if n != grid.name)
                 for way in (up,) if any(ordered) else (up, down):
                     communication += self._least_s(way) * self.task.n_micro_batches
         both = np.where(self.interrupts, kernels + communication, np.maximum(kernels, communication))

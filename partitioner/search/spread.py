@@ -98,7 +98,7 @@ def _aligned(
     if len(consumers) != 1:
         return None
     consumer = graph[consumers[0][0]]
-    patch, cut = consumer.layer.connectivity, above.get(consumer.name)
+    patch, cut = consumer.connectivity, above.get(consumer.name)
     if not isinstance(patch, Patch) or not isinstance(cut, RowSplit) or cut.machines != tuple(fair):
         return None
     upper = cut.sizes or ()

@@ -196,5 +196,5 @@ def _geometry_of(graph: Graph, grid: Grid) -> Hashable:
     )
     sizes = tuple((p.size, p.shared) for p in grid.parameters)
     layer = grid.layer
-    kind = (layer.kind, layer.activation, layer.connectivity, grid.flops_per_node)
+    kind = (layer.kind, layer.activation, grid.wirings, grid.flops_per_node)
     return (kind, grid.shape, sources, learns, given, sizes)

@@ -102,7 +102,7 @@ class Case:
         """The rows of an input that these rows listen to."""
         if isinstance(self.grid.layer, Loss):
             return self.sources[source].rows
-        return self.grid.layer.connectivity.source_rows(
+        return self.grid.wirings[source].source_rows(
             Box((rows,)), self.grid.shape, self.sources[source].shape
         )
 

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from partita.layers import Box, Connectivity, Edges, Full, OneToOne, Patch
 from partita.layers.connectivity import PADDING
 from partita.layers.linear import Along
+from partita.layers.parts import shifted
+from partita.layers.reshape import AxesOf, SameOrder
+from partita.layers.resize import Framed, Repeating
 
 Shape = tuple[int, ...]
 
@@ -88,7 +91,29 @@ def plain(draw: st.DrawFn) -> Wired:
     return Wired(Full(), source, tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))))
 
 
-anything = st.one_of(patches(), edges(), plain())
+@st.composite
+def copied(draw: st.DrawFn) -> Wired:
+    source = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
+    kind, axis = draw(st.integers(0, 4)), draw(st.integers(0, len(source) - 1))
+    if kind == 0:
+        order = tuple(draw(st.permutations(range(len(source)))))
+        wiring: Connectivity = AxesOf(order)
+    elif kind == 1:
+        wiring = SameOrder(draw(st.sampled_from([(-1,), (source[-1], -1), (-1, source[0])])))
+    elif kind == 2:
+        wiring = Repeating(draw(st.integers(1, 3)))
+    elif kind == 3:
+        pair = st.tuples(st.integers(0, 2), st.integers(0, 2))
+        wiring = Framed(1, per_channel=True, margins=tuple(draw(pair) for _ in source[1:]))
+    else:
+        shape = list(source)
+        shape[axis] = draw(st.integers(1, 6))
+        by, step = draw(st.integers(-3, 3)), draw(st.integers(1, 3))
+        return Wired(shifted(axis, by, step), source, tuple(shape))
+    return Wired(wiring, source, wiring.shape(source, None))
+
+
+anything = st.one_of(patches(), edges(), plain(), copied())
 
 
 def regions(shape: Shape) -> st.SearchStrategy[Box]:

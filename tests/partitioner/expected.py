@@ -15,6 +15,8 @@ import numpy as np
 
 from partita.layers import BoxSet, Edges, Graph, GroupNorm, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
+from partita.layers.copies import Copied
+from partita.layers.parts import ShiftedInPlace
 from partita.partitioner import Ownership
 
 LABELLED = (SoftmaxCrossEntropy, OneVsRest)
@@ -113,7 +115,9 @@ class Expected:
         found = {place for unit in own for place in self.sources(consumer, number, unit)}
         if not found or not columns:
             return found
-        by_hand = isinstance(self.graph[consumer].layer.connectivity, Edges)
+        by_hand = isinstance(self.graph[consumer].wirings[number], Edges | Copied) and not isinstance(
+            self.graph[consumer].wirings[number], ShiftedInPlace
+        )
         if not by_hand and (self.is_tiled(source) or self.is_tiled(consumer)):
             columns = range(min(column for _, column in found), max(column for _, column in found) + 1)
         return set(product({row for row, _ in found}, columns))
@@ -178,7 +182,7 @@ class Expected:
     def sums_by_machine(self, consumer: str, number: int = 0) -> bool:
         """Whether each machine of a layer sums the errors of an input for itself."""
         tiled = self.is_tiled(consumer) or self.is_tiled(self.graph[consumer].sources[number])
-        ordered = self.graph[consumer].layer.connectivity.ordered_gradients and not tiled
+        ordered = self.graph[consumer].connectivity.ordered_gradients and not tiled
         return not ordered and len(self.owners(consumer)) > 1
 
     def error(self, layer: str, unit: Unit, machine: int) -> list[tuple[str, int, Unit, int]]:
@@ -231,7 +235,7 @@ def heard_nodes(graph: Graph, consumer: str, number: int, unit: Unit) -> set[tup
     if source in graph.targets:
         return set(product(range(source.n_rows), range(width)))
     row, column = unit if isinstance(unit, tuple) else (unit, None)
-    offsets, senders = grid.layer.connectivity.edges((row, row + 1), grid.shape, source.shape)
+    offsets, senders = grid.wirings[number].edges((row, row + 1), grid.shape, source.shape)
     if column is not None:
         first, n = column * grid.shape[2], grid.shape[2]
         senders = senders[offsets[first] : offsets[first + n]]

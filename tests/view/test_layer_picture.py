@@ -68,11 +68,11 @@ def test_senders_are_those_of_the_connectivity(graph: Graph, data: st.DataObject
     """Edges into the padding come out as places outside the grid, the others as the nodes that they are."""
     grid = data.draw(st.sampled_from(graph.computed))
     node = data.draw(st.integers(0, grid.n_nodes - 1))
-    for source in (graph[name] for name in grid.sources):
-        offsets, indices = grid.layer.connectivity.edges((0, grid.n_rows), grid.shape, source.shape)
+    for number, source in enumerate(graph[name] for name in grid.sources):
+        offsets, indices = grid.wirings[number].edges((0, grid.n_rows), grid.shape, source.shape)
         heard = [int(index) for index in indices[offsets[node] : offsets[node + 1]]]
         expected = Counter(place_of(index, source.shape) for index in heard if index != PADDING)
-        found = Counter(senders(grid, node, source.shape))
+        found = Counter(senders(grid, node, number, source.shape))
         assert expected <= found
         if len(source.shape) <= 3:
             assert (found - expected).total() == (heard.count(PADDING) if expected else 0)

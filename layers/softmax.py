@@ -1,0 +1,63 @@
+"""Softmax as a layer: the shares of a place's features, which add up to 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from partita.layers.box import Shape
+from partita.layers.connectivity import Connectivity
+from partita.layers.contract import Step, Tensor
+from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.layer_norm import Features
+
+
+@dataclass(frozen=True)
+class Softmax(Layer):
+    """`exp(input) / sum(exp(inputs of the place))`, over the last axis of the input, for each example.
+
+    `SoftmaxCrossEntropy` takes scores: no softmax comes before it.
+
+    Args:
+        name: the layer's name in the network.
+    """
+
+    slowdown = 10.0
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """The node itself, and the nodes of its place."""
+        return Features()
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The shape of the input."""
+        return sources[0]
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """A function, a sum and a division."""
+        return 4.0
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The softmax over the axis before the examples."""
+        shares = inputs[0].softmax(-2)
+        return shares[step.own] if len(step.shape) == 1 else shares
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """A node's own state after those of its place, in scalars."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            total = 0.0
+            for k in range(1, len(incoming)):
+                total += math.exp(incoming[k] - incoming[0])
+            return 1.0 / total
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            errors = 0.0 * incoming
+            errors[0] = error * state
+            for k in range(1, len(incoming)):
+                errors[k] = -error * state * state * math.exp(incoming[k] - incoming[0])
+            return (errors,)
+
+        return NodeDefinition(upward, downward)
