@@ -1,4 +1,4 @@
-"""What layers have in common whose nodes copy one node of the input: other shapes of the same numbers.
+"""Common base of layers whose nodes copy one node of the input: other shapes of the same numbers.
 
 They have no parameters and no arithmetic; their cost is that of the copy, and of the messages of a cut.
 """

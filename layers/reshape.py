@@ -86,7 +86,7 @@ class Reshape(Copy):
         return SameOrder(tuple(self.target_shape))
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """The target shape."""
+        """The target, with the extent that follows in the place of -1."""
         return self.connectivity.shape(sources[0], None)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:

@@ -102,7 +102,7 @@ class ZeroPad(Frame):
 
     @property
     def margins(self) -> Around:
-        """The padding."""
+        """Places of zeros on each axis."""
         return self.padding
 
 
@@ -124,7 +124,7 @@ class Crop(Frame):
 
     @property
     def margins(self) -> Around:
-        """The cropping, negative."""
+        """Places that are cut off, as negative numbers."""
         given = self.cropping
         if not isinstance(given, tuple):
             return -given
