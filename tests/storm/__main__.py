@@ -111,6 +111,7 @@ def main(
     every: Annotated[float, Option(help="Seconds from one fault to the next.")] = 2.0,
     only: Annotated[str, Option(help="Cells whose name has this text: 'downpour', 'log pool'.")] = "",
     place: Annotated[str, Option(help="'here', 'pool', or both.")] = "here,pool",
+    role: Annotated[str, Option(help="Only these are struck: 'coordinator,part'.")] = "",
     keep: Annotated[bool, Option(help="Keep the folders of runs with late recoveries.")] = False,
     scale: Annotated[float, Option(help="Length of each run, as a multiple.")] = 1.0,
 ) -> None:
@@ -122,7 +123,9 @@ def main(
     folder = Path(tempfile.mkdtemp(prefix="partita-storm-"))
     cells = {one.cell for one in specs(Random(seed), only, places, scale)}
     struck_s = min(_MOST_STRUCK_S, max(_LEAST_STRUCK_S, seconds / max(len(cells), 1) - _UNSTRUCK_S))
-    setting = Setting(folder, f"storm-{folder.name}", every, random, struck_s)
+    setting = Setting(
+        folder, f"storm-{folder.name}", every, random, struck_s, frozenset(filter(None, role.split(",")))
+    )
     before, began = segments(), time.monotonic()
     storm, left = Storm(setting, keep=keep), list[str]()
     try:

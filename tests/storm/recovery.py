@@ -75,7 +75,10 @@ def recoveries(folder: Path, faults: Sequence[Fault], starts: Sequence[float]) -
         if times is not None:
             others = [one for one in faults if one is not fault]
             alone = not any(_touches(one, found[one], fault.at, times[1]) for one in others)
-            yield Recovery(fault, times[0] - fault.at, times[1] - times[0], alone)
+            began = fault.at
+            if fault.role != "coordinator":  # it may have come while the run's own process was imported
+                began = max(began, events[fault.life][0]["at"])
+            yield Recovery(fault, times[0] - began, times[1] - times[0], alone)
 
 
 def _of(

@@ -51,6 +51,7 @@ class Setting:
         every_s: seconds from one fault to the next.
         random: draws the faults.
         struck_s: seconds after which a run is struck no more.
+        roles: that are struck; all if empty.
         census: of memory.
         pool: for the runs whose place it is.
     """
@@ -60,6 +61,7 @@ class Setting:
     every_s: float
     random: Random
     struck_s: float = 60.0
+    roles: frozenset[str] = frozenset()
     census: Census = field(default_factory=Census)
     pool: StormPool | None = None
 
@@ -164,7 +166,9 @@ class StormyRun:
         if now < self._look_at:
             return False
         self._look_at = now + WAIT_S
-        drawn = self._victims.draw(self._spec.roles, self._there(), self._moments, waits=waits, ends=ends)
+        wanted = self._setting.roles
+        roles = [role for role in self._spec.roles if role in wanted or not wanted]
+        drawn = self._victims.draw(roles, self._there(), self._moments, waits=waits, ends=ends)
         for fault in self._victims.strike(drawn, len(self._starts) - 1):
             self._moments.struck(fault.name, fault.frozen_s)
             if fault.role == "coordinator" and fault.frozen_s is None:

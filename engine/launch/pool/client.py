@@ -23,6 +23,7 @@ from partita.engine.protocol.pool.client_events import (
     Ended,
     FromPool,
     FromWorker,
+    NotSent,
     SendToPool,
     SendToWorker,
 )
@@ -200,10 +201,10 @@ class PoolClient:
     def _carry_out(self, effect: ClientEffect) -> None:
         match effect:
             case SendToPool(message=message):
-                self._pool.send(m.encode(message))
+                self._send("", self._pool, message)
             case SendToWorker(session=session, message=message):
                 if session in self._workers:
-                    self._workers[session].send(m.encode(message))
+                    self._send(session, self._workers[session], message)
             case Connect(worker=worker):
                 peer = Peer(f"worker '{worker.name}'", 0, worker.endpoint, worker.session, worker.machine)
                 self._workers[worker.session] = Visit(self._own, peer)
@@ -221,6 +222,10 @@ class PoolClient:
                 self._fail(reason)
             case Log(text=text):
                 self._log(text)
+
+    def _send(self, session: str, visit: Visit, message: m.PoolMessage) -> None:
+        if not visit.send(m.encode(message)):
+            self._event(NotSent(session))
 
     def _close(self) -> Sequence[ClientEffect]:
         self._closing = True

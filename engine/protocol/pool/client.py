@@ -21,6 +21,7 @@ from partita.engine.protocol.pool.client_events import (
     Ended,
     FromPool,
     FromWorker,
+    NotSent,
     SendToPool,
     SendToWorker,
 )
@@ -159,6 +160,8 @@ class ClientMachine:
                 return self._reported(event.session, states, now)
             case FromPool() | FromWorker():
                 return []
+            case NotSent(session=session):
+                return self._not_sent(session)
             case _:
                 raise AssertionError(event)
 
@@ -186,6 +189,14 @@ class ClientMachine:
             waited = f"after {self._wait_s:g} s of waiting: {self._waits_for or 'the pool does not answer'}"
             effects.append(CannotRun(f"the run has no place in the pool {waited}"))
         return effects
+
+    def _not_sent(self, session: str) -> list[ClientEffect]:
+        """Has a message sent again at the next tick: a new connection is there in a moment."""
+        if session == "":
+            self._asked_at = float("-inf")
+        elif session in self.workers:
+            self.workers[session].sent_at = float("-inf")
+        return []
 
     def _look_at(self, session: str, worker: _Worker, now: float) -> list[ClientEffect]:
         """Sends a worker its hosts; reports one that is slow, and gives up one that is gone."""

@@ -25,6 +25,13 @@ class FromPool:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSent:
+    """Event: there was no connection for a message to this worker; "": to the registry."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class SendToPool:
     """Effect: send this to the registry."""
 

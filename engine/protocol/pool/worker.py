@@ -56,6 +56,7 @@ class _Run:
     reached: bool = False
     trouble: str = ""
     hosts: dict[str, m.HostState] = field(default_factory=dict)
+    wanted: tuple[m.Wanted, ...] = ()  # by the client's newest message
     number: int = -1  # of the client's newest message; -1: none came
 
     @property
@@ -260,12 +261,15 @@ class WorkerMachine:
                 del run.hosts[name]
                 if not host.ended:
                     effects.append(EndHost(asked.run, name, host.incarnation))
-        if run.reached:
-            for one in asked.hosts:
-                if one.name not in run.hosts and one.bootstrap:
-                    run.hosts[one.name] = m.HostState(name=one.name, incarnation=one.incarnation)
-                    effects.append(StartHost(asked.run, one.name, one.incarnation, one.bootstrap))
-        return [*effects, *self._report(asked.run)]
+        run.wanted = asked.hosts
+        return [*effects, *self._start_wanted(run), *self._report(asked.run)]
+
+    @staticmethod
+    def _start_wanted(run: _Run) -> list[WorkerEffect]:
+        """Starts what a client wants, once it can be reached."""
+        new = [one for one in run.wanted if run.reached and one.name not in run.hosts and one.bootstrap]
+        run.hosts |= {one.name: m.HostState(name=one.name, incarnation=one.incarnation) for one in new}
+        return [StartHost(run.client.run, one.name, one.incarnation, one.bootstrap) for one in new]
 
     def _reached(self, name: str, trouble: str) -> list[WorkerEffect]:
         run = self.runs.get(name)
@@ -274,7 +278,7 @@ class WorkerMachine:
         is_new, run.reached, run.trouble = trouble != run.trouble, not trouble, trouble
         run.asked_reach = run.reached  # else it is tried again: another worker may have died meanwhile
         said = [Log(f"no host of {run.client.title} is started: {trouble}")] if trouble and is_new else []
-        return [*said, *self._report(name)]
+        return [*said, *self._start_wanted(run), *self._report(name)]
 
     def _changed(
         self, run_id: str, name: str, incarnation: int, *, pid: int = 0, ended: str = ""
