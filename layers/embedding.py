@@ -11,7 +11,8 @@ from partita.layers.box import Box, Shape, Span
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, Index
 from partita.layers.contract import Step, Tensor
-from partita.layers.layer import Layer, Parameter, check_initialiser
+from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.layer import Layer, Parameter
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Embedding(Layer):
     classes: int
     units: int
     padding_idx: int | None = field(default=None, kw_only=True)
-    initialiser: str | float = field(default="normal", kw_only=True)
+    initialiser: Initialiser = field(default="normal", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

@@ -11,7 +11,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any, ClassVar
 
 from partita.layers.arguments import Arguments
@@ -19,26 +18,8 @@ from partita.layers.box import Shape, Span
 from partita.layers.checks import check_flag
 from partita.layers.connectivity import Connectivity
 from partita.layers.contract import Step, Summary, Tensor
+from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.states import SymbolicTensor
-
-INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
-"""Names of initial values. The engine defines them: `engine/parameters`."""
-
-
-def check_initialiser(initialiser: object) -> str | float:
-    """Returns the name, or the number for all values.
-
-    Raises:
-        ValueError: there is no such name, or the number is not finite.
-    """
-    if isinstance(initialiser, str) and initialiser in INITIALISERS:
-        return initialiser
-    if not isinstance(initialiser, bool) and isinstance(initialiser, Real) and math.isfinite(initialiser):
-        return float(initialiser)
-    raise ValueError(
-        f"there is no initialiser {initialiser!r}; "
-        f"choose one of {', '.join(INITIALISERS)}, or a finite number"
-    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +29,8 @@ class Parameter:
     Args:
         name: "weight", "bias" ...; inside a network "LAYER.weight".
         shape: of the whole array. Without `row_starts`, axis 0 is that of the layer's grid.
-        initialiser: "glorot", "he", "normal", "zeros", "ones", or one number for all.
+        initialiser: a name such as "glorot", "he", "normal", "zeros" or "ones" (see `INITIALISERS`), one
+            number for all, an array of the shape, or a function `f(shape, rng)` that returns one.
         fan_in, fan_out: edges into and out of a node, for the initialiser.
         row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
         shared: every node uses the whole array, as in a convolution. It then belongs to the machine of the
@@ -62,7 +44,7 @@ class Parameter:
 
     name: str
     shape: Shape
-    initialiser: str | float = "zeros"
+    initialiser: Initialiser = "zeros"
     fan_in: int = 1
     fan_out: int = 1
     row_starts: tuple[int, ...] | None = None
@@ -159,7 +141,9 @@ class Layer(Arguments, ABC):
         "affine": ("scale",),
         "requires_grad": ("trainable",),
         "frozen": ("trainable",),
-        "bias_initializer": "biases begin at 0; write a node of your own to begin otherwise",
+        "bias_initializer": ("bias_initialiser",),
+        "bias_init": ("bias_initialiser",),
+        "embeddings_initializer": ("initialiser",),
         "in_channels": "leave it out: it follows from what the layer is called on",
         "in_features": "leave it out: it follows from what the layer is called on",
         "input_shape": "leave it out; the shape is that of net.input(name, shape=...)",

@@ -66,7 +66,7 @@ class Linear(WeightedSum):
     Args:
         units: number of nodes in place of the features.
         axis: -1, the last one, or 0.
-        activation, use_bias, initialiser, trainable, name: as in `Dense`.
+        activation, use_bias, initialiser, bias_initialiser, trainable, name: as in `Dense`.
     """
 
     units: int
@@ -94,7 +94,9 @@ class Linear(WeightedSum):
         features, shared = sources[0][self.axis], self._rows_share(shape)
         size = (self.units, features)
         weight = Parameter("weight", size, self.initialiser, features, self.units, shared=shared)
-        return (weight, Parameter("bias", size[:1], shared=shared)) if self.use_bias else (weight,)
+        fans = features, self.units
+        bias = Parameter("bias", size[:1], self.bias_initialiser, *fans, shared=shared)
+        return (weight, bias) if self.use_bias else (weight,)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """One product of matrices, whose columns are all places of all examples."""

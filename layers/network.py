@@ -13,6 +13,7 @@ from dataclasses import replace
 from partita.layers.box import Shape
 from partita.layers.checks import check_shape, check_whole
 from partita.layers.graph import Graph, Grid
+from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
 from partita.layers.states import SymbolicTensor
@@ -103,6 +104,9 @@ class Network:
                 replace(p, name=f"{name}.{p.name}", trainable=p.trainable and learns) for p in own
             )
             _check_sharing(parameters)
+            for parameter in parameters:
+                if isinstance(parameter.initialiser, InitialValues):
+                    parameter.initialiser.check(parameter.name, parameter.shape)
             if parameters:
                 self._check_first_call(layer)
         except ValueError as error:

@@ -27,7 +27,8 @@ from partita.layers.box import Shape
 from partita.layers.checks import check_shape
 from partita.layers.connectivity import Connectivity
 from partita.layers.edges import Edges
-from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
+from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.states import SymbolicTensor
 
 
@@ -36,13 +37,13 @@ class ParameterKind:
     """The numbers of a parameter that a node has: one for each incoming edge, or one."""
 
     per: Literal["edge", "node"]
-    initialiser: str | float
+    initialiser: Initialiser
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
 
 
-def per_edge(initialiser: str | float = "glorot") -> ParameterKind:
+def per_edge(initialiser: Initialiser = "glorot") -> ParameterKind:
     """A parameter with a number for each incoming edge of each node.
 
     Raises:
@@ -51,7 +52,7 @@ def per_edge(initialiser: str | float = "glorot") -> ParameterKind:
     return ParameterKind("edge", initialiser)
 
 
-def per_node(initialiser: str | float = "zeros") -> ParameterKind:
+def per_node(initialiser: Initialiser = "zeros") -> ParameterKind:
     """A parameter with a number for each node.
 
     Raises:

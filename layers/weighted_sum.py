@@ -11,7 +11,8 @@ from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_flag, check_whole
 from partita.layers.connectivity import Connectivity, Full, Padding, Patch
 from partita.layers.contract import Step, Tensor
-from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
+from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.patches import taps
 
 
@@ -25,7 +26,8 @@ class WeightedSum(Layer):
 
     activation: str = field(default="linear", kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
-    initialiser: str | float = field(default="glorot", kw_only=True)
+    initialiser: Initialiser = field(default="glorot", kw_only=True)
+    bias_initialiser: Initialiser = field(default="zeros", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -35,6 +37,11 @@ class WeightedSum(Layer):
         check_activation(self.activation)
         check_flag(self.use_bias, "use_bias is")
         self._settle(initialiser=check_initialiser(self.initialiser))
+        self._settle(bias_initialiser=check_initialiser(self.bias_initialiser))
+        if not self.use_bias and self.bias_initialiser != "zeros":
+            raise ValueError(
+                "use_bias is False, so there is no bias to initialise; leave bias_initialiser out"
+            )
 
     @property
     @abstractmethod
@@ -50,7 +57,8 @@ class WeightedSum(Layer):
         fan_in = self.connectivity.fan_in(sources[0])
         fan_out = max(1, math.prod(shape) * fan_in // math.prod(sources[0]))
         weight = Parameter("weight", (*shape, fan_in), self.initialiser, fan_in, fan_out)
-        return (weight, Parameter("bias", shape)) if self.use_bias else (weight,)
+        bias = Parameter("bias", shape, self.bias_initialiser, fan_in, fan_out)
+        return (weight, bias) if self.use_bias else (weight,)
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """A multiplication and an addition for each edge, and the bias."""
@@ -99,7 +107,7 @@ class Dense(WeightedSum):
         units: number of nodes.
         activation: "linear", "relu", "sigmoid" or "tanh".
         use_bias: whether each node has a bias.
-        initialiser: of the weight, see `Parameter`.
+        initialiser, bias_initialiser: of the weight and of the bias, see `Parameter`.
         trainable: whether weight and bias learn.
         name: the layer's name in the network.
     """
@@ -150,7 +158,7 @@ class LocallyConnected2D(WeightedSum):
         stride: from one patch to the next.
         padding: "valid", "same", or how many rows and columns of zeros: a number, or one for each axis, or
             ((top, bottom), (left, right)).
-        activation, use_bias, initialiser, trainable, name: as in `Dense`.
+        activation, use_bias, initialiser, bias_initialiser, trainable, name: as in `Dense`.
 
     Source: DistBelief, section 5, the locally connected image model.
     """

@@ -1,8 +1,8 @@
 """The identity of a network: a text for each layer, by which a run knows its own network's checkpoints.
 
 Two networks whose parameters have equal shapes may differ in an activation, in a stride or in the arithmetic
-of a node. Initialisers are left out: they do not matter to a run that goes on, which may also train other
-parameters than before.
+of a node. Names of initialisers are left out: they do not matter to a run that goes on, which may also
+train other parameters than before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import numpy as np
 
 from partita.engine.kernels.nodes.source import written
 from partita.layers.graph import Graph
+from partita.layers.initial import InitialValues
 
 _LONGEST: Final = 400
 """Characters of a layer's text; a longer text is cut, and ends in a digest of all of it."""
 
-_LEFT_OUT: Final = ("name", "initialiser", "trainable")
+_LEFT_OUT: Final = ("name", "initialiser", "bias_initialiser", "trainable")
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
@@ -51,8 +52,8 @@ def _cut(text: str) -> str:
 def _text(value: object) -> str:
     """The value as text, the same in every process."""
     if is_dataclass(value) and not isinstance(value, type):
-        settings = (field.name for field in fields(value) if field.name not in _LEFT_OUT)
-        given = ", ".join(f"{name}={_text(getattr(value, name))}" for name in settings)
+        settings = ((field.name, getattr(value, field.name)) for field in fields(value))
+        given = ", ".join(f"{name}={_text(one)}" for name, one in settings if _matters(name, one))
         return f"{type(value).__name__}({given})"
     match value:
         case np.ndarray():
@@ -70,6 +71,11 @@ def _text(value: object) -> str:
             return getattr(value, "__name__", type(value).__name__)
         case _:
             return _ADDRESS.sub("", repr(value))
+
+
+def _matters(name: str, setting: object) -> bool:
+    """Whether a setting is part of the identity: initial values are if they were given as an array."""
+    return name not in _LEFT_OUT or (isinstance(setting, InitialValues) and setting.shape is not None)
 
 
 def _digest(function: Callable[..., object], seen: dict[FunctionType, str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,12 +18,23 @@ import numpy.typing as npt
 from partita.engine.parameters.slots import Slot, split
 from partita.engine.parameters.vector import Vector
 from partita.layers import Parameter
+from partita.layers.initial import InitialValues
 
 BLOCK: Final = 1 << 16  # numbers of a parameter that share one stream
 NORMAL_DEVIATION: Final = 0.05  # standard deviation of "normal", as in Keras
 CONSTANTS: Final = {"zeros": 0.0, "ones": 1.0}
 
-DRAWN: Final = ("glorot", "he", "normal")
+_GAINS: Final = {
+    "glorot": ("uniform", 1.0, "both"),
+    "glorot_normal": ("normal", 1.0, "both"),
+    "he": ("normal", 2.0, "in"),
+    "he_uniform": ("uniform", 2.0, "in"),
+    "lecun_normal": ("normal", 1.0, "in"),
+    "lecun_uniform": ("uniform", 1.0, "in"),
+}
+"""Distribution, and variance times the fans: the mean of both, or `fan_in`."""
+
+DRAWN: Final = (*_GAINS, "normal")
 """Uniform within sqrt(6 / (fan_in + fan_out)) of zero (Glorot and Bengio 2010, equation 16); normal with
 variance 2 / fan_in (He et al. 2015, equation 10); normal with `NORMAL_DEVIATION`."""
 
@@ -88,12 +100,16 @@ class _Stream:
             raise ValueError(f"the seed is {seed}; use 0 or above")
         self._seed, self._of = seed, ("", -1)
         self._numbers = np.empty(0)
+        self._whole: dict[str, Vector] = {}
 
     def fill(self, spec: Parameter, start: int, stop: int, values: Vector) -> None:
         """Writes the range of a parameter."""
         size = spec.size
         if not 0 <= start <= stop <= size:
             raise ValueError(f"[{start}:{stop}] leaves parameter {spec.name!r}, which has {size} numbers")
+        if isinstance(spec.initialiser, InitialValues):
+            values[:] = self._whole_of(spec, spec.initialiser)[start:stop]
+            return
         constant = _constant(spec)
         if constant is not None:
             values[:] = constant
@@ -106,11 +122,32 @@ class _Stream:
                 self._of, self._numbers = (spec.name, block), _block(spec, self._seed, block, n)
             values[low - start : high - start] = self._numbers[low - first : high - first]
 
+    def _whole_of(self, spec: Parameter, initial: InitialValues) -> Vector:
+        """The flat values of an array or a function, which is called once; its `rng` is of the seed and the
+        name.
+        """
+        if spec.name not in self._whole:
+            key = np.random.SeedSequence(self._seed, spawn_key=(*spec.name.encode(), 257))
+            rng = np.random.Generator(np.random.Philox(key))
+            self._whole[spec.name] = initial.of(spec.name, spec.shape, rng).reshape(-1)
+        return self._whole[spec.name]
+
+
+def evaluated(specs: Mapping[str, Parameter], seed: int) -> dict[str, Parameter]:
+    """Returns the parameters with arrays in place of functions, each of which is called once."""
+    stream, found = _Stream(seed), dict(specs)
+    for name, spec in specs.items():
+        if isinstance(spec.initialiser, InitialValues) and spec.initialiser.shape is None:
+            whole = stream._whole_of(spec, spec.initialiser).reshape(spec.shape)
+            found[name] = replace(spec, initialiser=InitialValues(whole))
+    return found
+
 
 def _constant(spec: Parameter) -> float | None:
     """Returns the constant that fills the parameter; None where its numbers are drawn."""
     if isinstance(spec.initialiser, float):
         return spec.initialiser
+    assert isinstance(spec.initialiser, str), spec
     if spec.initialiser in CONSTANTS:
         return CONSTANTS[spec.initialiser]
     if min(spec.fan_in, spec.fan_out) < 1:
@@ -124,7 +161,10 @@ def _block(spec: Parameter, seed: int, block: int, n: int) -> npt.NDArray[np.flo
     """Draws the first `n` numbers of a block."""
     key = np.random.SeedSequence(seed, spawn_key=(*spec.name.encode(), 256, block))
     stream = np.random.Generator(np.random.Philox(key))
-    if spec.initialiser == "glorot":
-        return (2.0 * stream.random(n) - 1.0) * math.sqrt(6.0 / (spec.fan_in + spec.fan_out))
-    deviation = math.sqrt(2.0 / spec.fan_in) if spec.initialiser == "he" else NORMAL_DEVIATION
-    return stream.standard_normal(n) * deviation
+    if spec.initialiser == "normal":
+        return stream.standard_normal(n) * NORMAL_DEVIATION
+    how, gain, fans = _GAINS[str(spec.initialiser)]
+    gain, fan = (2.0 * gain, spec.fan_in + spec.fan_out) if fans == "both" else (gain, spec.fan_in)
+    if how == "uniform":
+        return (2.0 * stream.random(n) - 1.0) * math.sqrt(3.0 * gain / fan)
+    return stream.standard_normal(n) * math.sqrt(gain / fan)

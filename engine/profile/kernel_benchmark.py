@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -76,6 +76,7 @@ class KernelBenchmark:
         self._clock = clock
         vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
         slots, specs = layout_of(plan, shards=1).machines[machine], plan.graph.parameters
+        specs = {name: replace(spec, initialiser="normal") for name, spec in specs.items()}
         initial_vector(slots, specs, 0, dtype=master(plan.precision), out=vectors.arriving())
         vectors.changed()
         keep = plan.kept if program.kind.train else None

@@ -24,7 +24,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.launch.request import LaunchRequest
 from partita.engine.numerics import master, storage, stored
 from partita.engine.parameters.files import shape_difference
-from partita.engine.parameters.initial_values import initial_vector
+from partita.engine.parameters.initial_values import evaluated, initial_vector
 from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
@@ -198,6 +198,8 @@ class Session(Arguments):
     def load(self, parameters: Mapping[str, Vector] | int) -> None:
         """Replaces the parameters by the given ones, or by those drawn from a seed."""
         given, specs = _checked(self.plan, parameters), self.plan.graph.parameters
+        if isinstance(given, int):
+            specs = evaluated(specs, given)
         dtype, machines = master(self.plan.precision), self._layout.machines
 
         def vector(machine: int, out: Vector | None) -> Vector:

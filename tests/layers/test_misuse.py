@@ -28,7 +28,7 @@ from partita.layers import (
     per_edge,
     per_node,
 )
-from partita.layers.layer import INITIALISERS
+from partita.layers.initial import INITIALISERS
 
 local: Any = LocallyConnected2D
 dense: Any = Dense
@@ -77,13 +77,19 @@ def declared(wiring: Any = None, **learns: Any) -> Any:
         (lambda: Activation("swish"), "Activation: there is no activation 'swish'; choose"),
         (
             lambda: dense(10, initialiser="xavier"),
-            "Dense: there is no initialiser 'xavier'; choose one of glorot",
+            r"Dense: there is no initialiser 'xavier'; did you mean 'xavier_normal'? choose one of glorot",
         ),
         (lambda: dense(10, initialiser=float("nan")), "Dense: there is no initialiser nan; choose"),
         (lambda: dense(10, initialiser=None), "Dense: there is no initialiser None; choose"),
         (lambda: dense(10, initialiser=True), "Dense: there is no initialiser True; choose"),
-        (lambda: per_edge("xavier"), "there is no initialiser 'xavier'; choose"),
-        (lambda: Parameter("p", (2,), "xavier"), "there is no initialiser 'xavier'; choose"),
+        (
+            lambda: per_edge("xavier"),
+            r"there is no initialiser 'xavier'; did you mean 'xavier_normal'? choose",
+        ),
+        (
+            lambda: Parameter("p", (2,), "xavier"),
+            r"there is no initialiser 'xavier'; did you mean 'xavier_normal'? choose",
+        ),
     ],
 )
 def test_settings_of_layers(declare: Callable[[], Any], sentence: str) -> None:
