@@ -40,6 +40,7 @@ definition, compiled. A device other than a CPU is torch: there `forward` comes 
 """
 
 from partita.layers.activations import Activation
+from partita.layers.attention import Attention
 from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.contract import Step, Summary
@@ -60,11 +61,14 @@ from partita.layers.losses import (
     SoftmaxCrossEntropy,
 )
 from partita.layers.merge import Add, Multiply
+from partita.layers.multi_head_attention import MultiHeadAttention
 from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
 from partita.layers.normalisation import LocalContrastNormalisation2D
 from partita.layers.parts import Concatenate, Slice
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
+from partita.layers.positions import PaddingMask, PositionEmbedding
+from partita.layers.recurrent import GRU, LSTM
 from partita.layers.reshape import Flatten, Permute, Reshape
 from partita.layers.resize import Crop, UpSample, ZeroPad
 from partita.layers.softmax import Softmax
@@ -72,8 +76,11 @@ from partita.layers.states import SymbolicTensor
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "Activation",
     "Add",
+    "Attention",
     "AveragePool2D",
     "BinaryCrossEntropy",
     "Box",
@@ -100,15 +107,18 @@ __all__ = [
     "LocallyConnected2D",
     "Loss",
     "MaxPool2D",
+    "MultiHeadAttention",
     "Multiply",
     "Network",
     "Node",
     "NodeDefinition",
     "OneToOne",
     "OneVsRest",
+    "PaddingMask",
     "Parameter",
     "Patch",
     "Permute",
+    "PositionEmbedding",
     "RMSNorm",
     "Reshape",
     "Slice",

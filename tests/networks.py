@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
 from partita.layers import (
+    GRU,
+    LSTM,
     Activation,
     Add,
+    Attention,
     AveragePool2D,
     BinaryCrossEntropy,
     Concatenate,
@@ -38,6 +42,7 @@ from partita.layers import (
     LocallyConnected2D,
     Loss,
     MaxPool2D,
+    MultiHeadAttention,
     Multiply,
     Network,
     Node,
@@ -45,6 +50,7 @@ from partita.layers import (
     OneVsRest,
     Patch,
     Permute,
+    PositionEmbedding,
     Reshape,
     RMSNorm,
     Slice,
@@ -56,7 +62,9 @@ from partita.layers import (
     per_edge,
     per_node,
 )
+from partita.layers.attention_heads import AttentionHeads, FromHeads
 from partita.layers.box import Shape
+from partita.layers.recurrent import Recurrent
 
 FUNCTIONS = ("linear", "relu", "sigmoid", "tanh")
 EXACT = (*FUNCTIONS, "leaky_relu")
@@ -103,7 +111,8 @@ LEARNS = {
 def is_rounded(grid: Grid) -> bool:
     """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
     layer = grid.layer
-    return isinstance(layer, GroupNorm | LayerNorm | Linear | RMSNorm | Softmax) or (
+    sequential = Attention | AttentionHeads | FromHeads | Recurrent
+    return isinstance(layer, GroupNorm | LayerNorm | Linear | RMSNorm | Softmax | sequential) or (
         isinstance(layer, Activation) and layer.function not in EXACT
     )
 
@@ -164,9 +173,12 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
         makers.append(Softmax)
         makers.append(lambda: Linear(draw(st.integers(1, 4)), axis=-draw(st.integers(0, int(shared)))))
+        makers.append(PositionEmbedding)
     if len(shape) > 1 and not local:
         makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
     makers.append(lambda: draw(copies(shape)))
+    if len(shape) == 2 and shared and not local:
+        makers += [lambda: draw(attentions()), lambda: draw(recurrent())]
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
         makers += [lambda: draw(convolutions(shape))] * (4 * shared)
@@ -185,6 +197,21 @@ def copies(draw: st.DrawFn, shape: Shape) -> Layer:
         found += [ZeroPad(((1, 2), *((0, 1) for _ in shape[2:]))), UpSample((2, *(1 for _ in shape[2:])))]
         found.append(Crop(tuple((extent // 3, 0) for extent in shape[:-1])))
     return draw(st.sampled_from(found))
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Any:
+    """An attention that places several layers over any sequence, with rows of positions or of heads."""
+    rows, causal = draw(st.sampled_from(["positions", "heads"])), draw(st.booleans())
+    return MultiHeadAttention(draw(st.integers(1, 3)), draw(st.integers(1, 2)), causal=causal, rows=rows)
+
+
+@st.composite
+def recurrent(draw: st.DrawFn) -> Recurrent:
+    """A layer that returns its last state, or a sequence."""
+    kind = draw(st.sampled_from([LSTM, GRU]))
+    back = draw(st.booleans())
+    return kind(draw(st.integers(1, 3)), return_sequences=draw(st.booleans()), go_backwards=back)
 
 
 @st.composite

@@ -1,0 +1,133 @@
+"""Attention whose rows are heads: a cut divides the weights of the projections."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from partita.layers.attention import attend
+from partita.layers.box import Shape
+from partita.layers.connectivity import Connectivity, Full
+from partita.layers.contract import Step, Tensor
+from partita.layers.layer import Layer, Parameter
+
+
+@dataclass(frozen=True)
+class AttentionHeads(Layer):
+    """Attention with the projections of its heads: rows are heads, and a cut divides the weights.
+
+    Each head reads all of a sequence (positions, features), and of a second one if it attends to that; its
+    output has the shape (heads, columns of a head, positions).
+
+    Args:
+        num_heads, key_dim, causal, masked: as in `Attention`.
+        use_bias, initialiser, trainable: of the projections, as in `Dense`.
+        name: the layer's name in the network.
+    """
+
+    several_inputs = True
+    slowdown = 1.5
+
+    num_heads: int
+    key_dim: int
+    causal: bool = field(default=False, kw_only=True)
+    masked: bool = field(default=False, kw_only=True)
+    use_bias: bool = field(default=True, kw_only=True)
+    initialiser: str | float = field(default="glorot", kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """All positions of each of its inputs."""
+        return Full()
+
+    @property
+    def definition(self) -> None:
+        """None: the keys of a head are computed once for all of its nodes. `Attention` and `Linear`, which
+        compute the same with rows of positions, have definitions.
+        """
+        return None
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The heads, the columns of each, the positions of the queries."""
+        return (self.num_heads, self.key_dim, sources[0][0])
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """Weights of the queries, and of keys and values, a block for each head; their biases."""
+        memory = sources[len(sources) - 1 - self.masked]
+        found: list[Parameter] = []
+        for name, rows, source in (("query", 1, sources[0]), ("key_value", 2, memory)):
+            size = (self.num_heads, rows * self.key_dim)
+            fans = source[1], self.num_heads * self.key_dim
+            found.append(Parameter(f"{name}_weight", (*size, source[1]), self.initialiser, *fans))
+            if self.use_bias:
+                found.append(Parameter(f"{name}_bias", size))
+        return tuple(found)
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """Products of the projections and of attention."""
+        memory = sources[len(sources) - 1 - self.masked]
+        return 2.0 * sources[0][1] + 4.0 * memory[1] * memory[0] / sources[0][0] + 4.0 * memory[0]
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Projections over the features of all positions, and PyTorch's attention."""
+        sequences = inputs[: len(inputs) - self.masked]
+        turned = [one.permute(2, 0, 1).contiguous() for one in sequences]
+        weights, biases = parameters[:: 1 + self.use_bias], parameters[1::2] if self.use_bias else ()
+        projected = []
+        for k, sequence in enumerate((turned[0], turned[-1])):
+            bias = biases[k].flatten() if biases else None
+            one = step.torch.nn.functional.linear(sequence, weights[k].flatten(0, 1), bias)
+            projected.append(one.unflatten(-1, (-1, 1 + k, self.key_dim)))
+        queries, (keys, values) = projected[0].squeeze(3), projected[1].unbind(3)
+        mask = inputs[len(sequences) :]
+        return attend(step, (queries, keys, values), mask, causal=self.causal, whole=True).permute(2, 3, 1, 0)
+
+
+@dataclass(frozen=True)
+class FromHeads(Layer):
+    """A dense layer at each position over all heads: (heads, columns, positions) gives (positions, units).
+
+    Args:
+        units: number of features.
+        use_bias, initialiser, trainable, name: as in `Dense`.
+    """
+
+    units: int
+    use_bias: bool = field(default=True, kw_only=True)
+    initialiser: str | float = field(default="glorot", kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """All heads; they have all positions in each row."""
+        return Full()
+
+    @property
+    def definition(self) -> None:
+        """None: a node reads its position alone, of rows that have all; `Linear` has the definition."""
+        return None
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The positions, and the units of each."""
+        return (sources[0][2], self.units)
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """The weight and the bias, which all positions share."""
+        width = math.prod(sources[0][:2])
+        weight = Parameter("weight", (self.units, width), self.initialiser, width, self.units, shared=True)
+        return (weight, Parameter("bias", (self.units,), shared=True)) if self.use_bias else (weight,)
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """A multiplication and an addition for each column of each head."""
+        return 2.0 * math.prod(sources[0][:2])
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """One product of matrices, whose columns are all positions of all examples."""
+        heads = inputs[0][:, :, step.own].flatten(0, 1)
+        sums = parameters[0] @ heads.flatten(1)
+        if self.use_bias:
+            sums = sums + parameters[1][:, None]
+        return sums.unflatten(1, heads.shape[1:]).transpose(0, 1)

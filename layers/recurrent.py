@@ -1,0 +1,195 @@
+"""Recurrent layers over the positions of a sequence: `LSTM` and `GRU`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from partita.layers.attention import SEQUENCE
+from partita.layers.box import Shape
+from partita.layers.checks import check_flag, check_whole
+from partita.layers.connectivity import Connectivity, Full
+from partita.layers.contract import Step, Tensor
+from partita.layers.layer import Layer, Parameter, check_initialiser
+
+
+@dataclass(frozen=True)
+class Recurrent(Layer):
+    """A layer whose state at a position follows from the input there and the state before; see `LSTM`, `GRU`.
+
+    It is not cut: each position needs all units of the one before, so that machines would exchange the state
+    at every position, one message after the other. Whole layers on several machines overlap by micro-batches.
+    """
+
+    cuttable = False
+    several_inputs = True
+    slowdown = 2.0
+    gates: ClassVar[int]
+    """Sums that a unit takes at each position."""
+
+    _meant: ClassVar[Any] = {
+        "hidden_size": ("units",),
+        "bidirectional": "call a second layer with go_backwards=True, and join both",
+        "num_layers": "call one layer on the other, the first with return_sequences=True",
+        "batch_first": "sequences are (positions, features) for each example; leave it out",
+        "dropout": "call Dropout(...) on the input",
+        "backward": ("go_backwards",),
+        "recurrent_initializer": ("initialiser",),
+        "mask_zero": "give the call a mask, 1 at positions that count: layer(x, mask)",
+    }
+
+    units: int
+    return_sequences: bool = field(default=False, kw_only=True)
+    go_backwards: bool = field(default=False, kw_only=True)
+    use_bias: bool = field(default=True, kw_only=True)
+    initialiser: str | float = field(default="glorot", kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for an invalid setting."""
+        super().check()
+        self._settle(units=check_whole(self.units, "the number of units is"))
+        for flag in ("return_sequences", "go_backwards", "use_bias"):
+            check_flag(getattr(self, flag), f"{flag} is")
+        self._settle(initialiser=check_initialiser(self.initialiser))
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """All positions of the input."""
+        return Full()
+
+    @property
+    def definition(self) -> None:
+        """None: a node's state needs those of all units at the position before, which are no inputs."""
+        return None
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The positions, if sequences are returned, and the units.
+
+        Raises:
+            ValueError: the input is no sequence, or the mask is not one number for each position.
+        """
+        sequence, *masks = sources
+        if len(sequence) != 2:
+            raise ValueError(f"the input has the shape {sequence}; {SEQUENCE}")
+        if len(masks) > 1 or any(mask != sequence[:1] for mask in masks):
+            shapes = " and ".join(map(str, masks))
+            raise ValueError(
+                f"after the sequence {sequence} it is called on {shapes}; give it at most a mask "
+                f"{sequence[:1]}, a number for each position"
+            )
+        return (sequence[0], self.units) if self.return_sequences else (self.units,)
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """Weights of the input and of the state, and a bias for each, as PyTorch has them."""
+        rows, features = self.gates * self.units, sources[0][1]
+        found = [
+            Parameter(f"weight_{name}", (rows, n), self.initialiser, n, self.units, shared=True)
+            for name, n in (("ih", features), ("hh", self.units))
+        ]
+        if self.use_bias:
+            found += [Parameter(name, (rows,), shared=True) for name in ("bias_ih", "bias_hh")]
+        return tuple(found)
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """Products with the input and the state, of the positions that a node stands for."""
+        positions, features = sources[0]
+        each = self.gates * (2.0 * (features + self.units) + 4.0)
+        return each if self.return_sequences else each * positions
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """PyTorch's layer, over the positions that count.
+
+        With a mask these are moved to the front, and their results back.
+        """
+        x, *mask = inputs
+        places = x.transpose(1, 2)  # [position, example, feature]
+        counts = mask[0].detach() > 0.5 if mask else None
+        order = None
+        if counts is not None:
+            order = self._order(step, counts)
+            places = places.gather(0, order.unsqueeze(-1).expand_as(places))
+        elif self.go_backwards:
+            places = places.flip(0)
+        found = self._run(step, places.contiguous(), parameters)
+        if counts is None or order is None:
+            if not self.return_sequences:
+                return found[-1].T
+            return (found.flip(0) if self.go_backwards else found).transpose(1, 2)
+        found = self._finished(step, found, counts, order)
+        return found.transpose(-1, -2)
+
+    def _order(self, step: Step, counts: Tensor) -> Tensor:
+        """The positions in the order of their states, `[position, example]`: those that count first."""
+        positions = len(counts)
+        number = step.torch.arange(positions, device=counts.device)[:, None]
+        wanted = -number if self.go_backwards else number
+        return step.torch.argsort(wanted + positions * 2 * ~counts, dim=0)
+
+    def _finished(self, step: Step, found: Tensor, counts: Tensor, order: Tensor) -> Tensor:
+        """States at their positions, 0 where none counts; or the last one of each example, 0 if it has
+        none.
+        """
+        units = (-1, -1, self.units)
+        if self.return_sequences:
+            back = order.argsort(0).unsqueeze(-1).expand(units)
+            return step.torch.where(counts.unsqueeze(-1), found.gather(0, back), 0.0)
+        n = counts.sum(0)
+        last = found.gather(0, (n - 1).clamp(min=0)[None, :, None].expand(units))[0]
+        return step.torch.where((n > 0)[:, None], last, 0.0)
+
+    def _run(self, step: Step, places: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        """The states after each position, `[position, example, unit]`, from a state of zeros."""
+        raise NotImplementedError
+
+    def _arguments(self, step: Step) -> tuple[Any, ...]:
+        """The arguments of PyTorch's functions after the parameters: one layer, one direction."""
+        return self.use_bias, 1, 0.0, step.training, False, False
+
+
+@dataclass(frozen=True)
+class LSTM(Recurrent):
+    """Long short-term memory over a sequence (positions, features).
+
+    It returns the state after the last position, (units,), or after each one, (positions, units). A second
+    input is a mask (positions,), 1 at positions that count and else 0: the others change no state, and their
+    output is 0.
+
+    Source: Hochreiter and Schmidhuber, *Long short-term memory*, 1997, with the forget gate of Gers and
+    others, 2000. Weights are PyTorch's: rows of the gates input, forget, cell, output.
+
+    Args:
+        units: number of units.
+        return_sequences: whether it returns the state after each position instead of the last.
+        go_backwards: whether it begins at the last position; states stay at their positions.
+        use_bias: whether gates have biases: `bias_ih` and `bias_hh`, which are added.
+        initialiser: of the weights, see `Parameter`.
+        trainable: whether its parameters learn.
+        name: the layer's name in the network.
+    """
+
+    gates = 4
+
+    def _run(self, step: Step, places: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        zeros = places.new_zeros(1, places.shape[1], self.units)
+        return step.torch.lstm(places, (zeros, zeros), parameters, *self._arguments(step))[0]
+
+
+@dataclass(frozen=True)
+class GRU(Recurrent):
+    """Gated recurrent units over a sequence (positions, features); inputs and outputs are those of `LSTM`.
+
+    Source: Cho and others, *Learning phrase representations using RNN encoder-decoder*, 2014, in the form
+    whose reset gate is applied after the product, as PyTorch and Keras have it. Weights are PyTorch's: rows
+    of the gates reset, update, new.
+
+    Args:
+        units, return_sequences, go_backwards, use_bias, initialiser, trainable, name: as in `LSTM`.
+    """
+
+    gates = 3
+
+    def _run(self, step: Step, places: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+        zeros = places.new_zeros(1, places.shape[1], self.units)
+        return step.torch.gru(places, zeros, parameters, *self._arguments(step))[0]
