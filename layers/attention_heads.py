@@ -9,6 +9,7 @@ from partita.layers.attention import attend
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Step, Tensor
+from partita.layers.initial import Initialiser
 from partita.layers.layer import Layer, Parameter
 
 
@@ -33,7 +34,7 @@ class AttentionHeads(Layer):
     causal: bool = field(default=False, kw_only=True)
     masked: bool = field(default=False, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
-    initialiser: str | float = field(default="glorot", kw_only=True)
+    initialiser: Initialiser = field(default="glorot", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -96,7 +97,7 @@ class FromHeads(Layer):
 
     units: int
     use_bias: bool = field(default=True, kw_only=True)
-    initialiser: str | float = field(default="glorot", kw_only=True)
+    initialiser: Initialiser = field(default="glorot", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

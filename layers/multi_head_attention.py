@@ -14,7 +14,7 @@ from partita.layers.attention import SEQUENCE, Attention, check_causal
 from partita.layers.attention_heads import AttentionHeads, FromHeads
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_whole
-from partita.layers.layer import check_initialiser
+from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.linear import Linear
 from partita.layers.states import SymbolicTensor
 
@@ -65,7 +65,7 @@ class MultiHeadAttention(Arguments):
     causal: bool = field(default=False, kw_only=True)
     rows: str = field(default="positions", kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
-    initialiser: str | float = field(default="glorot", kw_only=True)
+    initialiser: Initialiser = field(default="glorot", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

@@ -9,7 +9,8 @@ from partita.layers.box import Shape
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, OneToOne
 from partita.layers.contract import Step, Tensor
-from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
+from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.layer import Layer, NodeDefinition, Parameter
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class PositionEmbedding(Layer):
     """
 
     slowdown = 10.0
-    initialiser: str | float = field(default="glorot", kw_only=True)
+    initialiser: Initialiser = field(default="glorot", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

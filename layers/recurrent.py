@@ -10,7 +10,8 @@ from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_whole
 from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Step, Tensor
-from partita.layers.layer import Layer, Parameter, check_initialiser
+from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.layer import Layer, Parameter
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Recurrent(Layer):
     return_sequences: bool = field(default=False, kw_only=True)
     go_backwards: bool = field(default=False, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
-    initialiser: str | float = field(default="glorot", kw_only=True)
+    initialiser: Initialiser = field(default="glorot", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
