@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
@@ -13,7 +14,7 @@ import pytest
 
 from partita.engine import Downpour, Outcome
 from partita.engine.protocol import ApplyOnArrival, ParameterLinks, Part, Shard, ShardRanges
-from partita.engine.protocol.apply_on_arrival import MOST_STALE
+from partita.engine.protocol import file_client as fc
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.evaluation_mode import MOST_REPEATED
@@ -25,9 +26,14 @@ from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Par
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.protocol.views import JoinedBatches
+from tests.files import test_transfers
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
+from tests.protocol.durability import replicas
 from tests.protocol.pool.world import World
+
+STALE = 32
+"""Versions that a shard remembers here, so that it soon does."""
 
 _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
@@ -47,7 +53,7 @@ def coordinator() -> Iterator[object]:
     run = Run(units=1 << 40).start()
     step = 0
     while True:
-        for _ in range(500):
+        for _ in range(150):
             step += 1
             for part in PARTS:
                 run.report(part, step)
@@ -63,7 +69,7 @@ def shard() -> Iterator[object]:
     sequence = 0
     while True:
         machine.receive(Received("coordinator", 0, Heartbeat(0, clock=now)), now)
-        for _ in range(MOST_STALE):
+        for _ in range(STALE):
             for part in ("part 0.0", "part 1.0"):
                 machine.receive(Received(part, 0, Fetch(sequence, sequence)), now)
                 machine.receive(Received(part, 0, Push(0, sequence, 0, 0), bytes(4)), now)
@@ -116,7 +122,7 @@ def coordinator_of_the_dying() -> Iterator[object]:
     """Parts, shards and whole machines die, and the others go on."""
     run, step = Run(units=1 << 40).start(), 0
     while True:
-        for deaths in (("part 0.0",), ("shard 0",), ("part 1.1", "shard 1", "part 0.1")) * 7:
+        for deaths in (("part 0.0",), ("shard 0",), ("part 1.1", "shard 1", "part 0.1")) * 3:
             for name in deaths:
                 run.feed(Died(name, run.incarnations[name], "its process was ended by SIGKILL"))
             run.restarted(*run.machine.registry.starting, continues=step)
@@ -134,12 +140,42 @@ def views_of_the_dying() -> Iterator[object]:
     book, step = JoinedBook(JoinedBatches(1000, 8), 0), 0
     while True:
         for _ in range(50):
-            for replicas in (1, 2):
+            for members in (1, 2):
                 book.extend(1 << 20)
-                book.renew(step, replicas)
+                book.renew(step, members)
                 step += 5
             book.forget(step - 40)
         yield book
+
+
+def copies(*, of: str) -> Iterator[object]:
+    """A shard whose backups die, or a backup that follows."""
+    world = replicas.World()
+    while True:
+        for _ in range(3):
+            for _ in range(12):
+                for name in replicas.PARTS:
+                    world.push(name)
+                world.settle()
+            if of == replicas.SHARD:
+                world.kill(replicas.BACKUP)
+            world.settle()
+        yield world.processes[of].machine
+
+
+def transfers(*, of: str) -> Iterator[object]:
+    """A host reads and writes files; for the server it dies now and then."""
+    world = test_transfers.World()
+    while True:
+        for n in range(10):
+            for k in range(10):
+                world.write(f"checkpoint/{n}/{k}", bytes(100))
+                world.client_got(fc.WantBytes("data/x", 16 * k, 16 * k + 16, ahead=False))
+                world.settle()
+            world.read.clear()
+            if of == "server":
+                world.begin()
+        yield world.server if of == "server" else world.client
 
 
 def pool(*, of: str) -> Iterator[object]:
@@ -176,9 +212,17 @@ def test_a_pool_does_not_grow_with_its_runs(of: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "looks", [coordinator, shard, part, batch_method, coordinator_of_the_dying, views_of_the_dying]
+    "looks",
+    [
+        *(coordinator, shard, part, batch_method, coordinator_of_the_dying, views_of_the_dying),
+        *(partial(copies, of=name) for name in (replicas.SHARD, replicas.BACKUP)),
+        *(partial(transfers, of=name) for name in ("server", "client")),
+    ],
 )
-def test_a_machine_does_not_grow(looks: Callable[[], Iterator[object]]) -> None:
+def test_a_machine_does_not_grow(
+    looks: Callable[[], Iterator[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.engine.protocol.apply_on_arrival.MOST_STALE", STALE)
     look = looks()
     next(look)
     before = [reachable(next(look)) for _ in range(2)]

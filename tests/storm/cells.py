@@ -86,6 +86,7 @@ CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "log"),
     ("downpour", "replicated"),
     ("sandblaster", "checkpoint"),
+    ("sandblaster", "log"),
     ("all-reduce", "replicas"),
     ("evaluate", "replicas"),
 )

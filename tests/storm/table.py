@@ -35,7 +35,8 @@ def table(outcomes: Sequence[Outcome], census: Census) -> str:
     freezes = Counter(fault.role for fault in faults if fault.frozen_s is not None)
     lines = [
         "",
-        f"{len(outcomes)} runs in {seconds:.0f} s, {len(faults)} faults; times are p50, p99 (how many)",
+        f"{len(outcomes)} runs in {seconds:.0f} s, {len(faults)} faults, one every "
+        f"{seconds / max(len(faults), 1):.1f} s; times are p50, p99 (how many)",
         f"{'role':<12} {'kills':>5} {'freezes':>7}  {'detection':<20} {'recovery':<20} {'alone':<20} aim",
     ]
     for role in sorted({*kills, *freezes}):

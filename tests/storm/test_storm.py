@@ -220,7 +220,7 @@ def test_the_table_has_times_by_role_and_losses_by_durability() -> None:
     found = Recovery(faults[0], 0.1, 0.8, alone=True)
     outcomes = [Outcome(SPEC, 12.0, 1, faults, checks.Counts(5), (found,))]
     said = table(outcomes, Census({("part", 1, 0.0): Life(0.0, 100 << 20, 110 << 20)})).splitlines()
-    assert said[1] == "1 runs in 12 s, 2 faults; times are p50, p99 (how many)"
+    assert said[1] == "1 runs in 12 s, 2 faults, one every 6.0 s; times are p50, p99 (how many)"
     assert " ".join(said[3].split()) == (
         "part 1 0 0.10, 0.10 s (1) 0.80, 0.80 s (1) 0.80, 0.80 s (1) 4 s, 2 s"
     )
