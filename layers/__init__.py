@@ -41,6 +41,7 @@ definition, compiled. A device other than a CPU is torch: there `forward` comes 
 
 from partita.layers.activations import Activation
 from partita.layers.attention import Attention
+from partita.layers.batch_norm import BatchNorm
 from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.contract import Step, Summary
@@ -82,6 +83,7 @@ __all__ = [
     "Add",
     "Attention",
     "AveragePool2D",
+    "BatchNorm",
     "BinaryCrossEntropy",
     "Box",
     "BoxSet",

@@ -48,6 +48,8 @@ class Step:
         torch: the module, in place of an import.
         random: returns counted random bits, see `bits`.
         examples: how many of the examples are real; those after them only fill the array.
+        with_gradient: returns an output, and gives a parameter this gradient in the backward pass, whatever
+            the output's: `with_gradient(output, parameter, gradient)`.
         mean_over: examples of the minibatch, over which gradients are the mean.
         summary: in `forward` and `backward`, the summaries of all machines, as `combine` returned them.
     """
@@ -65,6 +67,7 @@ class Step:
     random: Callable[[], Tensor]
     examples: int
     mean_over: int
+    with_gradient: Callable[[Tensor, Tensor, Tensor], Tensor]
     summary: Tensor = field(default=None, repr=False)
 
     @property

@@ -120,8 +120,8 @@ class Grid:
 
     @property
     def learns(self) -> bool:
-        """Whether some of its parameters are trainable."""
-        return any(parameter.trainable for parameter in self.parameters)
+        """Whether some of its parameters are trainable, or averaged."""
+        return any(parameter.trainable or parameter.averaged for parameter in self.parameters)
 
     @property
     def replicable(self) -> bool:
@@ -213,6 +213,11 @@ class Graph:
     def frozen(self) -> frozenset[str]:
         """The names of the parameters that are not trainable."""
         return frozenset(name for name, parameter in self.parameters.items() if not parameter.trainable)
+
+    @cached_property
+    def averaged(self) -> frozenset[str]:
+        """The names of the parameters that are running averages; they are not trainable."""
+        return frozenset(name for name, parameter in self.parameters.items() if parameter.averaged)
 
     def consumers(self, name: str) -> tuple[tuple[str, int], ...]:
         """The consumers of a layer: pairs of a layer and the number of its input, in graph order."""

@@ -37,6 +37,8 @@ class Parameter:
             layer's first row, its owner, which sends it to the others and sums their gradients.
         trainable: whether it learns. If not, it keeps its value: no gradient, weight decay or norm has it;
             it is initialised, stored in checkpoints and counted like any other.
+        averaged: whether it is a running average. Its gradient is what is to be taken from it after a step,
+            and no optimizer has a say in it; it is not trainable.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -50,8 +52,10 @@ class Parameter:
     row_starts: tuple[int, ...] | None = None
     shared: bool = False
     trainable: bool = True
+    averaged: bool = False
 
     def __post_init__(self) -> None:
+        assert not (self.trainable and self.averaged), f"{self.name} is averaged, so it is not trainable"
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
 
     @property

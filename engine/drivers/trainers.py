@@ -296,6 +296,12 @@ class EvaluationTrainer(Trainer):
         super().__init__(job, driver, epochs=0, alone=alone, batch=job.plan.batch, steps_per_epoch=1)
         self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
         self.unit_size: Final = driver.unit_size(self.objective)
+        averaged = sorted(job.plan.graph.averaged)
+        if averaged:
+            raise ValueError(
+                f"{', '.join(averaged)} are running averages, which a batch method does not update; train "
+                "with Downpour or AllReduce, or write GroupNorm for BatchNorm"
+            )
         frozen = sorted(job.plan.graph.frozen)
         if self.objective.l2 and frozen:
             raise ValueError(

@@ -93,6 +93,7 @@ class LayerFormKernel(Kernel):
             random=random,
             examples=self._real,
             mean_over=self.mean_over,
+            with_gradient=_WithGradient.apply,
         )
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -350,6 +351,23 @@ class _Piece:
             return (None,) * len(wanted)
         outputs, given = zip(*ends, strict=True)
         return torch.autograd.grad(outputs, wanted, given, allow_unused=True, retain_graph=retain_graph)
+
+
+class _WithGradient(torch.autograd.Function):
+    """An output as it is; in the backward pass a parameter has a given gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor
+    ) -> torch.Tensor:
+        """Keeps the gradient, and returns the output as it is."""
+        ctx.save_for_backward(gradient.to(parameter.dtype))
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Returns the output's gradient, and that which was kept."""
+        return grad, ctx.saved_tensors[0], None
 
 
 class _Exchange:

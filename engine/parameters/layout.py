@@ -45,6 +45,7 @@ class Layout:
         shapes: of whole parameters, by name.
         shards: number of shards; may exceed the global vector's size (some are then empty).
         frozen: names of the parameters that are not trainable.
+        averaged: of these, those that are running averages.
 
     Raises:
         ValueError: fewer than one shard, a slot outside its parameter or of an unknown one, or a number of a
@@ -55,6 +56,7 @@ class Layout:
     shapes: Mapping[str, Shape]
     shards: int
     frozen: frozenset[str] = frozenset()
+    averaged: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.shards < 1:
@@ -114,6 +116,10 @@ class Layout:
     def learning_on(self, shard: int) -> tuple[tuple[int, int], ...]:
         """Returns the ranges of the shard's vector that are trainable, ascending."""
         return learning(self.slots_of(shard), self.frozen)
+
+    def averaged_on(self, shard: int) -> tuple[tuple[int, int], ...]:
+        """Returns the ranges of the shard's vector that are running averages, ascending."""
+        return learning(self.slots_of(shard), self.shapes.keys() - self.averaged)
 
     def __str__(self) -> str:
         lines = [f"{self.size:,} parameters of {len(self.machines)} machines on {self.shards} shards"]

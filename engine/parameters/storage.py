@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from partita.engine.parameters.optimizers import Optimizer, UpdateContext
+from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.parameters.slots import intersections
 from partita.engine.parameters.snapshot import NotFinite
 from partita.engine.parameters.vector import Vector
@@ -29,6 +30,7 @@ class Updater:
         *,
         fresh: bool = True,
         learning: Sequence[tuple[int, int]] | None = None,
+        averaged: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Compiles the update.
 
@@ -38,6 +40,7 @@ class Updater:
             fresh: creates the optimizer's initial state; else the store has it from a checkpoint.
             learning: the ranges of `x` that are trainable, ascending; None: all of it. A push leaves the
                 others as they are, whatever it holds for them.
+            averaged: the ranges that are running averages, from which a push is subtracted.
 
         Raises:
             ValueError: the store has another optimizer's state.
@@ -55,8 +58,10 @@ class Updater:
         self.optimizer = optimizer.on_shard()
         self.store = store
         self._learning = ((0, store.size),) if learning is None else tuple(learning)
+        self._rules = [(self.optimizer, self._learning)] + ([(AVERAGE, averaged)] if averaged else [])
         none = np.zeros(0, store.dtype)  # compiles
-        self.optimizer.bind(none, none, dict.fromkeys(self.optimizer.state_names, none))(UpdateContext(0))
+        for rule, _ in self._rules:
+            rule.bind(none, none, dict.fromkeys(rule.state_names, none))(UpdateContext(0))
 
     def apply(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
         """Updates the values of the span, after `updates` earlier ones.
@@ -83,10 +88,11 @@ class Updater:
                     f"the gradient of [{start}:{span.stop}] is {piece.dtype} {piece.shape}; "
                     f"it must be {self.store.dtype} ({span.stop - start},)"
                 )
-            for part in intersections(self._learning, start, stop):
+            parts = ((rule, p) for rule, some in self._rules for p in intersections(some, start, stop))
+            for rule, part in parts:
                 state = {name: vector[part] for name, vector in vectors.items()}
                 values, own = state.pop(POINT), piece[part.start - start : part.stop - start]
-                finite &= self.optimizer.bind(values, np.ascontiguousarray(own), state)(context)
+                finite &= rule.bind(values, np.ascontiguousarray(own), state)(context)
             start = stop
         if start != span.stop:
             raise ValueError(f"the gradient of [{span.start}:{span.stop}] ends at {start}")

@@ -39,7 +39,7 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
         for machine in range(len(plan.cluster))
     )
     shapes = {name: p.shape for name, p in plan.graph.parameters.items()}
-    return Layout(machines, shapes, shards, plan.graph.frozen)
+    return Layout(machines, shapes, shards, plan.graph.frozen, plan.graph.averaged)
 
 
 class Vectors:
@@ -64,6 +64,7 @@ class Vectors:
         size = layout.machine_size(machine)
         self.frozen = layout.frozen
         self._learning = learning(layout.machines[machine], layout.frozen)
+        self._averaged = learning(layout.machines[machine], layout.shapes.keys() - layout.averaged)
         self.dtype, read = master(plan.precision), storage(plan.precision)
         self.device = open_device(plan.cluster.machines[machine])
         self.parameters = self.device.zeros((size,), self.dtype)
@@ -84,9 +85,14 @@ class Vectors:
         """The layer's range in the vectors."""
         return slice(*self._spans[layer])
 
-    def learning(self, span: slice) -> list[slice]:
-        """The ranges within a range that are of trainable parameters."""
-        return list(intersections(self._learning, span.start, span.stop))
+    def updated(self, span: slice) -> list[slice]:
+        """The ranges within a range that are of trainable parameters, then those of running averages."""
+        ranges = (self._learning, self._averaged)
+        return [part for some in ranges for part in intersections(some, span.start, span.stop)]
+
+    def is_averaged(self, span: slice) -> bool:
+        """Whether a range of one parameter is of a running average."""
+        return any(start <= span.start and span.stop <= stop for start, stop in self._averaged)
 
     @property
     def read(self) -> Array:

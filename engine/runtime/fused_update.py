@@ -135,7 +135,7 @@ class FusedUpdate:
             part, start = held.part(rows), begin + held.before(rows[0])
             gradient = scratch(offset, part.shape, dtype)
             out.append(gradient)
-            learns = part.size and held.parameter.trainable
+            learns = part.size and (held.parameter.trainable or held.parameter.averaged)
             for thread, share in enumerate(_shares(part.size, len(applies)) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))

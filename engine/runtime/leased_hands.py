@@ -68,6 +68,7 @@ class LeasedHands(Hands):
             follows_shard=task.replicas == 1 and self.merges,
             memory=host.memory,
             held=held,
+            replicas=task.replicas,
         )
         sampler = Sampler(examples=task.examples, batch=plan.batch, minibatches=minibatches, seed=task.seed)
         feed = DatasetFeed(task.opened(host), sampler)

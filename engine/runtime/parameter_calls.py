@@ -123,7 +123,7 @@ class ParameterCalls:
             for parameter, span, gradient in zip(
                 self._graph[layer].parameters, self._vectors.spans(layer), self._gradients(layer), strict=True
             )
-            if parameter.trainable
+            if parameter.trainable or parameter.averaged
         ]
         normed = any(source.buffer == NORMS for source in instruction.sources)
         factors = partial(self._factors, updates) if normed else dict[str, float]

@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.parameters.optimizers import Optimizer, Squares, Update, UpdateContext
+from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.parameters.slots import Slot, within
 from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.vector import Vector
@@ -95,7 +96,7 @@ class ProgramVectors:
             pool: the threads of an update.
         """
         self._vectors, self._optimizer, self._slots, self._pool = vectors, optimizer, tuple(slots), pool
-        self._frozen = vectors.frozen
+        self._frozen, self._averaged = vectors.frozen, vectors.is_averaged
         self.size: Final = len(vectors.parameters)
         self.dtype: Final = vectors.dtype
         self._rows = _rows(Span(GRADIENT, 0, self.size))
@@ -174,7 +175,9 @@ class ProgramVectors:
         found = self._updates.get((start, stop))
         if found is None:
             found = self._updates[start, stop] = [
-                (name, self._bind(part)) for name, part in self._parts(start, stop, self._pool.threads)
+                (name, self._bind(part))
+                for name, part in self._parts(start, stop, self._pool.threads)
+                if name not in self._frozen or self._averaged(part)
             ]
         return found
 
@@ -187,6 +190,8 @@ class ProgramVectors:
         places = self._norms.reshape(layout.replicas, layout.machines, len(layout.parameters), 2)
         for span in spans:
             for name, part in self._parts(span.start, span.stop, pieces=1):
+                if name in self._frozen:
+                    continue
                 sums = places[replica, machine, layout.parameters.index(name)]
                 sums[0] += device.sum_of_squares(self._vectors.parameters[part])
                 sums[1] += device.sum_of_squares(self._vectors.gradient[part])
@@ -209,19 +214,20 @@ class ProgramVectors:
         def work(first: int, last: int) -> None:
             for n in range(first, last):
                 name, update = prepared[n]
-                finite[n] = update(UpdateContext(updates, factors.get(name, 1.0)))
+                factor = 1.0 if name in self._frozen else factors.get(name, 1.0)
+                finite[n] = update(UpdateContext(updates, factor))
 
         with np.errstate(all="ignore"):
             self._pool.split(0, len(prepared), work)
         return all(finite) and self._vectors.device.updates_were_finite()
 
     def _parts(self, start: int, stop: int, pieces: int) -> Iterator[tuple[str, slice]]:
-        """The trainable parameters in a range, each in so many pieces for threads at most, where large."""
+        """The parameters in a range, each in so many pieces for threads at most, where large."""
         position = 0
         for slot in self._slots:
             low, high = max(position, start), min(position + slot.size, stop)
             position += slot.size
-            if low < high and slot.parameter not in self._frozen:
+            if low < high:
                 n = max(1, min(pieces, (high - low) // _WORTH_A_THREAD))
                 cuts = [low + (high - low) * piece // n for piece in range(n + 1)]
                 yield from ((slot.parameter, slice(a, b)) for a, b in pairwise(cuts))
@@ -229,7 +235,7 @@ class ProgramVectors:
     def _bind(self, part: slice) -> Update:
         vectors = self._vectors
         return vectors.device.bind(
-            self._optimizer,
+            AVERAGE if self._averaged(part) else self._optimizer,
             vectors.parameters[part],
             vectors.gradient[part],
             {name: vector[part] for name, vector in self._state.items()},

@@ -357,7 +357,8 @@ class ShardBody(Body):
             return None
         learning = self._task.layout.learning_on(self._task.shard)
         fresh = self._is_empty or self._task.checkpoint is None
-        return Updater(optimizer, self._store, fresh=fresh, learning=learning)
+        averaged = self._task.layout.averaged_on(self._task.shard)
+        return Updater(optimizer, self._store, fresh=fresh, learning=learning, averaged=averaged)
 
     @property
     def size(self) -> int:

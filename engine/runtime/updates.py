@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.optimizers import Optimizer, Squares, Update, UpdateContext
+from partita.engine.parameters.optimizers import SGD, Optimizer, Squares, Update, UpdateContext
+from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.parameters.optimizers.update_loop import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
@@ -39,7 +40,13 @@ class LocalOptimizer:
     """Applies an optimizer to the machine's parameters, with the machine's own state of it."""
 
     def __init__(
-        self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1, held: HeldState | None = None
+        self,
+        optimizer: Optimizer,
+        vectors: Vectors,
+        *,
+        per_step: int = 1,
+        held: HeldState | None = None,
+        replicas: int = 1,
     ) -> None:
         """Before the first step.
 
@@ -48,7 +55,9 @@ class LocalOptimizer:
             vectors: the machine's parameters.
             per_step: the number of updates in each step.
             held: the state to begin with; None: the optimizer's initial one.
+            replicas: that return changes of running averages, each a share of its own.
         """
+        self._replicas = replicas
         self._optimizer, self._vectors, self._per_step = optimizer, vectors, per_step
         # The updates of the parameters and of the state, before those of this step.
         self._count, self._age = -per_step, (held.updates if held else 0) - per_step
@@ -65,9 +74,10 @@ class LocalOptimizer:
         Returns:
             The update. Several threads may make those of disjoint ranges at the same time.
         """
-        vectors = self._vectors
+        vectors, averaged = self._vectors, self._vectors.is_averaged(span)
+        share = 1.0 / self._replicas  # of a change that is accumulated; SGD makes all of it here
         apply = vectors.device.bind(
-            self._optimizer,
+            SGD(float(self._replicas)) if averaged else self._optimizer,
             vectors.parameters[span],
             gradient,
             {name: vector[span] for name, vector in self._state.items()},
@@ -76,7 +86,8 @@ class LocalOptimizer:
         )
 
         def update(factor: float, later: int = 0) -> bool:
-            return apply(UpdateContext(self._count + later, factor, self._age + later))
+            used = share if averaged else factor
+            return apply(UpdateContext(self._count + later, used, self._age + later))
 
         return update
 
@@ -111,6 +122,7 @@ class GradientAccumulation(LocalOptimizer):
         follows_shard: bool = False,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
         held: HeldState | None = None,
+        replicas: int = 1,
     ) -> None:
         """Sums of zero.
 
@@ -123,8 +135,9 @@ class GradientAccumulation(LocalOptimizer):
                 other.
             memory: gives the gradient in flight memory that shards read, see `Mailbox.memory`.
             held: see `LocalOptimizer`.
+            replicas: see `LocalOptimizer`.
         """
-        super().__init__(optimizer, vectors, per_step=per_step, held=held)
+        super().__init__(optimizer, vectors, per_step=per_step, held=held, replicas=replicas)
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         shared = memory(self.accumulated.nbytes) if vectors.device.is_host else None
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
@@ -174,8 +187,9 @@ class GradientAccumulation(LocalOptimizer):
         vectors = self._vectors
         copy = None if vectors.copy is None else vectors.copy[span]
         gradient = getattr(self, name)[span]
+        rule = AVERAGE if vectors.is_averaged(span) else self._on_shard
         return vectors.device.bind(
-            self._on_shard, vectors.parameters[span], gradient, state, accumulated=None, copy=copy
+            rule, vectors.parameters[span], gradient, state, accumulated=None, copy=copy
         )
 
     def _accumulated(self, span: slice) -> Vector:
@@ -189,7 +203,7 @@ class GradientAccumulation(LocalOptimizer):
             scratch = {kept: vectors.device.zeros((most,), vectors.dtype) for kept in self._state}
             blocks = [
                 slice(start, min(start + most, part.stop))
-                for part in vectors.learning(span)
+                for part in vectors.updated(span)
                 for start in range(part.start, part.stop, most)
             ]
             bound = [self._bind_over(name, block, scratch) for block in blocks]
@@ -250,7 +264,7 @@ class _Mirror:
         if key not in self._bound:
             self._bound[key] = [
                 self._updates.bind_push(part, "in_flight", {n: v[part] for n, v in self._state.items()})
-                for part in self._vectors_of.learning(span)
+                for part in self._vectors_of.updated(span)
             ]
         for name, vector in self._vectors.items():
             vector[span] = self._kept[name][span]

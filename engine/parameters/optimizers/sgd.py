@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from partita.engine.parameters.optimizers.optimizer import Optimizer, UpdateContext
 
@@ -36,6 +36,10 @@ class SGD(Optimizer):
 
     def _settings(self, context: UpdateContext) -> tuple[float, ...]:
         return self._rate(context), self.weight_decay
+
+
+AVERAGE: Final = SGD(1.0)
+"""Subtracts what it is given: the update of running averages."""
 
 
 @dataclass(frozen=True, repr=False)
