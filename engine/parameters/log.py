@@ -332,6 +332,13 @@ class LogWriter:
         self.next = number
         self.begin_segment()
 
+    def bytes_above(self, number: int) -> int:
+        """Returns the size of the segments that have records above this number."""
+        below = (
+            path for path, after in zip(self._whole, self._firsts[1:], strict=False) if after <= number + 1
+        )
+        return self.n_bytes - sum(map(_size_of, below))
+
     def remove(self, through: int) -> None:
         """Removes segments in which every record has at most this number. Raises OSError."""
         while len(self._whole) > 1 and self._firsts[1] <= through + 1:

@@ -68,6 +68,7 @@ class Training(Work):
         self._journal: Final = None if header is None else RunJournal(self.store, header)
         self._skipped: tuple[str, ...] = ()  # files that could not be used, one sentence each
         self._committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
+        self._commits = 0  # of this life
 
     # Resuming.
 
@@ -266,10 +267,11 @@ class Training(Work):
             done=commit.done,
         )
         self.store.commit(manifest)
-        self._committed = commit.steps
+        self._committed, is_first, self._commits = commit.steps, not self._commits, self._commits + 1
         try:
             self.store.prune(first=self._first)
-            remove_logs(self.store.folder, before=self._own_logs)
+            if not is_first:  # logs go back to the checkpoint before the newest
+                remove_logs(self.store.folder, before=self._own_logs)
         except OSError as error:
             return (
                 f"checkpoint {commit.checkpoint} is kept, and an older one could not be removed ({error}); "

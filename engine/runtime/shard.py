@@ -6,6 +6,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 from typing_extensions import override
 
 from partita.engine.files.background import BackgroundQueue
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.formats import CheckpointError
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.log import sync_segments
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
@@ -51,7 +54,7 @@ from partita.engine.protocol.shard_effects import (
 from partita.engine.runtime.gradient_pool import GradientPool
 from partita.engine.runtime.shard_log import ShardLog
 from partita.engine.runtime.shard_policies import ShardPolicy
-from partita.engine.runtime.shard_recovery import Base, LogPlace, Recovery, header_of
+from partita.engine.runtime.shard_recovery import Base, LogPlace, Recovery, goes_on, header_of
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload, PayloadLike, Versioned
@@ -164,9 +167,9 @@ class ShardBody(Body):
         self._store = VectorStore(np.zeros(size, task.precision), memory=host.memory)
         self._is_empty = is_empty
         empty = Base(None, RestoredState(), self._store.target(POINT))
-        self._base = empty if is_empty else self._load(task.checkpoint)
         self._log: ShardLog | None = None
         self._notes: list[str] = []  # about the log, for the user
+        self._base = empty if is_empty else self._loaded()
         self._updater = self._prepared()
         overlaps = task.layout.machines_of(task.shard)
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
@@ -277,7 +280,7 @@ class ShardBody(Body):
         policy = task.policy.machine(
             own, state, lambda policy: recovery.replay(recovery.own, policy, self._carry_out_again)
         )
-        self._notes = recovery.notes
+        self._notes += recovery.notes
         if recovery.replayed:
             self._notes.append(f"{counted(recovery.replayed, 'push', 'pushes')} of its log carried out again")
         if isinstance(task.durability, Log):
@@ -320,6 +323,27 @@ class ShardBody(Body):
 
     # Vectors.
 
+    def _loaded(self) -> Base:
+        """Loads the checkpoint; where that is damaged, the newest older one to which the log goes back.
+
+        Raises:
+            CheckpointError: it is damaged, and the log does not go back.
+        """
+        task, files = self._task, self._checkpoints
+        try:
+            return self._load(task.checkpoint)
+        except CheckpointError as error:
+            if task.logs is None or task.checkpoint is None or not isinstance(files, Checkpoints):
+                raise
+            for older in (*(number for number in files.complete() if number < task.checkpoint), None):
+                with suppress(CheckpointError):
+                    base = self._load(older)
+                    if goes_on(task.folder, task.logs, self._host.name, base.state.version):
+                        begins = "the start" if older is None else f"checkpoint {older}"
+                        self._notes.append(f"{error}; it begins from {begins} and its log")
+                        return base
+            raise
+
     def _load(self, checkpoint: int | None) -> Base:
         """Loads all vectors from a checkpoint, or the first point."""
         task = self._task
@@ -356,8 +380,7 @@ class ShardBody(Body):
             compile_operations(self._store.dtype)
             return None
         learning = self._task.layout.learning_on(self._task.shard)
-        fresh = self._is_empty or self._task.checkpoint is None
-        averaged = self._task.layout.averaged_on(self._task.shard)
+        fresh, averaged = self._base.run is None, self._task.layout.averaged_on(self._task.shard)
         return Updater(optimizer, self._store, fresh=fresh, learning=learning, averaged=averaged)
 
     @property

@@ -69,7 +69,7 @@ class ShardLog:
         Args:
             open_log: makes the writer of the shard's segments, on the thread.
             settings: what is kept.
-            most_bytes: size of the log beyond which it asks for a checkpoint.
+            most_bytes: size of the records behind a checkpoint beyond which it asks for the next.
             wake: called, from the thread, when `poll` has something.
         """
         self._open_log, self._wake = open_log, wake
@@ -79,10 +79,11 @@ class ShardLog:
         self._changed: Final = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._boundaries: list[int] = []  # numbers with which segments begin
-        self._removes = self._removed = 0  # records up to this one are in a checkpoint
+        self._newest = 0  # records up to this one are in the newest checkpoint
+        self._removes = self._removed = 0  # and up to this one in that before it, too
         self._closed = False
         self._writer: LogWriter | None = None
-        self._asked_bytes = 0  # size at which a checkpoint was asked for
+        self._asked_bytes = self._asked_at = 0  # size at which a checkpoint was asked for, after this record
         self._full: _Full | None = None
         self._said_at = float("-inf")  # when the user was told that there is no room
         self._synced_at = time.monotonic()
@@ -108,10 +109,15 @@ class ShardLog:
             self._boundaries.append(first)
 
     def remove(self, through: int) -> None:
-        """Removes records that a committed checkpoint holds; those that are not written need not be."""
+        """Notes what a committed checkpoint holds, and removes the records that the one before it has, too.
+
+        If the newest checkpoint is damaged, the one before it and the log have all. Where there is no room,
+        the newest is enough, and what it holds need not be written.
+        """
         with self._changed:
-            self._removes = max(self._removes, through)
-            self._changed.notify()
+            if through > self._newest:
+                self._removes, self._newest = self._newest, through
+                self._changed.notify()
 
     def poll(self) -> Iterator[Kept | LogNote]:
         """Yields what has happened since the last call.
@@ -159,7 +165,7 @@ class ShardLog:
         """Waits for something to do, and does it. Returns whether there will be more."""
         with self._changed:
             self._changed.wait_for(self._has_work, self._patience())
-            batch, removes = list(self._waiting), self._removes
+            batch, removes = list(self._waiting), self._removable
             if self._closed and (self._full is not None or not batch):
                 return False
         try:
@@ -168,7 +174,7 @@ class ShardLog:
                 if removes >= writer.next:
                     writer.skip(removes + 1)
                 writer.remove(removes)
-                self._removed, self._asked_bytes = removes, 0
+                self._removed = removes
             self._write(writer, [one.record for one in batch])
             writer.remove(removes)
         except LogFull as error:
@@ -179,8 +185,12 @@ class ShardLog:
         self._ask_for_checkpoint(writer)
         return True
 
+    @property
+    def _removable(self) -> int:
+        return self._removes if self._full is None else self._newest
+
     def _has_work(self) -> bool:
-        if self._closed or self._removes > self._removed:
+        if self._closed or self._removable > self._removed:
             return True
         return self._full is None and (bool(self._waiting) or self._writer is None)
 
@@ -232,6 +242,13 @@ class ShardLog:
 
     def _ask_for_checkpoint(self, writer: LogWriter) -> None:
         """Asks for a checkpoint when the log is too large, and again when it has doubled since."""
-        if writer.n_bytes > max(self._most_bytes, 2 * self._asked_bytes):
-            self._asked_bytes = writer.n_bytes
+        if writer.n_bytes <= self._most_bytes:
+            return
+        with self._changed:
+            newest = self._newest
+        if newest > self._asked_at:
+            self._asked_at, self._asked_bytes = newest, 0
+        n_bytes = writer.bytes_above(newest)
+        if n_bytes > max(self._most_bytes, 2 * self._asked_bytes):
+            self._asked_bytes = n_bytes
             self._report(LogNote("", wants_checkpoint=True))

@@ -160,6 +160,12 @@ class Recovery:
         return (record for header, record in self.content.records if header.run == self._run)
 
 
+def goes_on(folder: Path, place: LogPlace, shard: str, version: int) -> bool:
+    """Returns whether the log has the records above a version, and all of them. Raises OSError."""
+    found = read_log(folder, shard, after=version, since=place.since)
+    return bool(found.records) and not found.unused
+
+
 def _run_of(found: tuple[SegmentHeader, LoggedRequest]) -> tuple[str, int]:
     return found[0].run, found[0].units_per_epoch
 

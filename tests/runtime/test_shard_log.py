@@ -96,7 +96,7 @@ class Folder:
 
     def commit(self, shard: ShardAlone, number: int, *, run: str = "run") -> None:
         shard.receive(COORDINATOR, Save(number))
-        saved = awaited(shard, Saved)
+        saved = awaited(shard, Saved, count=number)
         entry = ShardFile(shard.name, saved.incarnation, saved.version, saved.file, saved.sha256)
         counts: Any = {"shapes": SHAPES, "dtype": "float64", "optimizer": "", "steps": (1,)}
         manifest = Manifest(checkpoint=number, run=run, units_per_epoch=1, entries=(entry,), **counts)
@@ -268,9 +268,34 @@ def test_a_log_is_removed_up_to_a_committed_checkpoint_and_asks_for_one_when_it_
     folder.commit(shard, 1)
     for sequence in range(6, 8):
         push(shard, "part 0.0", sequence)
-    (left,) = segments_of(folder.path, "shard 0")
-    assert left.first == 7
-    assert state(folder.shard(checkpoint=1)) == state(shard)
+    assert [one.first for one in segments_of(folder.path, "shard 0")] == [1, 7]
+    folder.commit(shard, 2)
+    push(shard, "part 0.0", 8)
+    assert [one.first for one in segments_of(folder.path, "shard 0")] == [7, 9]
+    asked = [one for _, one, _ in shard.sent if isinstance(one, LogReport) and one.wants_checkpoint]
+    assert len(asked) == 1
+    assert state(folder.shard(checkpoint=2)) == state(shard)
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2, 3])
+def test_a_damaged_checkpoint_costs_nothing_while_the_log_goes_back_to_the_one_before(
+    folder: Folder, checkpoints: int
+) -> None:
+    folder.optimizer = Adam(0.1)
+    shard = folder.shard()
+    for sequence in range(2 * checkpoints):
+        push(shard, "part 0.0", sequence)
+        if sequence % 2:
+            folder.commit(shard, sequence // 2 + 1)
+    push(shard, "part 0.1", 0)
+    (newest,) = folder.path.glob(f"{checkpoints:08d}-*/*.safetensors")
+    newest.write_bytes(newest.read_bytes()[:-1])
+    again = folder.shard(checkpoint=checkpoints)
+    assert state(again) == state(shard)
+    again.poll()
+    texts = " ".join(message.text for _, message, _ in again.sent if isinstance(message, LogReport))
+    before = f"checkpoint {checkpoints - 1}" if checkpoints > 1 else "the start"
+    assert f"it begins from {before} and its log" in texts
 
 
 def test_a_damaged_record_is_named_and_what_it_costs_is_counted_exactly(folder: Folder) -> None:

@@ -53,8 +53,8 @@ class Log(Durability):
     Args:
         sync: "disk" acknowledges what is on the disk; "process" what the kernel has, so that a failure of the
             machine costs the last 100 ms.
-        most_bytes: size of a shard's log beyond which it asks for a checkpoint; if not given, 1 GiB, or that
-            of 16 pushes to all of the shard's parameters where this is more.
+        most_bytes: size of a shard's log behind a checkpoint beyond which it asks for the next; if not given,
+            1 GiB, or that of 16 pushes to all of the shard's parameters where this is more.
 
     Raises:
         ValueError: a setting is out of range.
