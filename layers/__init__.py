@@ -70,6 +70,7 @@ from partita.layers.parts import Concatenate, Slice
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.positions import PaddingMask, PositionEmbedding
 from partita.layers.recurrent import GRU, LSTM
+from partita.layers.regularisers import L1, L1L2, L2
 from partita.layers.reshape import Flatten, Permute, Reshape
 from partita.layers.resize import Crop, UpSample, ZeroPad
 from partita.layers.softmax import Softmax
@@ -78,6 +79,9 @@ from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
 __all__ = [
     "GRU",
+    "L1",
+    "L1L2",
+    "L2",
     "LSTM",
     "Activation",
     "Add",

@@ -32,7 +32,8 @@ class Conv2D(WeightedSum):
             or ((top, bottom), (left, right)).
         dilation: from one row or column of a patch to the next.
         groups: number of groups of filters and channels; a filter reads the channels of its own group.
-        activation, use_bias, initialiser, bias_initialiser, trainable, name: as in `Dense`.
+        activation, use_bias, initialiser, bias_initialiser, regulariser, trainable, name: as in
+            `Dense`.
     """
 
     filters: int

@@ -13,6 +13,7 @@ from partita.layers.connectivity import Connectivity, Index
 from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, Parameter
+from partita.layers.regularisers import Regulariser
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Embedding(Layer):
         units: numbers of a row.
         padding_idx: a class whose output is zero and which never learns.
         initialiser: of the table, see `Parameter`.
+        regulariser: of the whole table, for example `L2(1e-4)`.
         trainable: whether the table learns.
         name: the layer's name in the network.
     """
@@ -62,6 +64,7 @@ class Embedding(Layer):
     units: int
     padding_idx: int | None = field(default=None, kw_only=True)
     initialiser: Initialiser = field(default="normal", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

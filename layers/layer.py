@@ -19,6 +19,7 @@ from partita.layers.checks import check_flag
 from partita.layers.connectivity import Connectivity
 from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.regularisers import Regulariser, check_regulariser
 from partita.layers.states import SymbolicTensor
 
 
@@ -39,6 +40,7 @@ class Parameter:
             it is initialised, stored in checkpoints and counted like any other.
         averaged: whether it is a running average. Its gradient is what is to be taken from it after a step,
             and no optimizer has a say in it; it is not trainable.
+        regulariser: adds a sum over its numbers to the loss that is trained.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -53,6 +55,7 @@ class Parameter:
     shared: bool = False
     trainable: bool = True
     averaged: bool = False
+    regulariser: Regulariser | None = None
 
     def __post_init__(self) -> None:
         assert not (self.trainable and self.averaged), f"{self.name} is averaged, so it is not trainable"
@@ -160,7 +163,9 @@ class Layer(Arguments, ABC):
         "reduction": "losses are means over the examples; leave it out",
         "from_logits": "losses take scores, not probabilities; leave it out",
         "weight_decay": "it is an argument of the optimizer, for example SGD(0.05, weight_decay=1e-4)",
-        "kernel_regularizer": "write weight_decay in the optimizer, for example SGD(0.05, weight_decay=1e-4)",
+        "kernel_regularizer": ("regulariser",),
+        "embeddings_regularizer": ("regulariser",),
+        "regularizer": ("regulariser",),
     }
     """Names of the arguments of layers in Keras and PyTorch."""
 
@@ -168,6 +173,8 @@ class Layer(Arguments, ABC):
     """The layer's name in the network; None lets the network choose."""
     trainable: bool = True
     """Whether its parameters learn; a layer that has some takes it as an argument."""
+    regulariser: Regulariser | None = None
+    """Term of the loss for its parameters but "bias"; a layer that has some takes it as an argument."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -182,6 +189,7 @@ class Layer(Arguments, ABC):
     def check(self) -> None:
         """Raises ValueError for an invalid setting; the caller adds the kind of layer."""
         check_flag(self.trainable, "trainable is")
+        check_regulariser(self.regulariser)
 
     def _settle(self, **settings: object) -> None:
         """Replaces settings by their plain form (Python's numbers, tuples) while the layer is made."""

@@ -66,7 +66,8 @@ class Linear(WeightedSum):
     Args:
         units: number of nodes in place of the features.
         axis: -1, the last one, or 0.
-        activation, use_bias, initialiser, bias_initialiser, trainable, name: as in `Dense`.
+        activation, use_bias, initialiser, bias_initialiser, regulariser, trainable, name: as in
+            `Dense`.
     """
 
     units: int

@@ -101,7 +101,13 @@ class Network:
             shape = layer.shape(shapes)
             learns, own = layer.trainable, layer.parameters(shape, shapes)
             parameters = tuple(
-                replace(p, name=f"{name}.{p.name}", trainable=p.trainable and learns) for p in own
+                replace(
+                    p,
+                    name=f"{name}.{p.name}",
+                    trainable=p.trainable and learns,
+                    regulariser=p.regulariser or (None if p.name == "bias" else layer.regulariser),
+                )
+                for p in own
             )
             _check_sharing(parameters)
             for parameter in parameters:

@@ -29,6 +29,7 @@ from partita.layers.connectivity import Connectivity
 from partita.layers.edges import Edges
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.regularisers import Regulariser
 from partita.layers.states import SymbolicTensor
 
 
@@ -72,6 +73,7 @@ class Node(Layer):
             gradient of a `per_edge` parameter are arrays as long as incoming; None if never trained.
         learns: the parameters by name, in the order in which the functions take them.
         nodes: the grid of a `Full` layer, the filters of a `Patch` layer; else it follows from the wiring.
+        regulariser: of its parameters but "bias", for example `L2(1e-4)`.
         trainable: whether its parameters learn.
         name: what the network calls the layer.
 
@@ -86,6 +88,7 @@ class Node(Layer):
     downward: Callable[..., Any] | None = None
     learns: tuple[tuple[str, ParameterKind], ...] = ()
     nodes: Shape | None = None
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

@@ -14,6 +14,7 @@ from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.patches import taps
+from partita.layers.regularisers import Regulariser
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class WeightedSum(Layer):
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
     bias_initialiser: Initialiser = field(default="zeros", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -108,6 +110,7 @@ class Dense(WeightedSum):
         activation: "linear", "relu", "sigmoid" or "tanh".
         use_bias: whether each node has a bias.
         initialiser, bias_initialiser: of the weight and of the bias, see `Parameter`.
+        regulariser: of the weight, for example `L2(1e-4)`.
         trainable: whether weight and bias learn.
         name: the layer's name in the network.
     """
@@ -158,7 +161,8 @@ class LocallyConnected2D(WeightedSum):
         stride: from one patch to the next.
         padding: "valid", "same", or how many rows and columns of zeros: a number, or one for each axis, or
             ((top, bottom), (left, right)).
-        activation, use_bias, initialiser, bias_initialiser, trainable, name: as in `Dense`.
+        activation, use_bias, initialiser, bias_initialiser, regulariser, trainable, name: as in
+            `Dense`.
 
     Source: DistBelief, section 5, the locally connected image model.
     """

@@ -19,6 +19,7 @@ from partita.engine.runtime.layer_kernel import LayerKernel
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.nonfinite import NonfiniteWatch
 from partita.engine.runtime.parameter_calls import ParameterCalls
+from partita.engine.runtime.regularisation import Regularisation
 from partita.engine.runtime.watchdog import Watchdog
 from partita.layers.box import Spans
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge
@@ -64,6 +65,11 @@ class Computations:
             buffers,
             lambda layer, buffer: self._of(layer, buffer).kernel,
             updates,
+            terms=Regularisation(
+                buffers.vectors,
+                counts=lambda minibatch: self._counts(minibatch * plan.batch),
+                add_loss=self.metrics.add_term,
+            ),
             is_empty=lambda minibatch: not self._real(minibatch * plan.batch, 1),
             report_nonfinite=self._report_nonfinite,
         )
@@ -159,6 +165,10 @@ class Computations:
         if self._feed.mean_over is not None:
             return self._feed.mean_over
         return batch if self._feed.pads_portions else self._real(first // batch * batch, batch) or batch
+
+    def _counts(self, first: int) -> tuple[int, int]:
+        """The real examples of the minibatch of example `first`, and those its gradient is the mean over."""
+        return self._real(first, self._plan.batch), self._mean_over(first)
 
     def _forward(self, instruction: Instruction) -> Call:
         buffer, call = instruction.target.buffer, self._once(self._sum, instruction)

@@ -17,6 +17,7 @@ from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
+from partita.engine.runtime.regularisation import AddTerm, Regularisation
 from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
@@ -75,23 +76,28 @@ class FusedUpdate:
         """Bytes of the gradients of the largest block."""
         return max(self._offsets(rows)[-1] for rows in self._blocks)
 
-    def call(self, scratch: Scratch, updates: Updates, report_nonfinite: Call) -> Callable[[int], None]:
+    def call(
+        self, scratch: Scratch, updates: Updates, report_nonfinite: Call, terms: Regularisation
+    ) -> Callable[[int], None]:
         """Prepares every block.
 
         Args:
             scratch: memory of at least `scratch_bytes`.
             updates: the driver's.
             report_nonfinite: called when a gradient was not finite.
+            terms: adds those of regularisers.
 
         Returns:
             The update, after so many other minibatches of the same step.
         """
-        steps = [self._prepared(rows, scratch, updates) for rows in self._blocks]
+        steps = [self._prepared(rows, scratch, updates, terms) for rows in self._blocks]
 
         def call(later: int) -> None:
             finite = True
-            for gradient, apply in steps:
+            for gradient, added, apply in steps:
                 gradient()
+                for add in added:
+                    add(later)
                 finite &= apply(later)
             if not finite:
                 report_nonfinite()
@@ -126,21 +132,25 @@ class FusedUpdate:
         )
 
     def _prepared(
-        self, rows: tuple[int, int], scratch: Scratch, updates: Updates
-    ) -> tuple[Call, Callable[[int], bool]]:
+        self, rows: tuple[int, int], scratch: Scratch, updates: Updates, terms: Regularisation
+    ) -> tuple[Call, list[AddTerm], Callable[[int], bool]]:
         dtype, begin = self._kernel.gradient_dtype, self._start
         out: list[Array] = []
+        added: list[AddTerm | None] = []
         applies: list[list[Apply]] = [[] for _ in range(self._kernel.context.threads)]
         for held, offset in zip(self._held, self._offsets(rows), strict=False):
             part, start = held.part(rows), begin + held.before(rows[0])
             gradient = scratch(offset, part.shape, dtype)
             out.append(gradient)
             learns = part.size and (held.parameter.trainable or held.parameter.averaged)
+            whole = slice(start, start + part.size)
+            added.append(terms.bind(held.parameter, whole, gradient.reshape(-1)))
             for thread, share in enumerate(_shares(part.size, len(applies)) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
             begin += held.size
-        return self._gradient(out, rows), self._together([apply for apply in applies if apply])
+        found = [add for add in added if add is not None]
+        return self._gradient(out, rows), found, self._together([apply for apply in applies if apply])
 
     def _together(self, applies: list[list[Apply]]) -> Callable[[int], bool]:
         """The updates of a block; each thread makes those of its share."""

@@ -15,6 +15,7 @@ class Metrics:
     def __init__(self) -> None:
         self._losses: dict[Buffer, float] = {}
         self._correct: dict[Buffer, int] = {}
+        self._terms: dict[str, float] = {}  # by parameter
 
     def expect(self, loss_buffer: Buffer) -> None:
         """Adds a loss in this buffer, or sets its sums to zero."""
@@ -25,15 +26,21 @@ class Metrics:
         self._losses[loss_buffer] += loss
         self._correct[loss_buffer] += correct
 
+    def add_term(self, parameter: str, loss: float) -> None:
+        """Adds the sum over examples of a parameter's regulariser."""
+        self._terms[parameter] = self._terms.get(parameter, 0.0) + loss
+
     def clear(self) -> None:
         """Sets all sums to zero."""
+        self._terms = dict.fromkeys(self._terms, 0.0)
         for loss_buffer in self._losses:
             self.expect(loss_buffer)
 
     @property
     def loss(self) -> float:
-        """The sum of all losses, in the order of the program."""
-        return sum(self._losses.values())
+        """The sum of all losses, in the order of the program, and of the terms of regularisers."""
+        terms = [self._terms[name] for name in sorted(self._terms)]
+        return sum(self._losses.values()) + sum(terms)
 
     @property
     def correct(self) -> int:

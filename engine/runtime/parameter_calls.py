@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Call, Kernel, no_op
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.fused_update import FusedUpdate, Scratch, Updates
+from partita.engine.runtime.regularisation import Regularisation
 from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind
 from partita.partitioner.ir.program import Instruction, Op
@@ -35,6 +37,7 @@ class ParameterCalls:
         kernel_of: Callable[[str, Buffer], Kernel],
         updates: Updates | None,
         *,
+        terms: Regularisation,
         is_empty: Callable[[int], bool],
         report_nonfinite: Callable[[str], None],
     ) -> None:
@@ -44,11 +47,13 @@ class ParameterCalls:
             buffers: the arrays of the machine's program.
             kernel_of: finds a layer's kernel for the micro-batch of a buffer.
             updates: a driver's use of gradients; None leaves them alone.
+            terms: adds those of regularisers.
             is_empty: whether no example of a minibatch of the step is real, so that there is no update.
             report_nonfinite: called with a layer whose gradient was not finite.
         """
         self._buffers, self._vectors, self._device = buffers, buffers.vectors, buffers.device
         self._graph, self._updates, self._kernel_of = buffers.plan.graph, updates, kernel_of
+        self._terms = terms
         self._is_empty, self._report_nonfinite = is_empty, report_nonfinite
         self._calls: dict[_Key, Callable[[int], None]] = {}
         self._updated: defaultdict[Buffer, int] = defaultdict(int)
@@ -81,8 +86,9 @@ class ParameterCalls:
         layer, kernels = key = self._key(instruction)
         kernel, whole = kernels[0], self._gradients(layer)
         fused = self._fused_update(key, start=0)
+        add = self._own_terms(instruction, whole)
         if kernel.gradient_dtype == kernel.context.master:
-            return fused.whole(whole)
+            return sequence(fused.whole(whole), add)
         downcast = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
         call = fused.whole(downcast)
 
@@ -91,7 +97,20 @@ class ParameterCalls:
             for source, out in zip(downcast, whole, strict=True):
                 self._device.copy(out, source)
 
-        return upcast
+        return sequence(upcast, add)
+
+    def _own_terms(self, instruction: Instruction, gradients: Sequence[Array]) -> Call:
+        """Adds terms of regularisers to the whole gradients of the layer, where the machine owns it."""
+        layer, minibatch = instruction.target.buffer.layer, instruction.target.buffer.micro_batch or 0
+        spans = self._vectors.spans(layer)  # none where another machine owns shared weights
+        bound = (
+            self._terms.bind(parameter, span, gradient.reshape(-1))
+            for parameter, span, gradient in zip(
+                self._graph[layer].parameters, spans, gradients, strict=False
+            )
+        )
+        adds = [add for add in bound if add is not None]
+        return sequence(*(partial(add, minibatch) for add in adds))
 
     def squares(self, instruction: Instruction) -> Call:
         """Writes the sums of squares of the machine's parameters and of their gradients."""
@@ -153,7 +172,7 @@ class ParameterCalls:
         assert updates is not None, f"{instruction} needs to know what to do with gradients"
         if key not in self._calls:
             report = partial(self._report_nonfinite, key[0])
-            self._calls[key] = self._fused[key].call(self._scratch, updates, report)
+            self._calls[key] = self._fused[key].call(self._scratch, updates, report, self._terms)
         update, later = self._calls[key], self._count(instruction)
 
         def call() -> None:
