@@ -55,7 +55,7 @@ MEANT: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (
         Dense,
         {"units": 4, "xyz": 1},
-        "it takes units, activation, use_bias, initialiser, bias_initialiser, trainable, name",
+        "it takes units, activation, use_bias, initialiser, bias_initialiser, regulariser, trainable, name",
     ),
     (MaxPool2D, {"kernel_size": 3}, "did you mean 'pool_size'?"),
     (MaxPool2D, {"strides": 3}, "did you mean 'stride'?"),
