@@ -15,7 +15,7 @@ from partita.engine.methods import Objective
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.durability import Durability, Replicated, durability_of
+from partita.engine.protocol.durability import Durability, durability_of
 from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
@@ -137,11 +137,6 @@ class Driver(Arguments):
                 raise ValueError(f"the driver {name} has no '{field}'; give its dataclass that field")
         if kind.replica is Driver.replica:
             raise ValueError(f"the driver {name} has no program; define its generator replica(self, me)")
-        if self.evaluates and isinstance(self.keepers, Replicated):
-            raise ValueError(
-                f"the shards of {name} have no backups yet; write durability='checkpoint': no death costs an "
-                "answer, because the coordinator's journal gives commands again"
-            )
         if self.evaluates and not self.shards:
             raise ValueError(f"the driver {name} has no shards, which execute requests; give it a number")
 

@@ -60,9 +60,11 @@ class Sandblaster(Driver):
             and the least replicas are ready; the others join when they are. A replica that dies too often
             leaves, as long as the least remain, and is tried again later. The bits stay the same. If not
             given, the run needs all replicas.
-        durability: when an answer to the method is safe. "checkpoint": when the operating system has it in
-            the journal, so that only the machine's end costs those since the last checkpoint. "log": when
-            the disk has it, so that nothing does.
+        durability: what a shard's death costs. "checkpoint": all shards go back to the last checkpoint, and
+            requests since then are done again. "log": the shard goes on from its log, and "replicated": from
+            a second process, its backup; then only units of the evaluation under way are computed again.
+            No death costs an answer: the operating system has it in the journal before the method has it, and
+            with "log" the disk.
 
     Raises:
         ValueError: a setting is out of range.

@@ -189,9 +189,9 @@ class Trainer(ABC):
         """Returns the use that a shard makes of gradients."""
         raise AssertionError(f"{self.name} has no shards")
 
-    def backup(self, shard: int) -> BackupTask:
-        """Makes the task of a shard's backup."""
-        return BackupTask(self.shard(shard, None))
+    def backup(self, shard: int, checkpoint: int | None) -> BackupTask:
+        """Makes the task of a shard's backup, in a run that began with a checkpoint; None: with `initial`."""
+        return BackupTask(self.shard(shard, checkpoint))
 
     @property
     def copy_bytes(self) -> int:

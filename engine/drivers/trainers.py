@@ -21,7 +21,7 @@ from partita.engine.methods import LBFGS, Method
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.actions import Program
-from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Log
+from partita.engine.protocol.durability.settings import Log, Replicated
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
@@ -272,25 +272,19 @@ class EvaluationTrainer(Trainer):
     @property
     @override
     def terms(self) -> str:
+        keepers = self.driver.keepers
         if self.syncs_journal and self.job.keep:
-            return "durability: log (no failure costs an answer)"
+            return "durability: log (no failure costs an answer, and a shard goes on from its log)"
         costs = "no death costs an answer; when the machine stops, those since the last checkpoint"
-        return f"durability: {self.driver.keepers.mode} ({costs})"
+        if isinstance(keepers, Replicated):
+            costs = f"a shard goes on from its backup; {costs}"
+        return f"durability: {keepers.mode} ({costs})"
 
     @property
     @override
     def syncs_journal(self) -> bool:
         keepers = self.driver.keepers
         return isinstance(keepers, Log) and keepers.sync == "disk"
-
-    @property
-    @override
-    def keeps_records(self) -> bool:
-        return False  # the journal is enough: shards carry out again what it has
-
-    @override
-    def shard(self, shard: int, checkpoint: int | None) -> ShardTask:
-        return replace(super().shard(shard, checkpoint), durability=CHECKPOINT_ONLY)
 
     def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
         super().__init__(job, driver, epochs=0, alone=alone, batch=job.plan.batch, steps_per_epoch=1)
@@ -377,7 +371,7 @@ class EvaluationTrainer(Trainer):
 
     @override
     def policy(self, shard: int) -> SumPolicy:
-        return SumPolicy(unit_size=self.unit_size)
+        return SumPolicy(unit_size=self.unit_size, keeps=self.keeps_records)
 
     @override
     def beginning(self, resumed: Resumed | None) -> Iterator[str]:

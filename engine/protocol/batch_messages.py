@@ -34,6 +34,26 @@ class MissingUnits(MessageStruct, frozen=True, tag=True):
     units: tuple[tuple[Count, Count], ...]
 
 
+class CommandsMissing(MessageStruct, frozen=True, tag=True):
+    """Answers a command whose predecessors the shard lacks: its log was lost. All shards must go back.
+
+    `last` is the number of the last command that it has; 0: of none.
+    """
+
+    number: Count
+    last: Count
+
+
+class EvaluationSum(MessageStruct, frozen=True, tag=True):
+    """The record of a finished sum of an evaluation (the payload: all of the shard's numbers of the vector).
+
+    Never sent by itself: in a log, or in a `RecordCopy`.
+    """
+
+    evaluation: Count
+    vector: str
+
+
 class Assignment(MessageStruct, frozen=True, tag=True):
     """Assigns all parts of a replica a work unit of an evaluation: portions `[first, first + count)`.
 

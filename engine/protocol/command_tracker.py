@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 
@@ -52,6 +53,7 @@ class CommandTracker:
         self._results: dict[str, Scalars] = {}
         self._reported_at: dict[str, float] = {}  # when a shard last reported on the command
         self._works_since: dict[str, float] = {}  # since when it reports to be executing it
+        self._processes: dict[str, tuple[int, float]] = {}  # incarnation, and since when it reports
 
     @property
     def complete(self) -> bool:
@@ -67,6 +69,7 @@ class CommandTracker:
         self._results.clear()
         self._works_since.clear()
         self._reported_at = {shard.name: now for shard in self._shards}
+        self._processes = {shard.name: (shard.incarnation, -math.inf) for shard in self._shards}
         return [Send(shard.name, self.command) for shard in self._shards]
 
     def end(self) -> None:
@@ -88,6 +91,17 @@ class CommandTracker:
             self._works_since.setdefault(shard, now)
         else:
             self._works_since.pop(shard, None)
+
+    def reports_since(self, shard: HostRecord, now: float) -> float:
+        """Returns since when a shard's present process reports on the command; -inf: from the start.
+
+        Contributions before that may have gone to the process before.
+        """
+        incarnation, since = self._processes[shard.name]
+        if incarnation != shard.incarnation:
+            since = now
+            self._processes[shard.name] = shard.incarnation, now
+        return since
 
     def scalars(self, command: Command, losses: Scalars) -> Scalars:
         """Returns the scalars of a complete command; `losses` are those of its evaluation."""

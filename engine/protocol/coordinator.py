@@ -261,7 +261,7 @@ class Coordinator(Supervision):
     @property
     def _keepers_of_records(self) -> Sequence[HostRecord]:
         """The shards that learn of committed checkpoints, because somebody keeps their records."""
-        return self.registry.shards if self._settings.keeps_records else ()
+        return self.registry.shards if self.keeps_records else ()
 
     def _log_reported(
         self, shard: HostRecord, text: str, now: float, *, wants: bool

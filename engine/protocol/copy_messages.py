@@ -6,9 +6,23 @@ from typing import TypeAlias
 
 import msgspec
 
+from partita.engine.protocol.batch_messages import Command
+from partita.engine.protocol.commands import Scalars
 from partita.engine.protocol.message_base import Count, MessageStruct
 
 _Range: TypeAlias = tuple[Count, Count]
+
+
+class CommandCounts(msgspec.Struct, frozen=True, array_like=True):
+    """The last command of a shard, the scalars of its operations so far, and whether all are executed.
+
+    If not, it is in its evaluation, of which no contribution counts yet. `vectors` names those of a copy.
+    """
+
+    command: Command | None = None
+    scalars: Scalars = ()
+    is_done: bool = False
+    vectors: tuple[str, ...] = ()
 
 
 class ShardCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -17,7 +31,7 @@ class ShardCounts(msgspec.Struct, frozen=True, array_like=True):
     `updates` counts updates by machine. `seen` has the incarnation and the sequence (plus 1) of the last push
     of each part, and `stops` the step below which the shard has its gradients. `units` are, for each range of
     its vector, the units of work whose gradients these numbers hold. `lost` counts pushes of each part that
-    were found missing since the last start from a checkpoint.
+    were found missing since the last start from a checkpoint. A shard that executes commands has `command`.
     """
 
     version: Count = 0
@@ -26,6 +40,7 @@ class ShardCounts(msgspec.Struct, frozen=True, array_like=True):
     stops: dict[str, Count] = {}
     units: tuple[tuple[_Range, tuple[_Range, ...]], ...] = ()
     lost: dict[str, Count] = {}
+    command: CommandCounts | None = None
 
 
 class CopyRequest(MessageStruct, frozen=True, tag=True):

@@ -51,6 +51,11 @@ class Evaluation:
         sums = self._trees[segment][machine].add(unit - start)
         return [(start + into, start + of) for into, of in sums]
 
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """Vectors that sums are for."""
+        return tuple(dict.fromkeys(v for v, trees in zip(self._vectors, self._trees, strict=True) if trees))
+
     def sums(self) -> list[tuple[int, int, str]]:
         """Returns the place of each complete sum: (machine, work unit, vector that it is for)."""
         segments = zip(self._starts, self._vectors, self._trees, strict=False)

@@ -4,7 +4,8 @@ The coordinator holds no vector. Each request becomes a command to all shards, w
 where it evaluates, work units for the replicas. A request's scalars are written to the journal before the
 program gets them. So everything can be repeated: after a shard's death all shards go back to the last
 checkpoint, and after the coordinator's own the program is started anew and gets what the journal holds;
-either way the requests since the checkpoint that still matter are repeated (`recovery.py`).
+either way the requests since the checkpoint that still matter are repeated (`recovery.py`). Where somebody
+keeps the records of shards, only the command under way is repeated, to the shard that has died.
 
 Source: DistBelief, section 4.2, algorithm 1.2.
 """
@@ -20,7 +21,13 @@ from typing import Final
 from typing_extensions import override
 
 from partita.engine.protocol.actions import CoordinatorAction
-from partita.engine.protocol.batch_messages import AssignmentResult, Command, CommandResult, MissingUnits
+from partita.engine.protocol.batch_messages import (
+    AssignmentResult,
+    Command,
+    CommandResult,
+    CommandsMissing,
+    MissingUnits,
+)
 from partita.engine.protocol.command_tracker import CommandTracker, Purpose
 from partita.engine.protocol.commands import (
     Evaluate,
@@ -30,7 +37,7 @@ from partita.engine.protocol.commands import (
     Snapshot,
     work_units_of,
 )
-from partita.engine.protocol.coordinator_effects import AppendJournal, CoordinatorEffect, Progress
+from partita.engine.protocol.coordinator_effects import AppendJournal, CoordinatorEffect, Progress, Warn
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
@@ -121,7 +128,8 @@ class EvaluationMode(WorkMode):
 
     @override
     def go_on(self, now: float) -> list[CoordinatorEffect]:
-        return self._next(now) + self._schedule(now)
+        again = self._commands.ask_again(now) if self.run.keeps_records else []
+        return [*again, *self._next(now), *self._schedule(now)]
 
     # Commands.
 
@@ -174,8 +182,10 @@ class EvaluationMode(WorkMode):
                 return self._finish_command(now)
             case MissingUnits(number=number, units=ranges) if self._commands.is_asked(number):
                 self._commands.reported(host.name, now, works=not ranges)
-                self._scheduler.missing(ranges)
+                self._scheduler.missing(ranges, self._commands.reports_since(host, now))
                 return self._schedule(now)
+            case CommandsMissing(number=number) if self._commands.is_asked(number):
+                return self._lacks_commands(host, now)
         return []
 
     @override
@@ -276,13 +286,27 @@ class EvaluationMode(WorkMode):
 
     @override
     def shard_died(self, start: str) -> str:
-        """Takes all shards back to the checkpoint that the new one starts from."""
+        """Takes all shards back to the checkpoint that the new one starts from, unless it has a log."""
+        if self.run.keeps_records and not self.run.registry.backups:
+            return f"goes on from {start} and its log"
+        return self._go_back(start)
+
+    def _go_back(self, start: str) -> str:
         self._scheduler.end()
         self._commands.end()
         self._rewind = True
         self._replay = self._needed_since_checkpoint()
         again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         return f"all shards go back to {start}, and {again}"
+
+    def _lacks_commands(self, shard: HostRecord, now: float) -> list[CoordinatorEffect]:
+        """Takes all shards back: one of them has lost its log, or a part of it."""
+        run = self.run
+        run.phase = Phase.RUNNING if run.phase is Phase.FINISHING else run.phase
+        run.checkpoints.shard_continues(shard.name)
+        follows = self._go_back(run.start_text)
+        warning = Warn(f"{shard.name} lacks commands that it had executed; {follows}")
+        return [warning, *self.call_back(now), *self._next(now)]
 
     @override
     def shard_is_replaced(self, now: float) -> list[CoordinatorEffect]:

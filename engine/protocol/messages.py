@@ -21,8 +21,10 @@ from partita.engine.protocol.batch_messages import (
     AssignmentResult,
     Command,
     CommandResult,
+    CommandsMissing,
     Contribution,
     ContributionAck,
+    EvaluationSum,
     FetchPoint,
     MissingUnits,
     Point,
@@ -150,15 +152,15 @@ class PushAck(MessageStruct, frozen=True, tag=True):
 
 
 class RecordCopy(MessageStruct, frozen=True, tag=True):
-    """A record of the shard for its backup: a request of this part (its payload), and its number.
+    """A record of the shard for its backup: a request of this host (its payload), and its number.
 
     The backup confirms at once those that ask for it, and the others with its next tick.
     """
 
     number: Count
-    part: str
+    sender: str
     incarnation: Count
-    request: Push
+    request: Push | Command | EvaluationSum
     asks: bool = True
 
 
@@ -438,7 +440,9 @@ _CheckpointMessage: TypeAlias = (
     | UnitsHeld
 )
 _CopyMessage: TypeAlias = CopyRequest | CopyChunk | RecordCopy | RecordKept | CopyComplete
-_CommandMessage: TypeAlias = Command | CommandResult | MissingUnits | Assignment | AssignmentResult
+_CommandMessage: TypeAlias = (
+    Command | CommandResult | MissingUnits | CommandsMissing | EvaluationSum | Assignment | AssignmentResult
+)
 _ViewMessage: TypeAlias = Pause | Paused | View | Joined | Reduced
 _PointMessage: TypeAlias = FetchPoint | Point | Contribution | ContributionAck
 _FileReadMessage: TypeAlias = (

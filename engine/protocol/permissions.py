@@ -45,6 +45,7 @@ _FILE_ANSWERS: Final[_Kinds] = frozenset(
     }
 )
 
+_RESULTS: Final[_Kinds] = frozenset({bm.CommandResult, bm.MissingUnits, bm.CommandsMissing})
 _COPIES: Final[_Kinds] = frozenset({cm.CopyRequest, cm.CopyChunk})
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
@@ -56,7 +57,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, Played, Pong, Loaded},
     ("shard", "coordinator"): _ANY_HOST
     | _IN_ROUNDS
-    | {m.WaitReport, bm.CommandResult, bm.MissingUnits, m.LostPushes, m.LogReport, m.UnitsHeld},
+    | {m.WaitReport, *_RESULTS, m.LostPushes, m.LogReport, m.UnitsHeld},
     ("backup", "coordinator"): _ANY_HOST | {cm.CopyComplete},
     ("shard", "backup"): _COPIES | {m.RecordCopy},
     ("backup", "shard"): _COPIES | {cm.RecordKept},

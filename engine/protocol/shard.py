@@ -42,6 +42,7 @@ from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_effects import (
+    CopyTaken,
     Fenced,
     OperationsDone,
     Policy,
@@ -49,12 +50,14 @@ from partita.engine.protocol.shard_effects import (
     ShardEffect,
     ShardEvent,
     ShardRanges,
+    SumsTaken,
 )
 
 _NEEDS_LEASE: Final = (
     bm.CommandResult,
     bm.ContributionAck,
     bm.MissingUnits,
+    bm.CommandsMissing,
     m.Parameters,
     bm.Point,
     m.PushAck,
@@ -126,15 +129,17 @@ class Shard(RoleMachine):
                 effects = self._received(event, now)
             case OperationsDone(scalars=scalars):
                 effects = self._hold(self.policy.operations_done(scalars, leased=self.holds_lease(now)))
+            case SumsTaken(payloads=payloads):
+                effects = self._hold(self.policy.sums_taken(payloads))
             case Kept(number=number):
-                return [] if self._held is None else self._held.release(number)
+                return self._release(number)
             case LogNote(text=text, wants_checkpoint=wants):
                 return [Send(COORDINATOR, m.LogReport(self.incarnation, text, wants))]
             case Tick():
                 return [*self.policy.tick(leased=self.holds_lease(now))]
             case Persisted() | NotPersisted():
                 effects = self._persisted(event, now)
-            case PeersChanged() | Delivered():
+            case PeersChanged() | Delivered() | CopyTaken():
                 return []
         for effect in effects:
             if isinstance(effect, Persist):
@@ -142,7 +147,7 @@ class Shard(RoleMachine):
                     m.Saved(effect.checkpoint, self.incarnation, effect.version, "", "", self.policy.lost)
                 )
                 if self._held is not None:
-                    return [*effects, BeginSegment(effect.version + 1)]
+                    return [BeginSegment(effect.version + 1), *effects]
         return effects
 
     def _received(self, event: Received, now: float) -> list[ShardEffect]:
@@ -170,7 +175,7 @@ class Shard(RoleMachine):
             held.delay(ReceiveAgain(event), (event.sender, type(event.message)), promised)
             return []
         effects = self._hold(self.policy.receive(event))
-        if self.policy.version == before:
+        if self.policy.makes_records or self.policy.version == before:
             return effects
         return [Keep(Record(self.policy.version, event)), *effects]
 
@@ -182,7 +187,12 @@ class Shard(RoleMachine):
         if self._held is None or self._saved is None or self._saved.checkpoint != checkpoint:
             return []
         version = self._saved.version
-        return [RemoveRecords(version), *self._held.release(version)]
+        return [RemoveRecords(version), *self._release(version)]
+
+    def _release(self, kept: int) -> list[ShardEffect]:
+        """Returns the replies that waited for the records up to a number."""
+        released = [] if self._held is None else self._held.release(kept)
+        return [one for one in released if self.policy.is_current(one)]
 
     # The lease.
 

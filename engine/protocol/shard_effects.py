@@ -132,8 +132,59 @@ class DropGradients:
     """Effect: free all kept gradients."""
 
 
+@dataclass(frozen=True, slots=True)
+class TakeSums:
+    """Effect, the last one of its list: copy these vectors into payloads; `SumsTaken` brings them at once."""
+
+    vectors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SumsTaken:
+    """Event: the payloads that `TakeSums` asks for, in its order."""
+
+    payloads: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteVector:
+    """Effect: write the payload to all of the shard's numbers of a vector."""
+
+    vector: str
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCopy:
+    """Effect, the last one of its list: keep all vectors as they are now, to be read in chunks, instead of
+    those that were kept before. `CopyTaken` follows at once.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTaken:
+    """Event: the names of the vectors that `TakeCopy` keeps, in the order of a chunk."""
+
+    vectors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCopy:
+    """Effect: nobody reads what `TakeCopy` keeps any more."""
+
+
 ShardEvent: TypeAlias = (
-    Received | Tick | PeersChanged | Delivered | OperationsDone | Persisted | NotPersisted | Kept | LogNote
+    Received
+    | Tick
+    | PeersChanged
+    | Delivered
+    | OperationsDone
+    | SumsTaken
+    | CopyTaken
+    | Persisted
+    | NotPersisted
+    | Kept
+    | LogNote
 )
 LongEffect: TypeAlias = RunOperations | LoadCheckpoint
 ShardEffect: TypeAlias = (
@@ -143,6 +194,10 @@ ShardEffect: TypeAlias = (
     | AddGradient
     | MoveGradient
     | DropGradients
+    | TakeSums
+    | WriteVector
+    | TakeCopy
+    | ReleaseCopy
     | Keep
     | BeginSegment
     | RemoveRecords
@@ -203,6 +258,9 @@ class Policy(ABC):
     saves_on_request: ClassVar[bool] = False
     """Whether a file may be written at any time, when `Save` asks; else only where a command says so."""
 
+    makes_records: ClassVar[bool] = False
+    """Whether `Keep` is among its effects; else each request that moves the version is a record."""
+
     version: int
 
     @abstractmethod
@@ -225,10 +283,18 @@ class Policy(ABC):
         """Returns the number of a record that must be kept before the request is handled; 0: of none."""
         return 0
 
+    def is_current(self, reply: ShardEffect) -> bool:
+        """Returns whether a reply that waited for records still says what is true."""
+        return True
+
     @property
     def lost(self) -> int:
         """Acknowledged pushes that this process has found missing."""
         return 0
+
+    def sums_taken(self, payloads: Sequence[object]) -> list[ShardEffect]:
+        """Returns the effects that follow `TakeSums`."""
+        raise AssertionError(f"{type(self).__name__} takes no sums")
 
     def operations_done(self, scalars: Sequence[float], *, leased: bool) -> list[ShardEffect]:
         """Returns the effects of the end of operations; without a lease it may only note it."""

@@ -5,6 +5,9 @@ point to every part that asks, and takes the gradient of every (work unit, machi
 they are summed in a tree that depends on the numbers of the work units alone. Then it finishes the command,
 and answers. While operations run, it receives messages and starts nothing.
 
+Its records are commands and finished sums, of which a request never says more than the operations: the
+vectors follow from them. A contribution before that is asked for again (`MissingUnits`).
+
 Source: DistBelief, section 4.2 (Sandblaster: commands to parameter shards, portions of a batch). Exactly
 once and the tree are ours.
 """
@@ -24,11 +27,14 @@ from partita.engine.protocol.commands import (
     Operation,
     Restore,
     Snapshot,
+    evaluation_in,
     n_scalars,
     zero,
 )
+from partita.engine.protocol.copy_messages import CommandCounts, ShardCounts
+from partita.engine.protocol.durability.records import Keep, Record
 from partita.engine.protocol.evaluation import Evaluation
-from partita.engine.protocol.events import Persist, Received, Refuse, Send
+from partita.engine.protocol.events import Persist, Received, Refuse, Send, payload_bytes
 from partita.engine.protocol.names import COORDINATOR, machine_of
 from partita.engine.protocol.shard_effects import (
     AddGradient,
@@ -40,26 +46,47 @@ from partita.engine.protocol.shard_effects import (
     ShardEffect,
     ShardRanges,
     StoreGradient,
+    TakeSums,
+    WriteVector,
 )
 
 
 class SumThenContinue(Policy):
-    """Executes commands. `version` is the number of the last one that it has begun."""
+    """Executes commands. `version` counts commands that have begun, and finished sums.
+
+    Attributes:
+        number: of the last command that has begun; 0: this process knows of none.
+    """
 
     orders = (bm.Command,)
     requests = (bm.FetchPoint, bm.Contribution)
+    makes_records = True
 
-    def __init__(self, own: ShardRanges, *, unit_size: int, number: int = 0) -> None:
+    def __init__(
+        self,
+        own: ShardRanges,
+        *,
+        unit_size: int,
+        number: int = 0,
+        restored: ShardCounts | None = None,
+        keeps: bool = False,
+    ) -> None:
         """Creates the policy of a shard that starts, or starts again.
 
         Args:
             own: the shard's name, incarnation and ranges.
             unit_size: portions in a work unit.
             number: of the last command in its checkpoint; only those above it are executed.
+            restored: the counts of its checkpoint, or of the other copy that its vectors are from.
+            keeps: whether somebody keeps its records.
         """
-        self.version = number
+        self.version = 0 if restored is None else restored.version
+        self.number = number
         self._own: Final = own
         self._unit_size: Final = unit_size
+        self._keeps: Final = keeps
+        self._last: bm.Command | None = None
+        self._sums: tuple[str, ...] = ()  # vectors of the evaluation, in the order of their records
         self._rest: deque[Operation] = deque()  # of the command under way
         self._scalars: list[float] = []
         self._awaited: int | None = None  # scalars that `OperationsDone` must bring; None: none are running
@@ -71,11 +98,13 @@ class SumThenContinue(Policy):
         self._result: bm.CommandResult | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
         self._requests: Final[dict[str, int]] = {}  # parts that want a point newer than this
+        if restored is not None and restored.command is not None:
+            self._restore(restored.command)
 
     @property
     def evaluation(self) -> int | None:
         """The number of the evaluation that is under way."""
-        return None if self._evaluation is None else self.version
+        return None if self._evaluation is None else self.number
 
     @property
     def busy(self) -> bool:
@@ -95,23 +124,117 @@ class SumThenContinue(Policy):
 
     @override
     def persist(self, checkpoint: int) -> Persist:
-        return Persist(checkpoint, self._own.incarnation, self.version)
+        # The first operation of a command: over this file, its record is executed again.
+        before = {COORDINATOR: (0, self.number - 1)}
+        return Persist(checkpoint, self._own.incarnation, self.version - 1, seen=before)
+
+    # Copies and records.
+
+    @property
+    def may_be_copied(self) -> bool:
+        """Whether the vectors are those of `counts`, and nothing is changing them."""
+        return self._awaited is None and not self._lapsed
+
+    @override
+    def counts(self) -> ShardCounts:
+        assert self.may_be_copied
+        found = CommandCounts(self._last, tuple(self._scalars), self._result is not None)
+        return ShardCounts(self.version, command=found)
+
+    def _restore(self, counts: CommandCounts) -> None:
+        """Continues where another copy was: behind a command, or in its evaluation."""
+        command = self._last = counts.command
+        if command is None:
+            return
+        self.number, self._scalars = command.number, list(counts.scalars)
+        evaluate = evaluation_in(command.operations)
+        if evaluate is not None:
+            self._rest.extend(command.operations[command.operations.index(evaluate) + 1 :])
+            self._begin(evaluate)
+        if counts.is_done:
+            self._evaluation = None
+            self._rest.clear()
+            self._result = bm.CommandResult(self.number, counts.scalars)
+
+    def record_reason(self, record: Record) -> str | None:
+        """Returns why a record cannot follow those before it."""
+        match record.request.message:
+            case bm.Command(number=number):
+                return None if number > self.number else f"command {number} after {self.number}"
+            case bm.EvaluationSum(evaluation=number, vector=vector):
+                expected = max((stop for _, stop in self._own.ranges.values()), default=0)
+                found = payload_bytes(record.request.payload)
+                if found != expected * self._own.item_bytes:
+                    return f"a sum of {found} bytes, not {expected * self._own.item_bytes}"
+                if number != self.evaluation or vector not in self._sums:
+                    return f"a sum of {vector!r} for evaluation {number}, in command {self.number}"
+                return None
+        return f"a record of a {type(record.request.message).__name__}"
+
+    @override
+    def replay(self, record: Record) -> list[ShardEffect]:
+        reason = self.record_reason(record)
+        assert reason is None and record.number == self.version + 1 and not self.busy, (record, reason)
+        self.version = record.number
+        match record.request.message:
+            case bm.Command() as command:
+                return without_replies(self._begin_command(command))
+            case bm.EvaluationSum(vector=vector):
+                effects: list[ShardEffect] = [WriteVector(vector, record.request.payload)]
+                if vector != self._sums[-1]:  # where it is the last that was kept, all are summed again
+                    return effects
+                self._evaluation = None
+                return [*effects, *without_replies(self._go_on())]
+        raise AssertionError(record)
+
+    def _kept(self, message: bm.Command | bm.EvaluationSum, payload: object = None) -> list[ShardEffect]:
+        """Counts a record, for which somebody may wait."""
+        self.version += 1
+        if not self._keeps:
+            return []
+        is_order = isinstance(message, bm.Command)
+        sender, incarnation = (COORDINATOR, 0) if is_order else (self._own.name, self._own.incarnation)
+        return [Keep(Record(self.version, Received(sender, incarnation, message, payload)))]
+
+    @override
+    def sums_taken(self, payloads: Sequence[object]) -> list[ShardEffect]:
+        self._awaited = None
+        effects: list[ShardEffect] = []
+        for vector, payload in zip(self._sums, payloads, strict=True):
+            effects += self._kept(bm.EvaluationSum(self.number, vector), payload)
+        return effects + (self._go_on() if self._next is None else self._command(self._next))
+
+    def _summed(self) -> list[ShardEffect]:
+        """Goes on behind an evaluation, whose sums are in their vectors."""
+        if self._keeps:
+            self._awaited = 0
+            return [TakeSums(self._sums)]
+        self.version += len(self._sums)
+        return self._go_on()
 
     # Commands.
 
     def _command(self, command: bm.Command) -> list[ShardEffect]:
-        if command.number < self.version:
+        if command.number < self.number:
             return []
-        if command.number == self.version:
+        if command.number == self.number:
             return self._repeat()
+        goes_back = any(isinstance(first, Restore) for first in command.operations[:1])
+        is_done = self._result is not None or self._last is None
+        is_next = goes_back or (is_done and command.number == self.number + 1)
+        if self._keeps and not is_next:
+            return [Send(COORDINATOR, bm.CommandsMissing(command.number, self.number))]
         if self._awaited is not None:
             if self._next is None or self._next.number < command.number:
                 self._next = command
             return [Send(COORDINATOR, bm.MissingUnits(command.number, ()))]
+        return self._kept(command) + self._begin_command(command)
+
+    def _begin_command(self, command: bm.Command) -> list[ShardEffect]:
         effects: list[ShardEffect] = [] if self._evaluation is None else [DropGradients()]
         self._evaluation = self._result = self._next = None
         self._has_point = self._lapsed = False
-        self.version = command.number
+        self.number, self._last = command.number, command
         self._delayed_acks.clear()  # parts that ask again get them
         self._rest.clear()
         self._rest.extend(command.operations)
@@ -125,12 +248,12 @@ class SumThenContinue(Policy):
         has executed is not answered.
         """
         if self._awaited is not None:
-            return [Send(COORDINATOR, bm.MissingUnits(self.version, ()))]
+            return [Send(COORDINATOR, bm.MissingUnits(self.number, ()))]
         if self._lapsed:
             self._lapsed = False
             return self._go_on()
         if self._evaluation is not None:
-            return [Send(COORDINATOR, bm.MissingUnits(self.version, self._evaluation.missing_ranges()))]
+            return [Send(COORDINATOR, bm.MissingUnits(self.number, self._evaluation.missing_ranges()))]
         return [] if self._result is None else [Send(COORDINATOR, self._result)]
 
     def _go_on(self) -> list[ShardEffect]:
@@ -153,7 +276,7 @@ class SumThenContinue(Policy):
                 case _:
                     effects.append(RunOperations(self._next_operations()))
                     return effects
-        self._result = bm.CommandResult(self.version, tuple(self._scalars))
+        self._result = bm.CommandResult(self.number, tuple(self._scalars))
         effects += [Send(COORDINATOR, self._result), *self._delayed_acks]
         self._delayed_acks.clear()
         return effects
@@ -185,6 +308,11 @@ class SumThenContinue(Policy):
             return []
         return self._go_on() if self._next is None else self._command(self._next)
 
+    @override
+    def is_current(self, reply: ShardEffect) -> bool:
+        message = reply.message if isinstance(reply, Send) else None
+        return not isinstance(message, bm.CommandResult) or message.number == self.number
+
     # Evaluations.
 
     def _begin(self, evaluate: Evaluate) -> list[ShardEffect]:
@@ -195,12 +323,13 @@ class SumThenContinue(Policy):
         if not evaluation.missing:
             return []
         self._evaluation, self._has_point = evaluation, True
-        waiting = [part for part, after in self._requests.items() if after < self.version]
+        self._sums = evaluation.vectors
+        waiting = [part for part, after in self._requests.items() if after < self.number]
         return [self._point(part) for part in waiting]
 
     def _point(self, part: str) -> Send:
         self._requests.pop(part, None)
-        return Send(part, bm.Point(self.version), self._own.span(POINT, machine_of(part)))
+        return Send(part, bm.Point(self.number), self._own.span(POINT, machine_of(part)))
 
     def _fetch(self, event: Received, fetch: bm.FetchPoint) -> list[ShardEffect]:
         """Answers at once, or when an evaluation begins that is new enough. A repeat is answered again.
@@ -218,7 +347,7 @@ class SumThenContinue(Policy):
         if event.incarnation > newest:
             self._incarnations[part] = event.incarnation
             self._requests.pop(part, None)
-        if self._has_point and fetch.after < self.version:
+        if self._has_point and fetch.after < self.number:
             return [self._point(part)]
         self._requests[part] = max(fetch.after, self._requests.get(part, fetch.after))
         return []
@@ -226,24 +355,26 @@ class SumThenContinue(Policy):
     def _contribution(self, event: Received, contribution: bm.Contribution) -> list[ShardEffect]:
         """Counts the first contribution of a work unit and machine to the evaluation under way.
 
-        Every one is acknowledged.
+        Every one is acknowledged, but for those of a command that comes to this process again.
         """
-        evaluation = self._evaluation if contribution.evaluation == self.version else None
+        evaluation = self._evaluation if contribution.evaluation == self.number else None
         reason, unit = self._own.rejection_reason(event, "a contribution"), contribution.unit
         if reason is None and evaluation is not None and not 0 <= unit < evaluation.units:
             reason = (
-                f"evaluation {self.version} has work units 0 to {evaluation.units - 1}; "
+                f"evaluation {self.number} has work units 0 to {evaluation.units - 1}; "
                 f"{event.sender!r} contributes to {unit}"
             )
         if reason is not None:
             return [Refuse(event.sender, reason)]
+        if self._keeps and contribution.evaluation > self.number:
+            return []
         machine = machine_of(event.sender)
         ack = Send(event.sender, bm.ContributionAck(contribution.evaluation, unit))
         if evaluation is None or evaluation.has(machine, unit):
             return [ack]
         sums = evaluation.add(machine, unit)
         beside = sum(sums.pop(0)) - unit if sums else None  # the first sum is of this unit and another
-        effects: list[ShardEffect] = [StoreGradient(machine, self.version, unit, event.payload, beside)]
+        effects: list[ShardEffect] = [StoreGradient(machine, self.number, unit, event.payload, beside)]
         effects += (AddGradient(machine, into, of) for into, of in sums)
         if evaluation.missing:
             return [*effects, ack]
@@ -253,7 +384,7 @@ class SumThenContinue(Policy):
             MoveGradient(machine, unit, self._own.span(vector, machine))
             for machine, unit, vector in evaluation.sums()
         )
-        return effects + self._go_on()
+        return effects + self._summed()
 
     @override
     def validate(self) -> None:
@@ -265,10 +396,15 @@ class SumThenContinue(Policy):
             assert not self._rest and not self._delayed_acks, (self._rest, self._delayed_acks)
         if self._awaited is not None or self._lapsed:
             assert self._result is None and not (self._awaited is not None and self._lapsed)
-        assert self._next is None or (self._awaited is not None and self._next.number > self.version)
+        assert self._next is None or (self._awaited is not None and self._next.number > self.number)
         if self._has_point:
-            assert all(after >= self.version for after in self._requests.values()), self._requests
+            assert all(after >= self.number for after in self._requests.values()), self._requests
         if self._result is not None:
-            assert self._result.number == self.version, (self._result, self.version)
+            assert self._result.number == self.number, (self._result, self.number)
         for part in self._requests:
             assert machine_of(part) in self._own.ranges and part in self._incarnations, part
+
+
+def without_replies(effects: Sequence[ShardEffect]) -> list[ShardEffect]:
+    """Returns the effects on vectors: those of a command that is executed again."""
+    return [effect for effect in effects if not isinstance(effect, Send | Persist)]

@@ -69,6 +69,11 @@ class Supervision(ElasticLifecycle):
         """Has replicas do what that has made necessary."""
 
     @property
+    def keeps_records(self) -> bool:
+        """Whether somebody keeps the records of shards."""
+        return self._settings.keeps_records
+
+    @property
     def lost(self) -> int:
         """Acknowledged pushes that no shard holds any more, as far as is known."""
         return self.checkpoints.lost

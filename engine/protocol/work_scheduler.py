@@ -75,6 +75,7 @@ class _Progress:
     unit: WorkUnit
     losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by machine; the first counts
     assigned: int = 0  # times
+    given: dict[_Worker, float] = field(default_factory=dict)  # when, to whom, last
     computed_by: list[_Worker] = field(default_factory=list)
 
 
@@ -254,12 +255,17 @@ class WorkScheduler:
             progress.losses[machine] = (result.loss, result.correct)
             self._left -= len(progress.losses) == self._machines
 
-    def missing(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Frees the units that a shard lacks, unless a replica that is alive has computed and sends them."""
+    def missing(self, ranges: Iterable[tuple[int, int]], since: float = -math.inf) -> None:
+        """Frees the units that a shard lacks, unless a replica that is alive has computed and sends them.
+
+        One that was given a unit before `since` (seconds) may have sent it to the shard's process before.
+        """
         alive = list(self._workers.values())
         for start, stop in ranges:
             for unit in range(start, min(stop, len(self._progress))):
-                if not any(worker in alive for worker in self._progress[unit].computed_by):
+                progress = self._progress[unit]
+                sent = (worker for worker in progress.computed_by if progress.given[worker] >= since)
+                if not any(worker in alive for worker in sent):
                     self._book.add(self._first + unit)
 
     def resend(self, now: float, retry_s: float) -> list[Dispatch]:
@@ -353,6 +359,7 @@ class WorkScheduler:
             del self._available[replica]
         self.redone += count if progress.assigned else 0
         progress.assigned += 1
+        progress.given[worker] = now
         return assignment
 
     def validate(self) -> None:

@@ -182,8 +182,9 @@ class Training(Work):
     def _log_place(self) -> LogPlace | None:
         """Where shards keep their logs, or have kept those that this run goes on from."""
         keeps = isinstance(self.trainer.driver.keepers, Log)
-        found = log_folders(self.store.folder) if self.resumed is not None else []
-        if self._journal is not None or not (keeps or found):
+        resumes = self.resumed is not None and self._journal is None  # a journal gives commands again
+        found = log_folders(self.store.folder) if resumes else []
+        if not (keeps or found):
             return None
         own = self._own_logs.name
         return LogPlace(own, found[0][1].name if found else own)
@@ -225,13 +226,13 @@ class Training(Work):
             return self.trainer.shard(shard, checkpoint)
         backup = backup_index(name)
         assert backup is not None, f"{name} is neither a part nor a shard nor a backup"
-        return self.trainer.backup(backup)
+        return self.trainer.backup(backup, self._resumed_checkpoint)
 
     @override
     def task_from_backup(self, name: str) -> HostTask:
         shard = shard_index(name)
         assert shard is not None, f"{name} is no shard"
-        return replace(self.trainer.shard(shard, None), from_backup=True, logs=None)
+        return replace(self.trainer.shard(shard, self._resumed_checkpoint), from_backup=True, logs=None)
 
     @override
     def record(self, record: AppendJournal) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.durability.backup import ApplyWithin, Backup
+from partita.engine.protocol.durability.snapshots import SnapshotBackup
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.names import shard_name
 from partita.engine.runtime.shard import ShardBody, ShardTask
@@ -42,11 +42,12 @@ class BackupTask:
         task = self.shard
         body = BackupBody(task, host, is_empty=True)
         own = task.ranges(host)
-        machine = Backup(
+        kind = Backup if task.policy.optimizer is not None else SnapshotBackup
+        machine = kind(
             own,
             shard_name(task.shard),
             body.size,
-            lambda counts: task.policy.machine(own, RestoredState.of(counts)),
+            lambda counts: task.policy.copied(own, counts),
             number_bytes=body.number_bytes,
             heartbeats=task.heartbeats,
         )

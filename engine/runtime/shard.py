@@ -30,6 +30,7 @@ from partita.engine.protocol.durability import BeginSegment, Keep, LogNote, Remo
 from partita.engine.protocol.durability.fill import ALL_VECTORS, Fill, WriteChunk
 from partita.engine.protocol.durability.replicated import ReplicatedShard
 from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability, Log, Replicated
+from partita.engine.protocol.durability.snapshots import SnapshotShard
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.names import backup_name
@@ -37,6 +38,7 @@ from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
+    CopyTaken,
     DropGradients,
     Fenced,
     LoadCheckpoint,
@@ -45,11 +47,16 @@ from partita.engine.protocol.shard_effects import (
     OperationsDone,
     Policy,
     ReceiveAgain,
+    ReleaseCopy,
     RunOperations,
     ShardEffect,
     ShardEvent,
     ShardRanges,
     StoreGradient,
+    SumsTaken,
+    TakeCopy,
+    TakeSums,
+    WriteVector,
 )
 from partita.engine.runtime.gradient_pool import GradientPool
 from partita.engine.runtime.shard_log import ShardLog
@@ -143,13 +150,14 @@ class ShardTask:
 
     def _replicated(self, own: ShardRanges, policy: Policy, body: ShardBody) -> Shard:
         backup, size = backup_name(self.shard), body.size
-        return ReplicatedShard(
+        kind = ReplicatedShard if self.policy.optimizer is not None else SnapshotShard
+        return kind(
             own,
             policy,
             backup,
             size=size,
             fill=Fill(backup, size, number_bytes=body.number_bytes) if self.from_backup else None,
-            policy_of=lambda counts: self.policy.machine(own, RestoredState.of(counts)),
+            policy_of=lambda counts: self.policy.copied(own, counts),
             heartbeats=self.heartbeats,
         )
 
@@ -174,6 +182,7 @@ class ShardBody(Body):
         overlaps = task.layout.machines_of(task.shard)
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
         self._gradients = GradientPool(sizes, task.precision)
+        self._copied: ShardSnapshot | None = None  # that another copy of the shard is filled from
         self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
         self._files = StateFiles(self._checkpoints, host, run=task.run)
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
@@ -185,6 +194,9 @@ class ShardBody(Body):
             assert isinstance(send.forwarded, Payload)
             return send.forwarded.pieces
         if span.vector == ALL_VECTORS:
+            kept = self._copied
+            if kept is not None:
+                return [vector[span.start : span.stop] for vector in (kept.values, *kept.state.values())]
             return [self._store.read(Span(name, span.start, span.stop)) for name in self._names]
         found = self._store.read(span)
         if found.nbytes < WORTH_SHARING:
@@ -226,10 +238,14 @@ class ShardBody(Body):
                 self._gradients.add(machine, into, of)
             case MoveGradient(machine=machine, unit=unit, span=span):
                 self._move(machine, unit, span)
-            case WriteChunk(start=start, stop=stop, payload=payload):
+            case WriteChunk():
+                self._fill(effect)
+            case TakeSums() | TakeCopy() | ReleaseCopy():
+                return self._take(effect)
+            case WriteVector(vector=vector, payload=payload):
                 assert isinstance(payload, Payload)
-                spans = (Span(name, start, stop) for name in self._names)
-                payload.copy_into(*(self._store.writable(span)[start:stop] for span in spans))
+                payload.copy_into(self._store.target(vector))
+                payload.release()
             case RunOperations() | LoadCheckpoint():
                 if self._numbers(effect) <= SHORT_OPERATION:
                     return self._run_operations(effect)
@@ -282,7 +298,8 @@ class ShardBody(Body):
         )
         self._notes += recovery.notes
         if recovery.replayed:
-            self._notes.append(f"{counted(recovery.replayed, 'push', 'pushes')} of its log carried out again")
+            what = ("record", "records") if task.policy.optimizer is None else ("push", "pushes")
+            self._notes.append(f"{counted(recovery.replayed, *what)} of its log carried out again")
         if isinstance(task.durability, Log):
             if folder != task.folder:
                 self._notes.append(
@@ -301,8 +318,31 @@ class ShardBody(Body):
             )
         return policy
 
-    def _carry_out_again(self, effect: ShardEffect) -> None:
+    def _carry_out_again(self, effect: ShardEffect) -> OperationsDone | None:
+        if isinstance(effect, RunOperations | LoadCheckpoint):
+            return self._run_operations(effect)
         self.carry_out(effect, 0.0)
+        return None
+
+    def _take(self, effect: TakeSums | TakeCopy | ReleaseCopy) -> SumsTaken | CopyTaken | None:
+        """Copies sums for their records, or keeps all vectors as they are until another copy has them."""
+        if isinstance(effect, TakeSums):
+            vectors = map(self._store.vector, effect.vectors)
+            return SumsTaken(tuple(Payload([memoryview(one.tobytes())]) for one in vectors))
+        if self._copied is not None:
+            self._store.release(self._copied)
+        self._copied = self._store.snapshot() if isinstance(effect, TakeCopy) else None
+        return None if self._copied is None else CopyTaken((POINT, *self._copied.state))
+
+    def _fill(self, effect: WriteChunk) -> None:
+        """Writes a chunk of another copy. The first one may name other vectors than there are."""
+        names = effect.vectors or self._names
+        if effect.vectors and not effect.start:
+            self._store.refill(names, lambda name, out: out.fill(0))
+        if effect.payload is not None:
+            assert isinstance(effect.payload, Payload)
+            spans = (Span(name, effect.start, effect.stop) for name in names)
+            effect.payload.copy_into(*(self._store.writable(s)[s.start : s.stop] for s in spans))
 
     def _keep(self, effect: Keep | BeginSegment | RemoveRecords) -> None:
         if self._log is None:

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
+from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_effects import Policy, ShardRanges
 from partita.engine.protocol.sum_then_continue import SumThenContinue
 
@@ -34,6 +36,9 @@ class ShardPolicy(Protocol):
 
         `replay` gives it the records since.
         """
+
+    def copied(self, own: ShardRanges, counts: ShardCounts) -> Policy:
+        """Returns a machine with the counts of another copy of the shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +66,10 @@ class ApplyPolicy:
         policy.learn(self.acknowledged)
         return policy
 
+    def copied(self, own: ShardRanges, counts: ShardCounts) -> Policy:
+        """Returns the policy of another copy, see `ShardPolicy`."""
+        return self.machine(own, RestoredState.of(counts))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SumPolicy:
@@ -68,9 +77,11 @@ class SumPolicy:
 
     Args:
         unit_size: portions in a work unit.
+        keeps: whether somebody keeps the shard's records.
     """
 
     unit_size: int
+    keeps: bool = False
 
     @property
     def optimizer(self) -> None:
@@ -78,7 +89,11 @@ class SumPolicy:
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> SumThenContinue:
         """Returns a policy for the records of an earlier run, see `ShardPolicy`."""
-        return SumThenContinue(own, unit_size=self.unit_size, number=restored.version)
+        _, number = restored.seen.get(COORDINATOR, (0, 0))
+        counts = ShardCounts(restored.version)
+        return SumThenContinue(
+            own, unit_size=self.unit_size, number=number, restored=counts, keeps=self.keeps
+        )
 
     def machine(
         self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records
@@ -87,3 +102,7 @@ class SumPolicy:
         policy = self.replaying(own, restored)
         replay(policy)
         return policy
+
+    def copied(self, own: ShardRanges, counts: ShardCounts) -> SumThenContinue:
+        """Returns the policy of another copy, see `ShardPolicy`."""
+        return SumThenContinue(own, unit_size=self.unit_size, restored=counts, keeps=self.keeps)

@@ -7,6 +7,7 @@ of this run count theirs from zero.
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,8 +24,9 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.apply_on_arrival import RestoredState
 from partita.engine.protocol.durability import Record
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import MalformedMessage, decode
-from partita.engine.protocol.shard_effects import Policy, ShardEffect, ShardRanges
+from partita.engine.protocol.messages import MalformedMessage, Push, decode
+from partita.engine.protocol.shard_effects import OperationsDone, Policy, ShardEffect, ShardRanges
+from partita.engine.protocol.sum_then_continue import without_replies
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.transport.payload import Payload
 
@@ -95,7 +97,9 @@ class Recovery:
         self._base_checksum: Final = base.checksum if base.run is None else None
 
     def before(
-        self, machine: Callable[[RestoredState], Policy], carry_out: Callable[[ShardEffect], None]
+        self,
+        machine: Callable[[RestoredState], Policy],
+        carry_out: Callable[[ShardEffect], OperationsDone | None],
     ) -> RestoredState:
         """Carries out the records of earlier runs, and returns the counts with which this run goes on.
 
@@ -118,7 +122,7 @@ class Recovery:
         self,
         records: Iterable[LoggedRequest],
         policy: Policy,
-        carry_out: Callable[[ShardEffect], None],
+        carry_out: Callable[[ShardEffect], OperationsDone | None],
     ) -> None:
         """Carries out records by a policy, up to one that is not finite, which nobody acknowledged.
 
@@ -126,19 +130,22 @@ class Recovery:
             CannotGoOn: a record is not of this protocol.
         """
         for one in records:
-            if not _is_finite(one, self._header.precision):
-                self.notes.append(
-                    f"record {one.number} of {self._header.shard} is not finite and does not count"
-                )
-                return
             try:
                 message = decode(one.message)
             except MalformedMessage as error:
                 raise CannotGoOn(f"record {one.number} of {self._header.shard}: {error}") from error
+            if isinstance(message, Push) and not _is_finite(one, self._header.precision):
+                self.notes.append(
+                    f"record {one.number} of {self._header.shard} is not finite and does not count"
+                )
+                return
             payload = None if one.payload is None else Payload(one.payload)
             request = Received(one.sender, one.incarnation, message, payload)
-            for effect in policy.replay(Record(one.number, request)):
-                carry_out(effect)
+            effects = deque(policy.replay(Record(one.number, request)))
+            while effects:
+                done = carry_out(effects.popleft())
+                if done is not None:
+                    effects += without_replies(policy.operations_done(done.scalars, leased=True))
             self.replayed += 1
 
     def writer(self, folder: Path, version: int, *, synced: bool, reserve: int) -> Callable[[], LogWriter]:

@@ -21,6 +21,8 @@ PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
     "downpour_log": partial(play_downpour, None, durability="log"),
     "downpour_replicated": partial(play_downpour, None, durability="replicated"),
     "sandblaster": partial(play_sandblaster, None),
+    "sandblaster_log": partial(play_sandblaster, None, durability="log"),
+    "sandblaster_replicated": partial(play_sandblaster, None, durability="replicated"),
     "all_reduce": play_all_reduce,
 }
 CHUNK: Final = 200

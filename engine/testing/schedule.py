@@ -34,6 +34,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.host import RoleMachine
+from partita.engine.protocol.host_registry import HostState
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import decode
 from partita.engine.protocol.names import COORDINATOR, part_indices
@@ -85,6 +86,7 @@ class CoordinatorHost(Launcher):
         self.current: dict[str, int] = {}
         self._environment = schedule.environment
         self._unchecked = 0
+        self._whole: set[str] = set()  # shards whose backups could take over before this event
 
     def begin(self) -> None:
         """Opens the inbox now, and starts the ticks."""
@@ -139,6 +141,10 @@ class CoordinatorHost(Launcher):
 
     def _do(self, event: CoordinatorEvent) -> Sequence[CoordinatorEffect]:
         """Carries out the effects of an event, and returns them."""
+        registry = self.machine.registry
+        ready = (one for one in registry.backups.values() if one.state is HostState.READY)
+        whole = {one.shard for one in ready if one.is_whole and registry.hosts[one.shard].is_whole}
+        self._whole = set() if isinstance(event, Tick) else whole  # at a tick both may be silent
         effects = self.machine.receive(event, self.clock)
         for effect in effects:
             if self.alive:
@@ -172,6 +178,9 @@ class CoordinatorHost(Launcher):
                 raise AssertionError(effect)
 
     def _restart(self, order: Restart) -> None:
+        """Starts hosts again; a shard goes back to a file only without a backup (D3)."""
+        back = [name for name, _ in order.hosts if name in self._whole and not order.from_backup]
+        require(not back, "D3", back, "go back to a checkpoint, and their backups have all")
         self.world.note(self, "Restart", order)
         for name, incarnation in order.hosts:
             old = self.hosts.get((name, incarnation - 1))

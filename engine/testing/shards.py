@@ -6,15 +6,17 @@ executed, and files are written. A driver's checks see each of these, and what t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from partita.engine.protocol.commands import POINT, Operation
-from partita.engine.protocol.durability import BeginSegment, Keep, RemoveRecords
+from partita.engine.protocol.durability import BeginSegment, Keep, Record, RemoveRecords
 from partita.engine.protocol.durability.backup import ApplyWithin, Backup, PolicyOf
 from partita.engine.protocol.durability.fill import ALL_VECTORS, Fill, WriteChunk
 from partita.engine.protocol.durability.replicated import ReplicatedShard
+from partita.engine.protocol.durability.snapshots import SnapshotBackup, SnapshotShard
 from partita.engine.protocol.events import HeldUnits, Persist, Received, Send
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import backup_index, other_copy
@@ -22,6 +24,7 @@ from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
+    CopyTaken,
     DropGradients,
     Fenced,
     LoadCheckpoint,
@@ -30,9 +33,16 @@ from partita.engine.protocol.shard_effects import (
     OperationsDone,
     Policy,
     ReceiveAgain,
+    ReleaseCopy,
+    RunOperations,
     ShardRanges,
     StoreGradient,
+    SumsTaken,
+    TakeCopy,
+    TakeSums,
+    WriteVector,
 )
+from partita.engine.protocol.sum_then_continue import SumThenContinue, without_replies
 from partita.engine.testing.faults import freeze
 from partita.engine.testing.host import Numbers, SimulatedBody, SimulatedHost
 from partita.engine.testing.invariants import require
@@ -110,6 +120,7 @@ class ShardBody(SimulatedBody):
     """
 
     checks: ShardChecks
+    copied_vectors: Vectors | None = None  # that another copy is filled from
     log: LogWriter | None = None
     machine: Shard | Backup
     apply_s = 0.0
@@ -136,20 +147,28 @@ class ShardBody(SimulatedBody):
         host, heartbeats = self.host, HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
         own, backup = self.ranges(self.schedule, host), other_copy(host.name)
         fill = Fill(backup, self.size, number_bytes=4) if host.from_backup else None
-        machine = self.schedule.kind(ReplicatedShard)(
+        kind = self.schedule.kind(SnapshotShard if policy.makes_records else ReplicatedShard)
+        machine = kind(
             own, policy, backup, size=self.size, fill=fill, policy_of=policy_of, heartbeats=heartbeats
         )
         self.machine = machine
+        self._cut_copies()
         return machine
 
-    def build_backup(self, policy_of: PolicyOf) -> Backup:
+    def _cut_copies(self) -> None:
+        """Lets copies that are of one moment have several chunks."""
+        if isinstance(self.machine, SnapshotShard | SnapshotBackup):
+            self.machine.snapshot.chunk = self.host.world.beside.choice((1, 4, 100))
+
+    def build_backup(self, policy_of: PolicyOf, real: type[Backup] = Backup) -> Backup:
         """Builds the machine of a backup."""
         own, heartbeats = self.ranges(self.schedule, self.host), HeartbeatPolicy(heartbeat_s=HEARTBEAT_S)
         shard = other_copy(self.host.name)
-        machine = self.schedule.kind(Backup)(
+        machine = self.schedule.kind(real)(
             own, shard, self.size, policy_of, number_bytes=4, heartbeats=heartbeats
         )
         self.machine = machine
+        self._cut_copies()
         return machine
 
     @staticmethod
@@ -158,10 +177,43 @@ class ShardBody(SimulatedBody):
         shard = shard_of(host.name)
         return ShardRanges(host.name, host.incarnation, schedule.layout.of_shard[shard])
 
+    @property
+    def begun(self) -> int:
+        """The number of pushes, or of the last command."""
+        policy = self.machine.policy
+        return policy.number if isinstance(policy, SumThenContinue) else self.machine.version
+
     def carry_out(self, effect: Any, event: Any) -> Any:
         """Carries out an effect of the shard's machine."""
-        self.checks.begins(self.machine.version)
+        self.checks.begins(self.begun)
+        return self._perform(effect)
+
+    def replay(self, policy: Policy, records: Iterable[Record]) -> None:
+        """Carries out the records of earlier processes again. Nobody looks."""
+        self.checks = ShardChecks()
+        for record in records:
+            effects = deque(policy.replay(record))
+            while effects:
+                effect = effects.popleft()
+                if isinstance(effect, RunOperations | LoadCheckpoint):
+                    scalars = self._worked(effect).scalars
+                    effects += without_replies(policy.operations_done(scalars, leased=True))
+                else:
+                    self._perform(effect)
+
+    def _perform(self, effect: Any) -> Any:
         match effect:
+            case WriteChunk(vectors=names) if names:
+                self._fill(effect)
+            case TakeSums(vectors=names):
+                return SumsTaken(tuple(Numbers(self.vectors[name]) for name in names))
+            case WriteVector(vector=name, payload=Numbers() as numbers):
+                self.vectors[name] = tuple(numbers)
+            case TakeCopy():
+                self.copied_vectors = dict(self.vectors)
+                return CopyTaken(tuple(self.vectors))
+            case ReleaseCopy():
+                self.copied_vectors = None
             case WriteChunk(start=start, stop=stop, payload=Numbers() as numbers):
                 require((start, stop) == (0, self.size), "D3", "a chunk of a shard is", (start, stop))
                 self.vectors[POINT] = tuple(numbers)
@@ -218,6 +270,17 @@ class ShardBody(SimulatedBody):
         if world.now < self.schedule.environment.chaos_s and world.random.random() < 0.02:
             freeze(host, world.random.uniform(3.0, 8.0))
 
+    def _fill(self, effect: WriteChunk) -> None:
+        """Writes a chunk of vectors that are named, the first of which replaces all others."""
+        if not effect.start:
+            self.vectors.clear()
+            self.vectors.update(dict.fromkeys(effect.vectors, (0.0,) * self.size))
+        numbers = tuple(effect.payload) if isinstance(effect.payload, Numbers) else ()
+        for n, name in enumerate(effect.vectors):
+            vector, size = list(self.vectors[name]), effect.stop - effect.start
+            vector[effect.start : effect.stop] = numbers[n * size : (n + 1) * size]
+            self.vectors[name] = tuple(vector)
+
     def _store(self, effect: StoreGradient) -> None:
         """Keeps a gradient for a sum."""
         assert isinstance(effect.payload, Numbers)
@@ -254,12 +317,15 @@ class ShardBody(SimulatedBody):
         """Returns the numbers of a span."""
         assert send.payload is not None
         if send.payload.vector == ALL_VECTORS:
+            if self.copied_vectors is not None:
+                start, stop = send.payload.start, send.payload.stop
+                return Numbers(x for vector in self.copied_vectors.values() for x in vector[start:stop])
             return self.checks.copied(Numbers(self.vectors[POINT][send.payload.start : send.payload.stop]))
         return Numbers(self.vectors[send.payload.vector][send.payload.start : send.payload.stop])
 
     def sends(self, send: Send) -> None:
         """Shows the checks what leaves."""
-        self.checks.begins(self.machine.version)
+        self.checks.begins(self.begun)
         self.checks.sends(send, lambda: self.payload(send))
 
     def handled(self, event: Any) -> None:

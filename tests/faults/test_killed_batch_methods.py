@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -58,6 +59,34 @@ def test_a_killed_host_costs_no_bit(straight: Run, witness: Witness, name: str, 
     run = train_toy()
     assert witness.index(said)
     assert same_bits(run, straight) and run.outcome == straight.outcome
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("durability", ["log", "replicated"])
+def test_shards_that_are_killed_at_drawn_moments_go_on_where_they_were(
+    straight: Run, witness: Witness, durability: str, replicas: int
+) -> None:
+    random, copies = Random(replicas), durability == "replicated"
+    for n in range(4):
+        iteration, shard = 4 + 10 * n + random.randrange(6), random.randrange(2)
+        victim = f"backup {shard}" if copies and n == 2 else f"shard {shard}"
+        if copies:
+            witness.when_said(f"shard {shard} and backup {shard} have the same", lambda: None)
+        witness.when_done(iteration, lambda victim=victim: kill(victim))  # type: ignore[misc]
+    method = LBFGS(max_iterations=400 if copies else 60, ftol=0, gtol=0 if copies else 1e-5)
+    run = train_toy(durability=durability, replicas=replicas, method=method)
+    assert same_bits(run, train_toy(method=method) if copies else straight), witness.texts
+    assert not any("go back" in text for text in witness.texts), witness.texts
+
+
+def test_both_copies_that_are_killed_together_go_back_to_the_checkpoint(witness: Witness) -> None:
+    method = LBFGS(max_iterations=300, ftol=0, gtol=0)
+    witness.when_said("shard 0 and backup 0 have the same", lambda: None)
+    witness.when_done(1, lambda: (kill("backup 0"), kill("shard 0")))  # type: ignore[arg-type, return-value]
+    witness.when_said("shard 0 and backup 0 have the same", lambda: kill("shard 0"))
+    run = train_toy(durability="replicated", method=method)
+    assert witness.index("all shards go back to") < witness.index("goes on from backup 0")
+    assert same_bits(run, train_toy(method=method))
 
 
 def test_all_of_a_replica_and_a_shard_one_after_another(straight: Run, witness: Witness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from partita.engine.protocol import Message, ShardRanges, SumThenContinue
@@ -14,6 +15,7 @@ from partita.engine.protocol.commands import (
     Segment,
     n_scalars,
 )
+from partita.engine.protocol.durability import Keep, Record
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
 from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.names import machine_of
@@ -26,8 +28,12 @@ from partita.engine.protocol.shard_effects import (
     OperationsDone,
     ReceiveAgain,
     RunOperations,
+    ShardEffect,
     ShardEvent,
     StoreGradient,
+    SumsTaken,
+    TakeSums,
+    WriteVector,
 )
 
 RANGES = {0: (0, 3), 1: (3, 8)}
@@ -49,6 +55,7 @@ class Shard:
 
     ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))
     number: int = 0
+    keeps: bool = False
     leased: bool = True
     slow: bool = False  # what is to be done is done when `work` is called
     working: RunOperations | LoadCheckpoint | None = None
@@ -58,17 +65,20 @@ class Shard:
     vectors: dict[tuple[str, int], str] = field(default_factory=dict)
     kept: dict[tuple[int, int], str] = field(default_factory=dict)
     most_kept: int = 0
+    records: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         own = ShardRanges("shard 0", 0, self.ranges)
-        self.policy = SumThenContinue(own, unit_size=UNIT_SIZE, number=self.number)
-        self.machine = Machine(own, self.policy)
+        self.policy = SumThenContinue(own, unit_size=UNIT_SIZE, number=self.number, keeps=self.keeps)
+        self.machine = Machine(own, self.policy, keeps=self.keeps)
         if self.leased:
             self.receive("coordinator", Heartbeat(0, clock=0.0))
 
     def feed(self, event: ShardEvent, now: float = 0.0) -> None:
-        effects = self.machine.receive(event, now)
+        self.carry_out(self.machine.receive(event, now), now)
         self.machine.validate()
+
+    def carry_out(self, effects: Sequence[ShardEffect], now: float = 0.0) -> None:
         for effect in effects:
             match effect:
                 case RunOperations() | LoadCheckpoint():
@@ -93,6 +103,15 @@ class Shard:
                     self.vectors[span.vector, machine] = self.kept.pop((machine, unit))
                 case DropGradients():
                     self.kept.clear()
+                case Keep(record=record):
+                    self.records.append(record)
+                case TakeSums(vectors=vectors):
+                    assert effect is effects[-1]
+                    self.feed(SumsTaken(tuple(self.sum_of(vector) for vector in vectors)), now)
+                case WriteVector(vector=vector, payload=payload):
+                    assert isinstance(payload, Text)
+                    texts = payload.text.split()
+                    self.vectors |= {(vector, m): text for m, text in zip(self.ranges, texts, strict=True)}
                 case Send(to=to, message=message, payload=span):
                     is_point = isinstance(message, Point)
                     assert span == (Span("x", *self.ranges[machine_of(to)]) if is_point else None)
@@ -105,21 +124,29 @@ class Shard:
             if isinstance(effect, ReceiveAgain):
                 self.feed(effect.event, now)
 
+    def sum_of(self, vector: str) -> Text:
+        """Returns the texts of a vector for all machines."""
+        stop = max(stop for _, stop in self.ranges.values())
+        return Text(" ".join(self.vectors[vector, m] for m in self.ranges), 4 * stop)
+
     def work(self, now: float = 0.0) -> None:
         """Ends the operations. Scalars count from 0 over the whole life, so that repetitions differ."""
+        self.feed(self.executed(), now)
+
+    def executed(self) -> OperationsDone:
+        """Executes the operations under way."""
         effect, self.working = self.working, None
         assert effect is not None
         if isinstance(effect, LoadCheckpoint):
             self.done.append(effect)
-            self.feed(OperationsDone(), now)
-            return
+            return OperationsDone()
         scalars = []
         for operation in effect.operations:
             self.done.append(operation)
             if isinstance(operation, Combine) and not operation.terms:
                 self.vectors |= {(operation.to, machine): "0" for machine in self.ranges}
             scalars += [0.5 + len(self.done)] * n_scalars(operation)
-        self.feed(OperationsDone(scalars), now)
+        return OperationsDone(scalars)
 
     def receive(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
         self.feed(Received(sender, 0, message, payload), now)

@@ -106,6 +106,13 @@ class Shard(ShardAlone):
             self.body._operations.close()
             self.poll()
 
+    @property
+    def number(self) -> int:
+        """Of its last command."""
+        policy = self.machine.policy
+        assert isinstance(policy, SumThenContinue)
+        return policy.number
+
     def vector(self, name: str) -> list[float]:
         return self.body._store.vector(name).tolist()  # type: ignore[no-any-return]
 
@@ -196,24 +203,28 @@ def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path
     entries = []
     for shard in shards:
         shard.command(
-            4, Combine("s_0", ((2.0, "x"),)), copy("never_finite", "x"), scale("never_finite", 1e300)
+            4,
+            Combine("s_0", ((2.0, "x"),)),
+            copy("never_finite", "x"),
+            scale("never_finite", 1e300),
+            scale("x", 3.0),
         )
-        answer = shard.command(5, scale("x", 3.0), Snapshot(1), Combine("x"), copy("later", "x"))
+        answer = shard.command(5, Snapshot(1), Combine("x"), copy("later", "x"))
         assert answer == [CommandResult(5, ())]
         entries.append(shard.save())
-        assert shard.receive(COORDINATOR, Save(1)) == [Saved(1, 0, 5, entries[-1].file, entries[-1].sha256)]
-        assert entries[-1].version == 5
+        assert shard.receive(COORDINATOR, Save(1)) == [Saved(1, 0, 1, entries[-1].file, entries[-1].sha256)]
+        assert entries[-1].version == 1, "the command after it is executed again"
     commit(tmp_path, 1, entries)
 
     whole = Shard(tmp_path, checkpoint=1, precision="float64", run="another")
-    assert whole.machine.version == 0, "its commands are not those of the run before"
+    assert (whole.machine.version, whole.number) == (0, 0), "its commands are not those of the run before"
     assert whole.vector("x") == (3 * START).tolist()
     assert whole.vector("s_0") == (2 * START).tolist()
     assert np.isinf(whole.vector("never_finite")[1:]).all(), "a method may be at a point that is too far"
 
     again = Shard(tmp_path, layout=layout, shard=1, checkpoint=1)
-    assert again.machine.version == 5
-    assert again.command(5, Combine("x")) == []
+    assert (again.machine.version, again.number) == (1, 4)
+    assert again.command(4, Combine("x")) == []
     assert again.vector("x") == (3 * START)[3:6].tolist()
     assert shards[1].command(6, Restore(1), Largest("x")) == [CommandResult(6, (3 * START[5],))]
     assert shards[1].vector("s_0") == again.vector("s_0")
@@ -243,10 +254,10 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
     shard.poll()
     assert order == [1, 2, 3]
     saved = [message for _, message, _ in shard.sent]
-    assert [(s.checkpoint, s.version) for s in saved if isinstance(s, Saved)] == [(1, 1), (2, 2), (3, 3)]
+    assert [(s.checkpoint, s.version) for s in saved if isinstance(s, Saved)] == [(1, 0), (2, 1), (3, 2)]
     last = saved[-1]
     assert isinstance(last, Saved)
-    commit(tmp_path, 3, [ShardFile("shard 0", 0, 3, last.file, last.sha256)], dtype="float64")
+    commit(tmp_path, 3, [ShardFile("shard 0", 0, 2, last.file, last.sha256)], dtype="float64")
     assert Shard(tmp_path, checkpoint=3).vector("x") == (4 * START).tolist(), (
         "as it was between the operations"
     )

@@ -48,7 +48,7 @@ from tests.simulation.planted_downpour import (
 
 class CountsABackupToo(SumThenContinue):
     def _contribution(self, event: Any, contribution: Any) -> Any:
-        number, evaluation = self.version, self._evaluation
+        number, evaluation = self.number, self._evaluation
         effects = super()._contribution(event, contribution)
         known = len(effects) == 1 and contribution.evaluation == number and evaluation is not None
         more = StoreGradient(int(event.sender[-1]), number, contribution.unit, event.payload)
@@ -57,15 +57,15 @@ class CountsABackupToo(SumThenContinue):
 
 class DoesARepeatedCommandAgain(SumThenContinue):
     def _command(self, command: Any) -> Any:
-        if command.number == self.version and self._result is not None:
-            self.version -= 1
+        if command.number == self.number and self._result is not None:
+            self.number -= 1
         return super()._command(command)
 
 
 class TakesAGradientOfAnEarlierEvaluation(SumThenContinue):
     def _contribution(self, event: Any, contribution: Any) -> Any:
         if self._evaluation is not None and contribution.unit < self._evaluation.units:
-            contribution = msgspec.structs.replace(contribution, evaluation=self.version)
+            contribution = msgspec.structs.replace(contribution, evaluation=self.number)
         return super()._contribution(event, contribution)
 
 

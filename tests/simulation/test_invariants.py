@@ -38,6 +38,7 @@ from partita.engine.testing.scenario import Environment
 from partita.engine.transport.simulated import NetworkFaults
 from tests.simulation import (
     planted_backup,
+    planted_commands,
     planted_disk,
     planted_downpour,
     planted_hostile,
@@ -51,7 +52,9 @@ SCHEDULES = {
     "downpour": 120,
     "downpour_log": 120,
     "downpour_replicated": 80,
-    "sandblaster": 120,
+    "sandblaster": 72,
+    "sandblaster_log": 24,
+    "sandblaster_replicated": 24,
     "all_reduce": 80,
 }
 
@@ -256,7 +259,7 @@ def test_it_bites_under_all_reduce(planted: PlantedFaults) -> None:
 
 @pytest.mark.parametrize(
     "planted",
-    [*planted_disk.FAULTS, *planted_log.FAULTS, *planted_backup.FAULTS],
+    [*planted_disk.FAULTS, *planted_log.FAULTS, *planted_backup.FAULTS, *planted_commands.FAULTS],
     ids=lambda planted: planted.name.replace(" ", "-"),
 )
 def test_it_bites_on_the_disk(planted: PlantedFaults) -> None:

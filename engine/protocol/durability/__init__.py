@@ -5,7 +5,7 @@ have changed it since: its `records`. A keeper has the records of a shard; a rep
 until every keeper has it. The `settings` name the keepers: nobody, a log, or a second process.
 
 A `replicated` shard sends its records along a `chain` to its `backup`. Either is filled from the other, by a
-`fill`.
+`fill`; where the shard executes commands, from one of the `snapshots`.
 """
 
 from partita.engine.protocol.durability.held import HeldReplies

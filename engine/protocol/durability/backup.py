@@ -165,7 +165,7 @@ class Backup(RoleMachine):
         if message.number <= policy.version:
             self._unconfirmed = True
             return self._confirm()
-        request = Received(message.part, message.incarnation, message.request, event.payload)
+        request = Received(message.sender, message.incarnation, message.request, event.payload)
         reason = self._own.rejection_reason(request, "a push")
         if reason is not None:
             return [Refuse(event.sender, reason)]

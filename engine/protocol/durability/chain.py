@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.batch_messages import Command, EvaluationSum
 from partita.engine.protocol.durability.records import Record
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.names import COORDINATOR
@@ -116,7 +117,7 @@ class Chain:
 
     def _message(self, record: Record, *, asks: bool) -> Send:
         request = record.request
-        assert isinstance(request.message, m.Push), record
+        assert isinstance(request.message, m.Push | Command | EvaluationSum), record
         message = m.RecordCopy(record.number, request.sender, request.incarnation, request.message, asks)
         return Send(self.backup, message, forwarded=request.payload, reports=True)
 

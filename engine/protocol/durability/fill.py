@@ -26,11 +26,15 @@ Range: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WriteChunk:
-    """Effect: write the payload to the numbers `[start, stop)` of every vector."""
+    """Effect: write the payload to the numbers `[start, stop)` of every vector.
+
+    `vectors` names them, and the first chunk replaces all others; without, the shard always has the same.
+    """
 
     start: int
     stop: int
     payload: object
+    vectors: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class Fill:
         Args:
             source: the host that is asked.
             size: how many numbers each vector has.
-            number_bytes: of one number in all vectors.
+            number_bytes: of one number in all vectors; in one vector, where the source names them.
             retry_s: seconds before a request is repeated.
         """
         self.source: Final = source
@@ -100,7 +104,8 @@ class Fill:
 
     def rejection_reason(self, chunk: CopyChunk, payload: object) -> str | None:
         """Returns why a chunk is malformed."""
-        expected = (chunk.stop - chunk.start) * self._number_bytes
+        vectors = max(1, len(_vectors(chunk.counts or self.counts)))
+        expected = (chunk.stop - chunk.start) * vectors * self._number_bytes
         if not 0 <= chunk.start <= chunk.stop <= self.size:
             return f"numbers {chunk.start} to {chunk.stop} of {self.size}"
         if max(payload_bytes(payload), 0) != expected:
@@ -116,11 +121,11 @@ class Fill:
             self.counts, self.number = chunk.counts, chunk.counts.version
         self._request = None
         if chunk.start == self.size:
-            self.is_confirmed = True
-            return []
+            self.is_confirmed, names = True, _vectors(self.counts)
+            return [WriteChunk(0, 0, payload, names)] if names and not self.size else []
         self._chunks.append(_Chunk(chunk.start, chunk.stop, chunk.version))
         self.position = chunk.stop
-        return [WriteChunk(chunk.start, chunk.stop, payload), self.ask(now)]
+        return [WriteChunk(chunk.start, chunk.stop, payload, _vectors(self.counts)), self.ask(now)]
 
     def record(self, number: int) -> tuple[Range, ...]:
         """Counts the next record. Returns the ranges of numbers that have arrived and do not hold it."""
@@ -151,6 +156,11 @@ class Fill:
         assert at == self.position <= self.size, (at, self.position, self.size)
         assert self.counts is None or self.counts.version <= self.number, (self.counts, self.number)
         assert not self.is_confirmed or self.position == self.size, self.position
+
+
+def _vectors(counts: ShardCounts | None) -> tuple[str, ...]:
+    """Returns the vectors that a source names."""
+    return () if counts is None or counts.command is None else counts.command.vectors
 
 
 def chunk_from(to: str, request: CopyRequest, size: int, version: int, counts: ShardCounts) -> Send:

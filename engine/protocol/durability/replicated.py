@@ -97,14 +97,18 @@ class ReplicatedShard(Shard):
         match message:
             case RecordKept(number=number):
                 return self._kept(chain.take(number, now)) if event.incarnation == chain.follower else []
-            case CopyRequest(start=start) if self._fill is None:
-                known = event.incarnation == chain.follower
-                if not known and (start or not chain.begin(event.incarnation, self.version)):
-                    return []
-                return [chunk_from(chain.backup, message, self._size, self.version, self.policy.counts())]
+            case CopyRequest() if self._fill is None:
+                return self._copy(event, message)
             case CopyChunk() if self._fill is not None:
                 return self._chunk(event, message, self._fill, now)
         return []
+
+    def _copy(self, event: Received, request: CopyRequest) -> list[ShardEffect]:
+        """Sends the backup numbers, as they are now."""
+        known, chain = event.incarnation == self._chain.follower, self._chain
+        if not known and (request.start or not chain.begin(event.incarnation, self.version)):
+            return []
+        return [chunk_from(chain.backup, request, self._size, self.version, self.policy.counts())]
 
     # The copy that it begins with.
 

@@ -20,12 +20,10 @@ from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
     CoordinatorEvent,
     EndRun,
-    Restart,
     RunSettings,
 )
-from partita.engine.protocol.events import Received, Tick
+from partita.engine.protocol.events import Received
 from partita.engine.protocol.file_messages import PushRecord
-from partita.engine.protocol.host_registry import HostState
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.messages import LostPushes, UnitRange
 from partita.engine.protocol.messages import Push as PushMessage
@@ -159,7 +157,6 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.model = ReferenceModel(
             lineages, self.writers, twice=twice, keeps=keeps, waits=schedule.replicated
         )
-        self._whole: set[str] = set()  # shards whose backups could take over before this event
         self.machine = leaving(schedule.kind(Coordinator), least)(
             schedule.scenario.driver.coordinator,
             Outline(1, schedule.units, 1, topology.replicas),
@@ -208,20 +205,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.model.requires_promises(shard, held)
 
     @override
-    def perform(self, effect: CoordinatorEffect) -> None:
-        """Carries out one effect; a shard goes back to a file only without a backup (D3)."""
-        if isinstance(effect, Restart) and not effect.from_backup:
-            back = [name for name, _ in effect.hosts if name in self._whole]
-            require(not back, "D3", back, "go back to a checkpoint, and their backups have all")
-        super().perform(effect)
-
-    @override
     def _do(self, event: CoordinatorEvent) -> Sequence[CoordinatorEffect]:
-        if self.schedule.replicated:
-            registry = self.machine.registry
-            ready = (one for one in registry.backups.values() if one.state is HostState.READY)
-            whole = {one.shard for one in ready if one.is_whole and registry.hosts[one.shard].is_whole}
-            self._whole = set() if isinstance(event, Tick) else whole  # at a tick both may be silent
         effects = super()._do(event)
         if isinstance(event, Received) and isinstance(event.message, LostPushes):
             self._requires_count()

@@ -26,14 +26,24 @@ def play_sandblaster(
     machines: Iterable[type] = (),
     scenario: Scenario | None = None,
     hostile: bool = False,
+    durability: str = "checkpoint",
     keep_all: bool = False,
 ) -> Outcome:
     """Plays the schedule of a seed, see `partita.engine.testing.play`; None: it draws the settings, too.
 
-    `scenario` is played instead of the seed's own; `hostile`: some members send what no correct one does.
+    `scenario` is played instead of the seed's own. `durability`: "checkpoint", "log" or "replicated".
+    `hostile`: some members send what no correct one does.
     """
     world = World(seed, keep_all=keep_all)
     schedule = SandblasterSchedule(
-        driver, seed, world, machines, scenario, part=build_part, shard=shard.role, hostile=hostile
+        driver,
+        seed,
+        world,
+        machines,
+        scenario,
+        part=build_part,
+        shard=shard.role,
+        durability=durability,
+        hostile=hostile,
     )
     return schedule.play(seed)

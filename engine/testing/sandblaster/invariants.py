@@ -11,6 +11,7 @@ from partita.engine.protocol.batch_messages import Assignment, Command
 from partita.engine.protocol.commands import (
     Evaluate,
     Iterated,
+    Restore,
     Swap,
     WorkUnit,
     reads,
@@ -118,7 +119,10 @@ class RunInvariants:
         writers: the incarnations that may act.
         commands: by number, as they were given.
         taken: the contributions that a shard has acknowledged: (shard, evaluation, unit, machine).
+        goes_back: a shard has begun without the records since the last checkpoint.
     """
+
+    goes_back = False
 
     def __init__(self, shared: SandblasterInvariants, writers: Writers) -> None:
         self.shared = shared
@@ -138,6 +142,9 @@ class RunInvariants:
         if known is not None:
             require(known == command, "I7", command, "has the number of", known)
             return
+        is_restore = any(isinstance(one, Restore) for one in command.operations)
+        require(self.goes_back or not is_restore, "D1", command, "and every shard has its records")
+        self.goes_back = self.goes_back and not is_restore
         newest = max(self.commands, default=0)
         require(command.number > newest, "I7", command, "comes after", newest)
         self.commands[command.number] = command

@@ -7,6 +7,9 @@ next one, which goes on from the journal and the newest checkpoint, with hosts o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+
+from typing_extensions import override
 
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.protocol.batch_messages import Assignment, Command
@@ -19,17 +22,19 @@ from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
     EndRun,
     Progress,
+    Restart,
     RunSettings,
 )
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.messages import Message
-from partita.engine.protocol.names import part_indices
+from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.protocol.views import Outline
 from partita.engine.testing import faults
 from partita.engine.testing.disk import File
 from partita.engine.testing.elastic import draw_least, leaving
 from partita.engine.testing.invariants import require
 from partita.engine.testing.layout import Layout
+from partita.engine.testing.log import LogFolder
 from partita.engine.testing.sandblaster.function import Function
 from partita.engine.testing.sandblaster.invariants import RunInvariants, SandblasterInvariants
 from partita.engine.testing.sandblaster.reference import Reference, layout_start
@@ -44,6 +49,7 @@ class SandblasterCoordinatorHost(CoordinatorHost):
     Attributes:
         invariants: of its run.
         start: the checkpoint that its run began with; None: the start of the method.
+        logs: of its shards; none where nobody keeps records there.
     """
 
     schedule: SandblasterSchedule
@@ -53,6 +59,8 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         scenario, disk = schedule.scenario, schedule.disk
         self.invariants = RunInvariants(schedule.invariants, self.writers)
         self.start = disk.newest()
+        sizes = schedule.layout.sizes if schedule.durability == "log" else ()
+        self.logs = {name: LogFolder() for name in sizes}
         self.machine = leaving(schedule.kind(Coordinator), schedule.least)(
             lambda run: scenario.begin(),
             Outline(0, scenario.portions.examples, 1, schedule.environment.topology.replicas),
@@ -64,7 +72,10 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             schedule.environment.topology,
             journal=list(disk.journal),
             settings=RunSettings(
-                next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts(), least=schedule.least
+                next_checkpoint=disk.next_checkpoint(),
+                timeouts=schedule.timeouts(),
+                least=schedule.least,
+                keeps_records=schedule.durability != "checkpoint",
             ),
         )
         self._left: int | None = None  # effects until it crashes
@@ -85,6 +96,11 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         if self._left is not None:
             self._left -= 1
         match effect:
+            case Restart(hosts=hosts, from_backup=from_backup):
+                started = any(shard_index(name) is not None and incarnation for name, incarnation in hosts)
+                if started and not from_backup and not self.logs:
+                    self.invariants.goes_back = True
+                super().perform(effect)
             case AppendJournal():
                 self.schedule.invariants.records(effect)
                 self.schedule.disk.append(effect.digest, effect.scalars)
@@ -130,18 +146,37 @@ class SandblasterSchedule(Schedule):
         part: Build,
         shard: Build,
         hostile: bool = False,
+        durability: str = "checkpoint",
     ) -> None:
         self.scenario = scenario = scenario or draw(world.random, driver)
-        super().__init__(world, scenario.environment, machines, part=part, shard=shard, hostile=hostile)
+        self.durability, environment = durability, scenario.environment
+        if durability == "replicated":
+            environment = replace(environment, topology=replace(environment.topology, replicated=True))
+        super().__init__(world, environment, machines, part=part, shard=shard, hostile=hostile)
+        self.sync_s = 0.0
+        if durability == "log":
+            self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
+            self.power_losses = (0, 1, 1, 2, 3)
         self.layout = Layout(scenario.machines, self.environment.topology)
         self.least = draw_least(seed, driver, self.environment.topology.replicas)
         self.function = Function(world.random, scenario.machines, scenario.portions)
         reference = Reference(scenario.begin, self.function, self.layout, unit_size=scenario.unit_size)
         self.invariants = SandblasterInvariants(
-            reference, self.function, self.layout, self.disk, unit_size=scenario.unit_size
+            reference,
+            self.function,
+            self.layout,
+            self.disk,
+            unit_size=scenario.unit_size,
         )
         self.start = layout_start(self.function, self.layout)
         self.coordinator = SandblasterCoordinatorHost(self, run=0)
+
+    @override
+    def lost_power(self, computer: int) -> None:
+        """Takes from the logs on a computer what was not synced."""
+        for name, log in self.coordinator.logs.items():
+            if faults.computer_of(name, self.computers) == computer:
+                log.lose_power(self.world.beside)
 
     def exited(self, process: Process) -> None:
         """Handles the end of a process; a coordinator is followed by another one."""

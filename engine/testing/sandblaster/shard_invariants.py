@@ -19,6 +19,7 @@ from partita.engine.protocol.commands import (
 )
 from partita.engine.protocol.events import Persist, Send
 from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.sum_then_continue import SumThenContinue
 from partita.engine.testing.host import Numbers
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.sandblaster.invariants import RunInvariants
@@ -30,7 +31,7 @@ class ShardInvariants(ShardChecks):
     """The operations that one process of a shard has done, and must do next."""
 
     def __init__(self, run: RunInvariants, life: ProcessId, vectors: Vectors, number: int) -> None:
-        """Begins with these vectors, which the shard changes, after the command of this number."""
+        """Begins with these vectors, which the shard changes, after the command of this number, if any."""
         self._run = run
         self._life = life
         self._name = life[0]
@@ -45,6 +46,26 @@ class ShardInvariants(ShardChecks):
         self._evaluation: Evaluate | None = None
         self._point: Vector | None = None
         self._counted: set[tuple[int, int]] = set()
+
+    def continues(self, policy: SumThenContinue) -> None:
+        """Begins behind the last command, or in its evaluation, as records or another copy of the shard have
+        it. What it answers and evaluates is checked from there on.
+        """
+        number, counts = policy.number, policy.counts().command
+        if number not in self._run.commands or counts is None or counts.command is None:
+            return
+        self._number = self._seen = number
+        require(counts.command == self._run.commands[number], "I7", self._life, "has", counts.command)
+        operations = list(counts.command.operations)
+        evaluate = next((n for n, one in enumerate(operations) if isinstance(one, Evaluate)), None)
+        if evaluate is not None:
+            self._rest = deque(operations[evaluate:])
+            self._pause()
+        if counts.is_done:
+            self._evaluation = None
+            self._zeros.clear()
+            self._rest.clear()
+        self._scalars = list(counts.scalars)
 
     @override
     def begins(self, number: int) -> None:
@@ -66,7 +87,7 @@ class ShardInvariants(ShardChecks):
             return
         evaluation = self._rest.popleft()
         assert isinstance(evaluation, Evaluate)
-        self._point = self._vectors[POINT]
+        self._point = self._vectors.get(POINT, ())
         self._run.begins(self._name, self._number, self._point)
         empty = [s.vector for s in evaluation.segments if not s.count or not self._machines]
         self._zeros = [zero(vector) for vector in empty]

@@ -35,7 +35,7 @@ def test_an_acknowledgement_waits_for_the_record_and_nothing_else_does() -> None
     assert first[0].record == Record(1, Received("part 0.0", 0, Push(0, 0, 0, 0, 1), BYTES["part 0.0"]))
     assert kinds(push(machine, "part 0.1", 0)) == ["Keep", "ApplyGradient"]
     assert kinds(receive(machine, "part 0.1", Fetch(0))) == ["Parameters"]
-    assert kinds(receive(machine, "coordinator", Save(1))) == ["Persist", "BeginSegment"]
+    assert kinds(receive(machine, "coordinator", Save(1))) == ["BeginSegment", "Persist"]
     assert push(machine, "part 0.0", 0) == []  # its first answer is held
     assert feed(machine, Kept(1)) == [Send("part 0.0", PushAck(0, 0, 0, 1, 0))]
     assert feed(machine, Kept(1)) == []
