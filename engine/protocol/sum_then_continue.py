@@ -366,7 +366,8 @@ class SumThenContinue(Policy):
             )
         if reason is not None:
             return [Refuse(event.sender, reason)]
-        if self._keeps and contribution.evaluation > self.number:
+        begun = self.number if self._has_point else self.number - 1
+        if self._keeps and contribution.evaluation > begun:  # its point is from the process before
             return []
         machine = machine_of(event.sender)
         ack = Send(event.sender, bm.ContributionAck(contribution.evaluation, unit))

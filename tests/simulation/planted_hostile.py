@@ -85,10 +85,10 @@ FAULTS = [
     ),
     PlantedFaults(
         "who is cut off is reported once",
-        "C3",
+        "C3 D1",
         (Fault(HostMachine, "_tick", reports_once),),
         "downpour_log",
-        at=345,
+        at=728,
     ),
     PlantedFaults(
         "who is cut off stays", "C3", (Fault(Supervision, "_cut_off", nothing),), "all_reduce", at=21

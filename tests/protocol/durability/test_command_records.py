@@ -137,6 +137,16 @@ def test_a_result_waits_for_its_records_and_points_do_not() -> None:
     assert [type(message) for _, message in shard.sent] == [CommandResult]
 
 
+def test_a_contribution_to_an_evaluation_that_begins_again_comes_too_early() -> None:
+    """Its part has the point from the process before; an acknowledgement would lose it."""
+    shard = Shard(keeps=True, slow=True)
+    shard.command(1, *REQUESTS[1])
+    assert shard.policy.busy and shard.contribute(1, 0) == []
+    shard.work()
+    assert shard.contribute(1, 0) == [ContributionAck(1, 0)]
+    assert shard.policy.evaluation == 1 and shard.kept
+
+
 def test_a_result_that_waited_is_not_sent_behind_a_newer_command() -> None:
     shard = Shard(keeps=True)
     shard.command(1, zero("a"))
