@@ -179,7 +179,7 @@ FAULTS = [
     ),
     copy(
         "while it changes",
-        "I5 I6 I7 validate",
+        "I5 I6 I7 S5 validate",
         Fault(SumThenContinue, "may_be_copied", copied_while_it_changes),
         at=17,
     ),
