@@ -34,9 +34,11 @@ from partita.engine.parameters.optimizers.optimizer import clip_factor
 from partita.layers import (
     Activation,
     AveragePool2D,
+    BatchNorm,
     BinaryCrossEntropy,
     Conv2D,
     Dense,
+    GroupNorm,
     HalfSquaredError,
     L2Pool2D,
     Layer,
@@ -173,6 +175,26 @@ def agree(given_case: Any, theirs: torch.nn.Module) -> bool:
     with torch.no_grad():
         found = theirs(torch.from_numpy(given_case.inputs[0].transpose(3, 2, 0, 1).copy())).numpy()
     return bool(np.allclose(play(given_case).state.transpose(3, 2, 0, 1), found, rtol=1e-10, atol=1e-12))
+
+
+@row("`GroupNorm`'s epsilon and scale by default")
+def _() -> bool:
+    ours, theirs = GroupNorm(2), torch.nn.GroupNorm(2, 4)
+    return (ours.epsilon, ours.scale) == (theirs.eps, theirs.affine)
+
+
+@row("`BatchNorm`'s momentum, epsilon and scale by default")
+def _() -> bool:
+    ours, theirs = BatchNorm(), torch.nn.BatchNorm2d(4)
+    return (ours.momentum, ours.epsilon, ours.scale) == (theirs.momentum, theirs.eps, theirs.affine)
+
+
+@row("`BatchNorm` with momentum `None`")
+def _() -> bool:
+    none: Any = None
+    with pytest.raises(ValueError, match="BatchNorm: the momentum is None"):
+        BatchNorm(momentum=none)
+    return torch.nn.BatchNorm2d(4, momentum=none).momentum is not None
 
 
 @row("stride of a pool by default")
