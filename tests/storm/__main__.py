@@ -18,6 +18,7 @@ from random import Random
 from typing import Annotated, Final
 
 import psutil
+from msgspec.structs import replace
 from typer import Option, Typer
 
 from tests.storm.cells import CELLS, LENGTHS, Spec
@@ -27,6 +28,9 @@ from tests.storm.processes import is_below, is_host, marked, name_of
 from tests.storm.storm import Outcome, Setting, StormyRun
 from tests.storm.table import line, table
 
+_SIZES: Final = ((1, 2), (2, 2), (2, 3))
+"""Machines and shards."""
+
 _LEAST_STRUCK_S: Final = 12.0
 _MOST_STRUCK_S: Final = 60.0
 _UNSTRUCK_S: Final = 12.0  # that a run takes besides, to its end and for the checks
@@ -35,13 +39,16 @@ app: Final = Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def specs(random: Random, only: str, places: list[str], scale: float) -> list[Spec]:
-    """Returns one run of each cell, in an order that is drawn."""
+    """Returns one run of each cell, in an order that is drawn. Those that are compared with a run without
+    faults have the same numbers of machines and shards, so that one such run is enough for a driver.
+    """
+    sizes = {driver: random.choice(_SIZES) for driver in LENGTHS}
     found = [
         Spec(
             driver,
             durability,
             place,
-            *random.choice([(1, 2), (2, 2), (2, 3)]),
+            *(random.choice(_SIZES) if driver == "downpour" else sizes[driver]),
             int(LENGTHS[driver] * scale),
             0,
         )
@@ -95,7 +102,7 @@ class Storm:
 
     def _calm_of(self, spec: Spec) -> Path:
         """The folder of the same run here, without faults."""
-        here = _at(spec, None)
+        here = _at(spec, None, durability=next(way for name, way in CELLS if name == spec.driver))
         if here not in self._calm:
             folder = self._setting.folder / f"calm-{len(self._calm)}"
             violated = StormyRun(self._setting, here, folder).play().violated
@@ -156,11 +163,10 @@ def main(
         shutil.rmtree(folder)
 
 
-def _at(spec: Spec, pool: StormPool | None) -> Spec:
-    values = {field: getattr(spec, field) for field in spec.__struct_fields__}
+def _at(spec: Spec, pool: StormPool | None, **changes: str) -> Spec:
     if pool is None:
-        return Spec(**{**values, "place": "here", "pool": "", "keys": ""})
-    return Spec(**{**values, "place": "pool", "pool": pool.address, "keys": str(pool.keys)})
+        return replace(spec, place="here", pool="", keys="", **changes)
+    return replace(spec, place="pool", pool=pool.address, keys=str(pool.keys), **changes)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from partita.engine.protocol.pool.client_events import (
     CannotRun,
     ClientEffect,
     Connect,
+    Cut,
     Disconnect,
     Ended,
     FromPool,
@@ -238,10 +239,12 @@ class PoolClient:
             self._changed.notify_all()
 
     def _diagnose(self, now: float) -> None:
-        """Gives up a pool or a worker that never answered."""
+        """Gives up a pool or a worker that never answered; reports a worker whose connection has ended."""
         for session, visit in (("", self._pool), *self._workers.items()):
             if visit.trouble is None or session in self._connected:
                 self._trouble_since.pop(session, None)
+                if visit.trouble is not None:
+                    self._event(Cut(session))
             elif now - self._trouble_since.setdefault(session, now) >= TROUBLE_S:
                 self._fail(worded(visit, visit.trouble, self._address))
 

@@ -17,6 +17,7 @@ from partita.engine.protocol.pool.client_events import (
     CannotRun,
     ClientEffect,
     Connect,
+    Cut,
     Disconnect,
     Ended,
     FromPool,
@@ -35,7 +36,9 @@ SLOW_S: Final = 2.5
 """Seconds of silence after which a worker, or the registry, is reported as slow."""
 
 SILENT_S: Final = 4.0
-"""Seconds of silence after which a worker is gone, if it has not confirmed a host that is wanted there."""
+"""Seconds of silence after which a worker is gone, if it has not confirmed a host that is wanted there, or
+nothing answers at its address: its hosts have ended with it.
+"""
 
 STUCK_S: Final = 10.0
 """Seconds of silence after which a worker is gone although its hosts run: their coordinator receives them."""
@@ -61,6 +64,7 @@ class _Worker:
     sent_at: float = float("-inf")
     number: int = 0  # of its newest message
     is_slow: bool = False
+    is_cut: bool = False  # it cannot be connected to since its last message
     troubled_at: float | None = None  # since when it does not reach all that it has to
 
 
@@ -160,6 +164,10 @@ class ClientMachine:
                 return self._reported(event.session, states, now)
             case FromPool() | FromWorker():
                 return []
+            case Cut(session=session):
+                if session in self.workers:
+                    self.workers[session].is_cut = True
+                return []
             case NotSent(session=session):
                 return self._not_sent(session)
             case _:
@@ -203,7 +211,7 @@ class ClientMachine:
         silent_s = now - worker.received_at
         hosts = [one for one in self._hosts.values() if one.session == session]
         unconfirmed = not hosts or not all(one.is_known for one in hosts)
-        if silent_s >= STUCK_S or (silent_s >= SILENT_S and unconfirmed):
+        if silent_s >= STUCK_S or (silent_s >= SILENT_S and (unconfirmed or worker.is_cut)):
             self._avoid[session] = now + AVOID_S
             return self._lost(session, f"silent for {silent_s:.1f} s")
         effects: list[ClientEffect] = []
@@ -341,7 +349,8 @@ class ClientMachine:
         if worker is None or states.number < worker.number:
             return []
         silent_s, was_slow = now - worker.received_at, worker.is_slow
-        worker.received_at, worker.number, worker.is_slow = now, states.number, False
+        worker.received_at, worker.number = now, states.number
+        worker.is_slow = worker.is_cut = False
         self._avoid.pop(session, None)
         if states.trouble:
             return self._troubled(worker, states.trouble, now)

@@ -32,6 +32,13 @@ class NotSent:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Event: the connection to a worker has ended, and a new one could not be made."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class SendToPool:
     """Effect: send this to the registry."""
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from partita.engine.protocol.pool import client_events as c
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.pool import registry_events as r
 from partita.engine.protocol.pool import worker_events as w
@@ -109,6 +110,21 @@ def test_a_worker_that_is_silent_for_a_while_keeps_its_hosts() -> None:
     world.assert_all_run("run")
     assert all(incarnation == 0 for incarnation in world.wanted["run"].values())
     assert any("worker 'machine' answers again, after" in line for line in world.log), world.log
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_worker_at_whose_address_nothing_answers_is_given_up_sooner(is_cut: bool) -> None:
+    """Its hosts run, as it has said; they have ended with it."""
+    world = World(0)
+    world.add_worker("x", 2)
+    world.begin("run", 2)
+    world.run_for(3.0)
+    world.kill_worker("x")
+    world.add_worker("y", 2)
+    if is_cut:
+        world.to_client("run", c.Cut("x"))
+    world.run_for(5.5)
+    assert {session for session, *_ in world.processes} == ({"y"} if is_cut else set())
 
 
 @pytest.mark.parametrize("seconds", [1.5, 6.0, 30.0])
