@@ -45,10 +45,11 @@ from partita.layers.batch_norm import BatchNorm
 from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.contract import Step, Summary
-from partita.layers.convolution import Conv2D
+from partita.layers.convolution import Conv1D, Conv2D, DepthwiseConv2D
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
+from partita.layers.global_pooling import GlobalAveragePool, GlobalMaxPool
 from partita.layers.graph import Graph, Grid
 from partita.layers.group_norm import GroupNorm
 from partita.layers.layer import Layer, NodeDefinition, Parameter
@@ -93,14 +94,18 @@ __all__ = [
     "BoxSet",
     "Concatenate",
     "Connectivity",
+    "Conv1D",
     "Conv2D",
     "Crop",
     "Dense",
+    "DepthwiseConv2D",
     "Dropout",
     "Edges",
     "Embedding",
     "Flatten",
     "Full",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
     "Graph",
     "Grid",
     "GroupNorm",

@@ -10,18 +10,22 @@ def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
     """The part of a picture that the patches of the step's rows cover, with the padding around it.
 
     Args:
-        step: whose wiring is a `Patch` over a picture.
-        picture: the rows given, `[row, column, channel, example]`.
+        step: whose wiring is a `Patch` over a picture or a sequence.
+        picture: the rows given, `[row, column, channel, example]`; `[row, channel, example]` of a sequence.
         value: of the padding.
     """
     assert isinstance(step.wiring, Patch)
-    (y, x), (start, stop) = step.wiring.axes(step.sources[0]), step.windows[0]
+    (y, *across), (start, stop) = step.wiring.axes(step.sources[0]), step.windows[0]
     top = step.rows[0] * y.stride - y.before
     bottom = (step.rows[1] - 1) * y.stride - y.before + (y.size - 1) * y.dilation + 1
     above = min(start, bottom) - top if start < stop else bottom - top
     below = bottom - stop if start < stop else 0
-    right = (step.shape[1] - 1) * x.stride - x.before + (x.size - 1) * x.dilation + 1 - picture.shape[1]
-    return step.torch.nn.functional.pad(picture, (0, 0, 0, 0, x.before, right, above, below), value=value)
+    widths = [(above, below)]
+    for x, n_places, extent in zip(across, step.shape[1:], picture.shape[1:], strict=False):
+        last = (n_places - 1) * x.stride - x.before + (x.size - 1) * x.dilation
+        widths.append((x.before, last + 1 - extent))
+    flat = (width for pair in reversed(widths) for width in pair)
+    return step.torch.nn.functional.pad(picture, (0, 0, 0, 0, *flat), value=value)
 
 
 def taps(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:

@@ -15,6 +15,7 @@ from partita.layers.checks import check_extents, check_padding
 from partita.layers.connectivity import Index, Patch, PatchAxis
 from partita.layers.contract import Step, Tensor
 from partita.layers.copies import Copied, Copy, positions
+from partita.layers.patches import padded
 
 Around: TypeAlias = Extent | Margins
 """Rows and columns around a picture: a number, one for each axis, or a pair for each."""
@@ -72,15 +73,7 @@ class Frame(Copy):
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """PyTorch's padding, of negative widths where it crops."""
-        (x,), (start, stop) = inputs, step.windows[0]
-        assert isinstance(step.wiring, Framed)
-        axes, widths = step.wiring.axes(step.sources[0]), [0, 0, 0, 0]
-        for axis, out, extent in reversed([*zip(axes, step.shape, x.shape, strict=False)][1:]):
-            widths += [axis.before, out - axis.before - extent]
-        top, bottom = (row - axes[0].before for row in step.rows)
-        above = min(start, bottom) - top if start < stop else bottom - top
-        widths += [above, bottom - stop if start < stop else 0]
-        return step.torch.nn.functional.pad(x, widths)
+        return padded(step, inputs[0])
 
 
 @dataclass(frozen=True)

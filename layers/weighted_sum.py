@@ -52,11 +52,11 @@ class WeightedSum(Layer):
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """The grid that the connectivity makes."""
-        return self.connectivity.shape(sources[0], self.nodes)
+        return self.wirings(sources)[0].shape(sources[0], self.nodes)
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """The weight, and the bias if there is one."""
-        fan_in = self.connectivity.fan_in(sources[0])
+        fan_in = self.wirings(sources)[0].fan_in(sources[0])
         fan_out = max(1, math.prod(shape) * fan_in // math.prod(sources[0]))
         weight = Parameter("weight", (*shape, fan_in), self.initialiser, fan_in, fan_out)
         bias = Parameter("bias", shape, self.bias_initialiser, fan_in, fan_out)
@@ -64,7 +64,7 @@ class WeightedSum(Layer):
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """A multiplication and an addition for each edge, and the bias."""
-        return 2.0 * self.connectivity.fan_in(sources[0]) + self.use_bias
+        return 2.0 * self.wirings(sources)[0].fan_in(sources[0]) + self.use_bias
 
     def _finished(self, step: Step, sums: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
         """Adds the bias, and applies the activation."""

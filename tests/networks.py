@@ -22,14 +22,17 @@ from partita.layers import (
     AveragePool2D,
     BinaryCrossEntropy,
     Concatenate,
+    Conv1D,
     Conv2D,
     Crop,
     Dense,
+    DepthwiseConv2D,
     Dropout,
     Edges,
     Embedding,
     Flatten,
     Full,
+    GlobalMaxPool,
     Graph,
     Grid,
     GroupNorm,
@@ -111,8 +114,9 @@ LEARNS = {
 def is_rounded(grid: Grid) -> bool:
     """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
     layer = grid.layer
-    sequential = Attention | AttentionHeads | FromHeads | Recurrent
-    return isinstance(layer, GroupNorm | LayerNorm | Linear | RMSNorm | Softmax | sequential) or (
+    sequential = Attention | AttentionHeads | FromHeads | Recurrent | Conv1D
+    by_torch = GroupNorm | LayerNorm | Linear | RMSNorm | Softmax | DepthwiseConv2D
+    return isinstance(layer, by_torch | sequential) or (
         isinstance(layer, Activation) and layer.function not in EXACT
     )
 
@@ -174,6 +178,10 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(Softmax)
         makers.append(lambda: Linear(draw(st.integers(1, 4)), axis=-draw(st.integers(0, int(shared)))))
         makers.append(PositionEmbedding)
+    if shared and not local and len(shape) == 2:
+        makers.append(lambda: Conv1D(2, 2, stride=draw(st.integers(1, 2)), padding="same"))
+    if shared and not local and len(shape) == 3:
+        makers.append(lambda: DepthwiseConv2D(draw(st.integers(1, 3)), padding="same", depth_multiplier=2))
     if len(shape) > 1 and not local:
         makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
     makers.append(lambda: draw(copies(shape)))
@@ -194,6 +202,7 @@ def copies(draw: st.DrawFn, shape: Shape) -> Layer:
     found.append(Permute(tuple(draw(st.permutations(range(len(shape)))))))
     found.append(Slice(draw(st.integers(0, shape[axis] - 1)), step=draw(st.integers(1, 2)), axis=axis))
     if len(shape) > 1:
+        found.append(GlobalMaxPool())
         found += [ZeroPad(((1, 2), *((0, 1) for _ in shape[2:]))), UpSample((2, *(1 for _ in shape[2:])))]
         found.append(Crop(tuple((extent // 3, 0) for extent in shape[:-1])))
     return draw(st.sampled_from(found))

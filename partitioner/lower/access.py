@@ -45,6 +45,11 @@ class Access:
             found = (*found, target)
         layer = target.buffer.layer
         match instruction.op:
+            case Op.SUMMARISE if target.buffer.kind is BufferKind.GRAD_SUMMARY:  # of an output that is there
+                own = self.own(layer)
+                if target.buffer.micro_batch is not None:
+                    own = Operand(own.buffer.numbered(target.buffer.micro_batch), own.rows)
+                return (*found, own, self.parameters(layer))
             case Op.FORWARD | Op.MULTIPLY | Op.SUMMARISE:
                 return (*found, self.parameters(layer))
             case Op.GRAD_INPUT:
