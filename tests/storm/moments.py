@@ -65,7 +65,7 @@ class Moments:
             case "checkpoint":
                 return time.monotonic() - self._saving_at < SAVING_S
             case "copy":
-                return any(self._only.values())
+                return self._has_pairs and any(self._only.values())
             case "end":
                 return self.is_ending
             case _:
