@@ -250,7 +250,10 @@ class _Piece:
         wide = self._layer.rounds_products
         self._step = self._kernel.step(self.rows, self.windows, self.output)
         self._given = tuple(_leaf(tensor, self._learns, wide) for tensor in self._inputs)
-        self._used = tuple(_leaf(tensor, self._learns, wide) for tensor in self._parameters)
+        given = zip(self._parameters, self._kernel.context.grid.parameters, strict=True)
+        self._used = tuple(
+            _leaf(tensor, self._learns and (one.trainable or one.averaged), wide) for tensor, one in given
+        )
 
     def summarise(self, piece: int) -> None:
         """Writes the machine's summary, number `piece` of all machines."""

@@ -32,6 +32,7 @@ from partita.engine.parameters import UpdateContext
 from partita.engine.parameters.initial_values import initial_range
 from partita.engine.parameters.optimizers.optimizer import clip_factor
 from partita.layers import (
+    L2,
     Activation,
     AveragePool2D,
     BatchNorm,
@@ -132,6 +133,14 @@ def _() -> bool:
     theirs = torch.nn.init.kaiming_normal_(torch.empty(300, 400), nonlinearity="relu").numpy()
     ours = drawn(Dense(300, initialiser="he"), (400,), 0)
     np.testing.assert_allclose(theirs.std(), math.sqrt(2 / 400), rtol=0.02)
+    return bool(np.isclose(ours.std(), theirs.std(), rtol=0.02))
+
+
+@row('"glorot_normal"')
+def _() -> bool:
+    theirs = torch.nn.init.xavier_normal_(torch.empty(300, 400)).numpy()
+    ours = drawn(Dense(300, initialiser="xavier_normal"), (400,), 0)
+    assert abs(ours).max() > 3 * ours.std() and abs(theirs).max() > 3 * theirs.std()
     return bool(np.isclose(ours.std(), theirs.std(), rtol=0.02))
 
 
@@ -330,6 +339,18 @@ def _() -> bool:
         for ours, theirs in pairs
         for decay in ({}, {"weight_decay": 0.3})
     )
+
+
+@row("`L2(b)` of a layer")
+def _() -> bool:
+    weight = torch.tensor([3.0, -2.0], requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=1.0, weight_decay=0.25)
+    weight.grad = torch.zeros(2)
+    optimizer.step()
+    theirs = np.array([3.0, -2.0]) - weight.detach().numpy()
+    term, ours = L2(0.25).term(np.array([3.0, -2.0]))
+    assert term == 0.25 * 13 and (ours == 2 * theirs).all()
+    return bool((ours == theirs).all())
 
 
 @row("weight decay of `AdamW`")
