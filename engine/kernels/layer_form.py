@@ -1,7 +1,8 @@
 """The kernel of any layer that writes `forward`: its arithmetic in torch, on any device.
 
 Autograd makes the backward pass unless the layer writes `backward`. All gradients of a micro-batch are
-computed at once, when the first of them is asked for. Importing this imports torch.
+computed at once, when the first of them is asked for. `loss_form` and `partial_form` derive from it.
+Importing this imports torch.
 """
 
 from __future__ import annotations
@@ -20,21 +21,17 @@ from partita.engine.kernels.kernel import (
     Call,
     Kernel,
     KernelContext,
-    LossKernel,
     Numbered,
     OneStep,
-    PartialKernel,
     no_op,
 )
-from partita.engine.kernels.losses import refuse_label
-from partita.engine.kernels.tensors import TYPES, as_tensor, use_threads
+from partita.engine.kernels.tensors import as_tensor, leaf, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics.philox import key_of
 from partita.layers.box import Box, Span, Spans
 from partita.layers.contract import Step
-from partita.layers.losses import Loss
 
-_Gradients: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
+Gradients: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
 """Gradients of the inputs, and of the parameters; None where there is none."""
 
 
@@ -49,9 +46,9 @@ class LayerFormKernel(Kernel):
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
-        self._pieces: dict[Span, _Piece] = {}
+        self._pieces: dict[Span, FormPiece] = {}
         self._lock = threading.Lock()
-        self._gradients: list[_Gradients] | None = None
+        self._gradients: list[Gradients] | None = None
         self.begin(OneStep(), micro_batch=0, first_example=0)
 
     def begin(
@@ -112,9 +109,9 @@ class LayerFormKernel(Kernel):
 
         return call
 
-    def _piece(self, rows: Span) -> _Piece:
+    def _piece(self, rows: Span) -> FormPiece:
         if rows not in self._pieces:
-            self._pieces[rows] = _Piece(self, rows)
+            self._pieces[rows] = FormPiece(self, rows)
         return self._pieces[rows]
 
     def summarise(self, piece: int) -> Call:
@@ -139,7 +136,7 @@ class LayerFormKernel(Kernel):
 
         return call
 
-    def grad_output(self, piece: _Piece) -> torch.Tensor | None:
+    def grad_output(self, piece: FormPiece) -> torch.Tensor | None:
         """Gradient of the output of some rows; None without a backward pass."""
         grad, first = self.arrays.grad_output, self.context.rows[0]
         return None if grad is None else as_tensor(grad[piece.rows[0] - first : piece.rows[1] - first])
@@ -153,7 +150,7 @@ class LayerFormKernel(Kernel):
         fed = context.grid.wirings[source].source_rows(Box((rows,)), context.grid.shape, shape)
         return fed.hull[0] if fed else (context.windows[source][0],) * 2
 
-    def keep(self, piece: _Piece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
+    def keep(self, piece: FormPiece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
         """Keeps more than the output, which was computed from these."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
@@ -206,7 +203,7 @@ class LayerFormKernel(Kernel):
         """The parts of the parameters that belong to each piece."""
         return [piece.slices for piece in self._pieces.values()]
 
-    def _all_gradients(self) -> list[_Gradients]:
+    def _all_gradients(self) -> list[Gradients]:
         """The gradients of all inputs and parameters, for each piece; computed by the first that asks."""
         with self._lock:
             if self._gradients is None:
@@ -214,11 +211,11 @@ class LayerFormKernel(Kernel):
                 self._gradients = self._derived()
             return self._gradients
 
-    def _derived(self) -> list[_Gradients]:
+    def _derived(self) -> list[Gradients]:
         return [piece.gradients() for piece in self._pieces.values()]
 
 
-class _Piece:
+class FormPiece:
     """Some of the machine's rows: the tensors that `forward` is given for them, and what it returned.
 
     Attributes:
@@ -249,10 +246,10 @@ class _Piece:
         """Takes the numbers of the next step."""
         wide = self._layer.rounds_products
         self._step = self._kernel.step(self.rows, self.windows, self.output)
-        self._given = tuple(_leaf(tensor, self._learns, wide) for tensor in self._inputs)
+        self._given = tuple(leaf(tensor, self._learns, wide) for tensor in self._inputs)
         given = zip(self._parameters, self._kernel.context.grid.parameters, strict=True)
         self._used = tuple(
-            _leaf(tensor, self._learns and (one.trainable or one.averaged), wide) for tensor, one in given
+            leaf(tensor, self._learns and (one.trainable or one.averaged), wide) for tensor, one in given
         )
 
     def summarise(self, piece: int) -> None:
@@ -318,7 +315,7 @@ class _Piece:
         else:
             place.copy_(found)
 
-    def gradients(self) -> _Gradients:
+    def gradients(self) -> Gradients:
         """The gradients of the inputs and of the parameters, by the gradient of the output."""
         output, exchange = self._played
         inputs, parameters = self._given, self._used
@@ -395,158 +392,3 @@ class _Exchange:
         total = sum(grads[1:], start=grads[0]).to(self.combined.dtype)
         (found,) = torch.autograd.grad(self.combined, self.all, total)
         return found[self._piece].to(self.own.dtype)
-
-
-class LossFormKernel(LayerFormKernel, LossKernel):
-    """A loss's `forward`: the losses of the examples, by a machine's scores."""
-
-    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
-        output = as_tensor(arrays.output)
-        shape = (3, context.batch)
-        self._evaluated = torch.zeros(shape, dtype=torch.float64, device=output.device)
-        """For each example the loss, whether the scores are right, and whether its label names no score."""
-        self._learns = any(grad is not None for grad in arrays.grad_inputs)
-        self._grad = torch.ones_like(output)
-        super().__init__(context, arrays, pool)
-
-    def windows(self, rows: Span) -> tuple[Span, ...]:
-        """The machine's scores; of a target with a number for each score, those of these."""
-        (scores, target), (source, other) = self.context.windows, self.context.sources
-        return scores, scores if source.shape == other.shape else target
-
-    def grad_output(self, piece: _Piece) -> torch.Tensor | None:
-        """One of so many examples for each loss."""
-        return self._grad if self._learns else None
-
-    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Computes the loss of each example, as far as it depends on this machine's scores."""
-        compute = self.forward_rows((self.context.rows,))
-
-        def call() -> None:
-            self._grad.fill_(1 / self.mean_over)
-            compute()
-
-        return call
-
-    def keep(self, piece: _Piece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
-        """Keeps the losses, and which examples are right."""
-        layer = self.context.grid.layer
-        assert isinstance(layer, Loss), f"{self.context.label} is no loss"
-        with torch.no_grad():
-            self._evaluated[0] = piece.output[0]
-            right = layer.right(step, inputs)
-            if right is not None:
-                labels = inputs[1][0]
-                self._evaluated[1] = right
-                self._evaluated[2] = (labels < 0) | (labels >= step.sources[0][0])
-
-    def metrics(self, count: int) -> tuple[float, int]:
-        """The sum of the losses, and the number of right examples; waits for both.
-
-        Raises:
-            ValueError: a label names no score.
-        """
-        loss, n_right, n_wrong = self._evaluated[:, :count].sum(1).tolist()
-        if n_wrong:
-            labels = as_tensor(self.arrays.inputs[1])[0, :count]
-            refuse_label(self.context, int(labels[self._evaluated[2, :count] > 0][0]))
-        return loss, int(n_right)
-
-
-class PartialFormKernel(LayerFormKernel, PartialKernel):
-    """A layer's `partial` and `finish`, where each machine has the weights of some inputs."""
-
-    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
-        super().__init__(context, arrays, pool)
-        assert context.input_rows is not None, f"{context.label} is not cut by its inputs"
-        self._layer, self._windows, low = context.grid.layer, (context.input_rows,), context.windows[0][0]
-        self._input = as_tensor(arrays.inputs[0][context.input_rows[0] - low : context.input_rows[1] - low])
-        self._parameters = tuple(map(as_tensor, arrays.parameters))
-        self._products: dict[Span, tuple[torch.Tensor, ...]] = {}
-
-    def multiply(self, rows: Span) -> Call:
-        """Sums over the machine's inputs, and adds the biases that the machine has."""
-        place, weight, biased = (
-            as_tensor(self.partial.sums)[slice(*rows)],
-            self._parameters[0],
-            self._biased(rows),
-        )
-
-        def call() -> None:
-            use_threads(self.context.threads)
-            learns, wide = self.partial.grad_output is not None, self._layer.rounds_products
-            given = tuple(_leaf(one, learns, wide) for one in (self._input, weight[slice(*rows)]))
-            with torch.set_grad_enabled(learns):
-                sums = self._layer.partial(self.step(rows, self._windows, place), given[:1], given[1:])
-            place.copy_(sums.detach())
-            for bias, own, _ in biased:
-                place[own] += bias.unsqueeze(-1)
-            self._products[rows] = (*given, sums)
-
-        return call
-
-    def _biased(self, rows: Span) -> list[tuple[torch.Tensor, slice, slice]]:
-        """The biases that the machine has of these rows, and their places among these and in the layer."""
-        low, high = max(rows[0], self.partial.bias_rows[0]), min(rows[1], self.partial.bias_rows[1])
-        first = self.partial.bias_rows[0]
-        return [
-            (bias[low - first : high - first], slice(low - rows[0], high - rows[0]), slice(low, high))
-            for bias in self._parameters[1:]
-            if low < high
-        ]
-
-    def forward(self, *, block: Span | None = None, first: bool = True, last: bool = True) -> Call:
-        """Adds up the sums of all machines, and finishes them."""
-        terms, output = [as_tensor(term) for term in self.partial.terms], as_tensor(self.arrays.output)
-        wide = TYPES[self.context.master]
-
-        def call() -> None:
-            use_threads(self.context.threads)
-            self._gradients = None
-            sums = terms[0].to(wide, copy=True)
-            for term in terms[1:]:
-                sums += term
-            learns = self.arrays.grad_output is not None
-            with torch.set_grad_enabled(learns):
-                step = self.step(self.context.rows, self._windows, output)
-                found = self._layer.finish(step, sums.requires_grad_(learns))
-            output.copy_(found.detach())
-            self._finished = sums, found
-
-        return call
-
-    def backward_activation(self) -> Call:
-        """Turns the gradient of the output into that of the sums."""
-        grad = as_tensor(self.arrays.own_grad)
-
-        def call() -> None:
-            sums, found = self._finished
-            grad.copy_(torch.autograd.grad(found, sums, grad.to(found.dtype))[0])
-
-        return call
-
-    def _derived(self) -> list[_Gradients]:
-        """The gradients of the machine's inputs and parameters, by that of all sums."""
-        assert self.partial.grad_output is not None, "this layer has no backward pass"
-        grads, products = as_tensor(self.partial.grad_output), sorted(self._products.items())
-        found = [
-            torch.autograd.grad(sums, given, grads[slice(*rows)].to(sums.dtype))
-            for rows, (*given, sums) in products
-        ]
-        whole = (0, self.context.grid.n_rows)
-        biases = [grads[there].to(TYPES[self.context.master]).sum(-1) for _, _, there in self._biased(whole)]
-        of_input = sum((one for one, _ in found[1:]), start=found[0][0])
-        return [((of_input,), (torch.cat([weight for _, weight in found]), *biases))]
-
-    def _all_windows(self) -> list[tuple[Span, ...]]:
-        return [self._windows]
-
-    def _slices(self) -> list[tuple[slice, ...]]:
-        return [(slice(None),) * len(self._parameters)]
-
-
-def _leaf(tensor: torch.Tensor, learns: bool, as_stored: bool) -> torch.Tensor:
-    """A tensor without a history, integers as they are; in the precision of sums, or as stored."""
-    narrow = tensor.dtype == torch.bfloat16 and not as_stored
-    found = tensor.float() if narrow else tensor.data
-    return found.requires_grad_(learns and found.is_floating_point())

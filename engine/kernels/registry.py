@@ -92,12 +92,13 @@ def _form(context: KernelContext) -> Maker | None:
     layer = context.grid.layer
     if not layer.has_forward:
         return None
-    from partita.engine.kernels import layer_form
+    from partita.engine.kernels.layer_form import LayerFormKernel
+    from partita.engine.kernels.loss_form import LossFormKernel
+    from partita.engine.kernels.partial_form import PartialFormKernel
 
     if isinstance(layer, Loss):
-        return layer_form.LossFormKernel
-    by_inputs = context.input_rows is not None
-    return layer_form.PartialFormKernel if by_inputs else layer_form.LayerFormKernel
+        return LossFormKernel
+    return LayerFormKernel if context.input_rows is None else PartialFormKernel
 
 
 def _on_host(context: KernelContext) -> Maker:

@@ -71,3 +71,10 @@ def use_threads(threads: int) -> None:
     if _THREADS.asked != threads or torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
         _THREADS.asked = threads
+
+
+def leaf(tensor: torch.Tensor, learns: bool, as_stored: bool) -> torch.Tensor:
+    """A tensor without a history, integers as they are; in the precision of sums, or as stored."""
+    narrow = tensor.dtype == torch.bfloat16 and not as_stored
+    found = tensor.float() if narrow else tensor.data
+    return found.requires_grad_(learns and found.is_floating_point())
