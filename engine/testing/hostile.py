@@ -63,6 +63,7 @@ class WatchedHost(SimulatedHost):
     def on_forged(self, delivery: Delivery) -> None:
         """Gives the machine a frame, in its turn."""
         sender, incarnation, frame = delivery
+        self.read_links()  # what the sender has sent before
         self.on_event(frame.arrived(sender, incarnation))
 
     @override
@@ -152,6 +153,10 @@ class Hostility:
             require(cut, "C1", "the coordinator takes a flood of", host.id)
 
     # What follows.
+
+    def is_member(self, process: ProcessId) -> bool:
+        """Whether this process has been hostile."""
+        return process in self._members
 
     def is_hostile(self, name: str) -> bool:
         """Whether a process of this name has been hostile."""

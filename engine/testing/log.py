@@ -134,6 +134,7 @@ class LogWriter:
         self._segment = folder.begin(host.incarnation, version + 1)
         self._written = version
         self._boundary = 0
+        self._in_checkpoint = 0  # the last record in the newest committed checkpoint
         self._syncing = False
 
     def carry_out(self, effect: Keep | BeginSegment | RemoveRecords) -> None:
@@ -144,7 +145,8 @@ class LogWriter:
             case BeginSegment(first=first):
                 self._boundary = first
             case RemoveRecords(through=through):
-                self._folder.compact(through)
+                self._folder.compact(self._in_checkpoint)
+                self._in_checkpoint = through
 
     def keep(self, record: Record) -> None:
         """Writes a record; `Kept` follows when it is synced."""

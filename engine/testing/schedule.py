@@ -356,6 +356,9 @@ class Schedule(ABC):
     def lost_power(self, computer: int) -> None:  # noqa: B027 - nothing, where nothing else is on its disk
         """Handles that a computer's power has failed."""
 
+    def damaged(self) -> None:  # noqa: B027
+        """Handles that a bit of a checkpoint is another one, some time after it was written."""
+
     def written(self, order: Commit) -> None:  # noqa: B027
         """Handles that a manifest is on the disk, which the coordinator does not know yet."""
 
@@ -387,6 +390,7 @@ class Schedule(ABC):
             self.disk.lose_power()
         if world.beside.random() < 0.1:
             world.note(self.coordinator, "a bit is another one in", self.disk.damage())
+            self.damaged()
         world.at(world.now + restart_s * world.random.random(), None, resume, None)
 
     def left(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing, where nothing is shared

@@ -138,7 +138,7 @@ FAULTS = [
     ),
     PlantedFaults(
         "a damaged checkpoint is used",
-        "I5",
+        "I5 I8",
         (Fault(Disk, "is_usable", whatever_is_there),),
         "sandblaster",
         134,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from partita.engine.protocol import ApplyOnArrival, Shard
-from partita.engine.protocol.durability import HeldReplies, Keep, Kept
+from partita.engine.protocol.durability import HeldReplies, Keep, Kept, RemoveRecords
 from partita.engine.testing import Fault
 from partita.engine.testing.host import Numbers, SimulatedBody
 from partita.engine.testing.log import LogFolder, LogWriter
@@ -25,6 +25,12 @@ def at_once(method: Any, held: Any, effects: Any, number: int) -> Any:
 
 def held_for_the_record_before(method: Any, held: Any, effects: Any, number: int) -> Any:
     return method(held, effects, number - 1)
+
+
+def for_the_newest_checkpoint_alone(method: Any, writer: Any, effect: Any) -> None:
+    if isinstance(effect, RemoveRecords):
+        writer._in_checkpoint = effect.through
+    method(writer, effect)
 
 
 def the_next_ones_too(method: Any, held: Any, kept: int) -> Any:
@@ -156,4 +162,11 @@ FAULTS = [
     log("some records are not kept", "D1", Fault(Shard, "_handle", keeps_what_a_repeat_says)),
     log("replayed without units", "I15 I1", Fault(ApplyOnArrival, "replay", without_units), at=26),
     log("the log is not replayed", "D1", Fault(LogFolder, "above", lambda method, folder, version: [])),
+    PlantedFaults(
+        "a damaged checkpoint has no log",
+        "D1",
+        (Fault(LogWriter, "carry_out", for_the_newest_checkpoint_alone),),
+        driver="downpour_log",
+        at=702_711,
+    ),
 ]

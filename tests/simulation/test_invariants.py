@@ -91,6 +91,7 @@ def test_seeds_that_broke_an_invariant_hold(seed: int) -> None:
     [
         ("downpour_replicated", 702_509),
         ("downpour_log", 702_435),
+        ("downpour_log", 703_833),
         ("sandblaster", 700_974),
         ("all_reduce", 703_020),
     ],

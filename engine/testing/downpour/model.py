@@ -279,15 +279,19 @@ class ReferenceModel:
         for record in (*fetch.earlier, PushRecord(part[1], fetch.acknowledged)):
             self.lineages[shard].learns(part[0], record)
 
-    def acknowledges(self, shard: ProcessId, push: Push, version: int) -> None:
-        """Requires that an acknowledged push is in the values or settled (I2), at the one writer (I4)."""
+    def acknowledges(self, shard: ProcessId, push: Push, version: int, *, promises: bool = True) -> None:
+        """Requires that an acknowledged push is in the values or settled (I2), at the one writer (I4).
+
+        `promises`: by a correct process; nobody can keep what a hostile one promises.
+        """
         lineage = self.lineages[shard]
         self._writers.require_current(shard, "acknowledges", push)
         there = push in lineage.applied or push[2] < self._settled.get((push[:2], shard[0]), 0)
         require(there, "I2", shard, "acknowledges", push, "and does not hold it")
         late = version < lineage.version and self.waits  # it waited for the keepers
         require(version == lineage.version or late, "I3", shard, "says", version, "at", lineage.version)
-        self._promised[shard[0]].add(push)
+        if promises:
+            self._promised[shard[0]].add(push)
 
     def requires_payload(self, shard: str, push: Push, payload: object) -> None:
         """Requires that a record has the numbers that were pushed (I1)."""

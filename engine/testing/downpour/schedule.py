@@ -311,6 +311,11 @@ class DownpourSchedule(Schedule):
             if faults.computer_of(name, self.computers) == computer:
                 log.lose_power(self.world.beside)
 
+    @override
+    def damaged(self) -> None:
+        for log in self.coordinator.logs.values():
+            log.sync_all()
+
     def left(self, names: Sequence[str]) -> None:
         """Notes that a replica's work is given to others."""
         indices = part_indices(names[0])

@@ -131,7 +131,10 @@ class Checks(ShardChecks):
     def sends(self, send: Send, payload: Callable[[], Numbers]) -> None:
         match send.message:
             case PushAck(incarnation=incarnation, sequence=sequence, version=version):
-                self._model.acknowledges(self._id, (send.to, incarnation, sequence), version)
+                hostility = self._run.schedule.hostility
+                promises = hostility is None or not hostility.is_member(self._id)
+                push = (send.to, incarnation, sequence)
+                self._model.acknowledges(self._id, push, version, promises=promises)
                 self._run.look(self._id[0])
             case Parameters(shard_incarnation=incarnation, version=version):
                 self._model.answers(self._id, incarnation, version)
