@@ -173,9 +173,9 @@ class SimulatedHost(Process):
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
         """Sends a message, unless the process crashes before."""
-        self._sends(to, message, payload)
+        self.transmits(to, message, payload)
 
-    def _sends(self, to: str, message: Message, payload: object) -> bool:
+    def transmits(self, to: str, message: Message, payload: object) -> bool:
         """Sends a message; returns whether the peer has it, see `Mailbox.send`."""
         if self._left is not None:
             self._left -= 1
@@ -300,7 +300,7 @@ class SimulatedHost(Process):
         if self.body is not None:
             self.body.sends(send)
             payload = send.forwarded if send.payload is None else self.body.payload(send)
-        is_delivered = self._sends(send.to, send.message, payload)
+        is_delivered = self.transmits(send.to, send.message, payload)
         return Delivered(send.to, send.message) if is_delivered and send.reports else None
 
     def _carry_out(self, effect: Any, event: Any) -> Any:

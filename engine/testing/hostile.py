@@ -51,10 +51,10 @@ class WatchedHost(SimulatedHost):
         self.sent: list[Sent] = []
 
     @override
-    def send(self, to: str, message: m.Message, payload: object = None) -> None:
+    def transmits(self, to: str, message: m.Message, payload: object) -> bool:
         if len(self.sent) < _MOST_REMEMBERED:
             self.sent.append((to, message, payload))
-        super().send(to, message, payload)
+        return super().transmits(to, message, payload)
 
     def on_hostile(self, kind: str) -> None:
         """Sends a frame that no correct process sends."""

@@ -85,6 +85,21 @@ def test_a_host_takes_nothing_more_of_a_process_that_it_has_cut_off() -> None:
     assert receive(host, "part 0.1", tensor, incarnation=5) and role.events
 
 
+def test_a_host_repeats_whom_it_has_cut_off_until_that_is_replaced() -> None:
+    host, _ = at_work()
+    _, report, _ = cut_off(host)
+    assert report not in host.receive(Tick(), 0.1)
+    assert report in host.receive(Tick(), 60.0) and report in host.receive(Tick(), 62.0)
+    receive(host, COORDINATOR, m.Directory((m.Peer("part 0.1", 5, "sim://odd", ""),), 2, since=1))
+    assert report not in host.receive(Tick(), 70.0)
+
+
+def test_an_accusation_counts_once_for_each_process() -> None:
+    conduct = Conduct()
+    assert all(conduct.accused("a", ("b", 0)) for _ in range(2 * MOST_ACCUSED))
+    assert conduct.accused("a", ("b", 1)) and not conduct.accused("a", ("c", 0))
+
+
 def test_a_host_never_cuts_off_its_coordinator() -> None:
     host, role = at_work()
     for _ in range(3 * MOST_REFUSED):

@@ -101,7 +101,7 @@ def directory_first(method: Any, host: Any) -> None:
 
 FAULTS = [
     backup(
-        "delivered by any network", "D1", Fault(SimulatedHost, "_sends", delivered_by_any_network), at=120
+        "delivered by any network", "D1", Fault(SimulatedHost, "transmits", delivered_by_any_network), at=120
     ),
     backup("a directory first", "D1 D3", Fault(SimulatedHost, "read_links", directory_first), at=9),
     backup("acknowledged before the backup has it", "D1", Fault(HeldReplies, "hold", at_once), at=120),

@@ -8,7 +8,6 @@ import msgspec
 
 from partita.engine.protocol import ApplyOnArrival, Coordinator, ShardRanges
 from partita.engine.protocol.conduct import Conduct
-from partita.engine.protocol.durability.fill import Fill
 from partita.engine.protocol.exchange.exchange import Exchange
 from partita.engine.protocol.host import HostMachine
 from partita.engine.protocol.host_registry import HostState
@@ -80,15 +79,8 @@ FAULTS = [
         "a refusal is not reported",
         "C3",
         (Fault(HostMachine, "_refuse", unreported), Fault(HostMachine, "_tick", reports_once)),
-        "downpour_log",
-        at=345,
-    ),
-    PlantedFaults(
-        "who is cut off is reported once",
-        "C3 D1",
-        (Fault(HostMachine, "_tick", reports_once),),
-        "downpour_log",
-        at=728,
+        "all_reduce",
+        at=108,
     ),
     PlantedFaults(
         "who is cut off stays", "C3", (Fault(Supervision, "_cut_off", nothing),), "all_reduce", at=21
@@ -100,13 +92,6 @@ FAULTS = [
         (Fault(ShardRanges, "rejection_reason", none),),
         "downpour_log",
         at=38,
-    ),
-    PlantedFaults(
-        "a sum takes gradients of any size",
-        "I6 validate",
-        (Fault(ShardRanges, "rejection_reason", none),),
-        "sandblaster",
-        at=328,
     ),
     PlantedFaults(
         "a link takes parameters of any size",
@@ -121,13 +106,6 @@ FAULTS = [
         (Fault(Exchange, "_misplaced", none),),
         "all_reduce",
         at=61,
-    ),
-    PlantedFaults(
-        "a copy takes chunks of any size",
-        "D1 D3 I1 validate",
-        (Fault(Fill, "rejection_reason", none),),
-        "downpour_replicated",
-        at=989,
     ),
     PlantedFaults(
         "a push may have any units",
@@ -148,6 +126,6 @@ FAULTS = [
         "I4 I8",
         (Fault(Supervision, "_cut_off", waits_for_a_backup),),
         "downpour_replicated",
-        at=492,
+        at=19,
     ),
 ]

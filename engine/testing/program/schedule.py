@@ -194,7 +194,8 @@ class ProgramSchedule(Schedule):
                 for process in self.world.living(name):
                     self.world.note(process, "crashes", "with others")
                     process.exit()
-        if self.least is None and self.environment == calmed(self.environment):
+        is_calm = self.environment == calmed(self.environment) and self.hostility is None
+        if self.least is None and is_calm:
             left = self.model.whole((name, current.get(name, 0)) for name in survivors)
             is_over = self.model.positions.get(left) == self.scenario.epochs * self.scenario.examples
             self._left = 0 if is_over else left  # parts whose work is done may end at any time
