@@ -42,11 +42,6 @@ def reports_once(real: Any, self: Any, now: float) -> Any:
     return real(self, now)
 
 
-def takes_any_units(real: Any, self: Any, event: Any, push: Any) -> Any:
-    units = tuple(one for one in push.units if one[0] < one[1])
-    return real(self, event, msgspec.structs.replace(push, units=units))
-
-
 def takes_any_report(real: Any, self: Any, event: Any, fetch: Any) -> Any:
     known = max([event.incarnation, *(one.incarnation + 1 for one in fetch.earlier)])
     return real(self, msgspec.structs.replace(event, incarnation=known), fetch)
@@ -71,7 +66,7 @@ FAULTS = [
     PlantedFaults(
         "a coordinator refuses nothing", "C2", (Fault(Coordinator, "_refuse", nothing),), "downpour"
     ),
-    PlantedFaults("a flood is taken", "C1", (Fault(Conduct, "flood", none),), "downpour", at=20),
+    PlantedFaults("a flood is taken", "C1", (Fault(Conduct, "flood", none),), "downpour", at=56),
     PlantedFaults(
         "each accusation is believed", "C5", (Fault(Conduct, "accused", lambda *_: True),), "downpour", at=98
     ),
@@ -91,7 +86,7 @@ FAULTS = [
         "I1 validate",
         (Fault(ShardRanges, "rejection_reason", none),),
         "downpour_log",
-        at=38,
+        at=128,
     ),
     PlantedFaults(
         "a link takes parameters of any size",
@@ -106,13 +101,6 @@ FAULTS = [
         (Fault(Exchange, "_misplaced", none),),
         "all_reduce",
         at=61,
-    ),
-    PlantedFaults(
-        "a push may have any units",
-        "I1",
-        (Fault(ApplyOnArrival, "_push", takes_any_units),),
-        "downpour",
-        at=899,
     ),
     PlantedFaults(
         "a part may report about processes to come",
