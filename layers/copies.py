@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +49,7 @@ def whole_rows(first: int, last: int, source: Shape) -> tuple[Box, ...]:
 class Copy(Layer):
     """A layer whose nodes copy a node of the input, or hold the padding."""
 
-    slowdown: ClassVar[float] = 2.0
+    slowdown = 2.0
     name: str | None = field(default=None, kw_only=True)
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
