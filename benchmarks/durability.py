@@ -1,4 +1,5 @@
-"""What each durability costs: Downpour steps with push and fetch, a small network and one of 42M parameters.
+"""What each durability costs: Downpour steps with push and fetch, a small network and one of 42M parameters;
+iterations of Sandblaster ("digits batch").
 
     python -m benchmarks.durability [--rounds N] [--rows NAME[,NAME]] [--json FILE]
 
@@ -49,7 +50,8 @@ from benchmarks._machine import describe
 from benchmarks._networks import speech
 from benchmarks._slowed import on_core_s
 from examples import digits
-from partita.engine import Adagrad, Downpour, train
+from partita.engine import LBFGS, Adagrad, Downpour, Sandblaster, train
+from partita.engine.drivers import Driver
 from partita.engine.launch import ThreadLauncher
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Room
@@ -68,6 +70,7 @@ MODES: Final[dict[str, str | Durability]] = {
     "log, sync disk": Log(sync="disk"),
     "log, sync process": Log(sync="process"),
 }
+ITERATIONS: Final = 20
 LEAST: Final = 1 / 1.3
 """The aim for `replicated`: a step takes at most 30% more."""
 
@@ -87,6 +90,12 @@ class StepByStep(Downpour):
             yield Pull()
 
 
+def batch_method(replicas: int, shards: int, *, optimizer: object, durability: Any) -> Sandblaster:
+    """Returns the driver whose steps are iterations of L-BFGS, and whose pushes are records of a shard."""
+    method = LBFGS(max_iterations=ITERATIONS, ftol=0.0, gtol=0.0)
+    return Sandblaster(method, replicas=replicas, shards=shards, inline="none", durability=durability)
+
+
 @dataclass(frozen=True)
 class Work:
     """A network to train.
@@ -104,7 +113,7 @@ class Work:
     batch: int
     skipped: int
     steps: int
-    driver: type[Downpour] = StepByStep
+    driver: Callable[..., Driver] = StepByStep
 
     def plan(self) -> Plan:
         """One replica of one machine."""
@@ -121,6 +130,9 @@ def frames() -> dict[str, np.ndarray]:
 WORKS: Final = {
     "digits": Work(digits.network, lambda: digits.data()[0], 32, 200, 1800),
     "digits ahead": Work(digits.network, lambda: digits.data()[0], 32, 200, 3600, Downpour),
+    "digits batch": Work(
+        digits.network, lambda: digits.data()[0], 32, ITERATIONS // 4, ITERATIONS, batch_method
+    ),
     "42M": Work(speech, frames, 32, 2, 8),
 }
 
@@ -213,12 +225,11 @@ def played(work: Work, mode: Mode, on_step: Callable[[int], object]) -> float:
     data, plan, done = work.data(), work.plan(), [0] * REPLICAS
 
     def on_record(record: Record) -> None:
-        assert record.replica is not None
-        done[record.replica] = record.step
+        done[record.replica or 0] = record.step
         on_step(sum(done))
 
     examples = len(next(iter(data.values())))
-    epochs = -(-work.steps // -(-examples // work.batch))
+    epochs = None if driver.evaluates else -(-work.steps // -(-examples // work.batch))
     with tempfile.TemporaryDirectory() as folder:
         train(
             plan,

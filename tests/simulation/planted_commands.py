@@ -155,7 +155,7 @@ FAULTS = [
         at=15,
     ),
     copy("answered before the backup has it", "D1 validate", Fault(HeldReplies, "hold", at_once), at=76),
-    copy("all records count as kept", "D1 validate", Fault(Chain, "take", takes_all_for_kept), at=93),
+    copy("all records count as kept", "D1 validate", Fault(Chain, "take", takes_all_for_kept), at=384),
     copy("of several moments", "I5 I6 I7 S5 validate", Fault(ShardBody, "_perform", not_kept), at=6),
     copy("without scalars", "I6 I7 S5 validate", Fault(SumThenContinue, "counts", without_scalars), at=14),
     copy("without the result", "I6 I8 validate", Fault(SumThenContinue, "counts", without_the_result), at=14),

@@ -87,6 +87,7 @@ CELLS: Final[tuple[tuple[str, str], ...]] = (
     ("downpour", "replicated"),
     ("sandblaster", "checkpoint"),
     ("sandblaster", "log"),
+    ("sandblaster", "replicated"),
     ("all-reduce", "replicas"),
     ("evaluate", "replicas"),
 )
