@@ -210,7 +210,8 @@ class Training(Work):
         self._display.print_line(f"{name}: {replicas} of {machines}{of_shards}; {trainer.terms}")
         if has.replicated:
             size = readable_bytes(trainer.copy_bytes)
-            self._display.print_line(f"each shard has a backup; the second copies take {size} more")
+            each = " for each vector" if trainer.driver.evaluates else ""
+            self._display.print_line(f"each shard has a backup; the second copies take {size} more{each}")
         for text in (*self._skipped, *trainer.beginning(self.resumed)):
             self._display.print_line(text)
 
