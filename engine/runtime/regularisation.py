@@ -61,7 +61,11 @@ class Regularisation:
             real, mean_over = self._counts(minibatch)
             if not real:
                 return
-            term, slope = _term(regulariser, device.given(values))
+            if isinstance(regulariser, L1L2) and not regulariser.l1:  # passes that stay in caches
+                term = regulariser.l2 * float(device.sum_of_squares(values))
+                slope = device.given(values) * dtype.type(2 * regulariser.l2)
+            else:
+                term, slope = _term(regulariser, device.given(values))
             self._add_loss(parameter.name, real * term)
             if real != mean_over:
                 slope = slope * dtype.type(real / mean_over)
