@@ -92,10 +92,29 @@ class Reshape(Copy):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """A view of the rows of the input, from the first node to the last."""
         (x,) = inputs
+        return x.reshape(-1, x.shape[-1])[self._nodes(step)].reshape(-1, *step.shape[1:], x.shape[-1])
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """A view, where the rows hold all that is given; autograd would copy it, and fill zeros."""
+        (x,), flat = inputs, grad_output.reshape(-1, grad_output.shape[-1])
+        if flat.numel() == x.numel():
+            return (flat.reshape(x.shape),), ()
+        found = step.torch.zeros_like(x, dtype=flat.dtype)
+        found.reshape(-1, x.shape[-1])[self._nodes(step)] = flat
+        return (found,), ()
+
+    def _nodes(self, step: Step) -> slice:
+        """The nodes to be computed, among those of the rows that are given."""
         per_row, per_source_row = math.prod(step.shape[1:]), math.prod(step.sources[0][1:])
         first = step.rows[0] * per_row - step.windows[0][0] * per_source_row
-        nodes = x.reshape(-1, x.shape[-1])[first : first + (step.rows[1] - step.rows[0]) * per_row]
-        return nodes.reshape(-1, *step.shape[1:], x.shape[-1])
+        return slice(first, first + (step.rows[1] - step.rows[0]) * per_row)
 
 
 @dataclass(frozen=True)
