@@ -15,17 +15,25 @@ import numpy as np
 from benchmarks._recipe import Array, LayerRecipe, Recipe
 from partita.engine.parameters import initialise
 from partita.layers import (
+    LSTM,
+    Activation,
+    Add,
     Conv2D,
     Dense,
+    Embedding,
     Graph,
     Grid,
     L2Pool2D,
+    LayerNorm,
+    Linear,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
     MaxPool2D,
+    MultiHeadAttention,
     Network,
     OneVsRest,
     Patch,
+    PositionEmbedding,
     SoftmaxCrossEntropy,
     SymbolicTensor,
 )
@@ -108,6 +116,32 @@ def perceptron() -> Network:
     return _classified(net, Dense(10, name="scores")(Dense(128, activation="relu", name="hidden")(states)))
 
 
+def transformer() -> Network:
+    """A causal transformer block over 64 positions of 256 features, 8 heads, and 10 classes over it."""
+    net = Network("transformer")
+    x = PositionEmbedding(name="positions")(net.input("x", shape=(64, 256)))
+    normal = LayerNorm(name="norm1")(x)
+    x = Add(name="attended")(x, MultiHeadAttention(8, causal=True, name="attention")(normal))
+    wide = Activation("gelu", name="gelu")(Linear(1024, name="wide")(LayerNorm(name="norm2")(x)))
+    x = Add(name="block")(x, Linear(256, name="narrow")(wide))
+    return _classified(net, Dense(10, name="scores")(x))
+
+
+def lstm() -> Network:
+    """An LSTM of 256 units over 64 positions of 128 features, and 10 classes over its last state."""
+    net = Network("lstm")
+    last = LSTM(256, name="lstm")(net.input("x", shape=(64, 128)))
+    return _classified(net, Dense(10, name="scores")(last))
+
+
+def words() -> Network:
+    """32 of 20,000 words by a table of 64 numbers each, a hidden layer and 1,000 classes."""
+    net = Network("words")
+    found = Embedding(20_000, 64, name="table")(net.input("words", shape=32, classes=20_000))
+    hidden = Dense(512, activation="relu", name="hidden")(found)
+    return _classified(net, Dense(1000, name="scores")(hidden))
+
+
 def _classified(net: Network, scores: SymbolicTensor) -> Network:
     net.loss = SoftmaxCrossEntropy()(scores, net.target("label"))
     return net
@@ -119,6 +153,9 @@ WORKS: Final = {
     "image": Work(image, 0.001, 1),
     "caltech": Work(caltech, 0.01, 1),
     "perceptron": Work(perceptron, 0.1, 1000),
+    "transformer": Work(transformer, 0.01, 5),
+    "lstm": Work(lstm, 0.1, 5),
+    "words": Work(words, 0.1, 20),
 }
 """By name."""
 
@@ -134,6 +171,9 @@ def data(graph: Graph, batch: int) -> dict[str, Array]:
     found: dict[str, Array] = {
         grid.name: draw.standard_normal((batch, *grid.shape), dtype=np.float32) for grid in graph.inputs
     }
+    for grid in graph.inputs:
+        if isinstance(grid.layer, Placeholder) and grid.layer.classes is not None:
+            found[grid.name] = draw.integers(0, grid.layer.classes, (batch, *grid.shape))
     for grid in graph.targets:
         assert isinstance(grid.layer, Placeholder) and grid.layer.classes is not None
         found[grid.name] = draw.integers(0, grid.layer.classes, batch)

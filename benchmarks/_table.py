@@ -104,6 +104,11 @@ def _first(batch: int) -> Group:
     )
 
 
+def _sequences(title: str, network: str) -> Group:
+    claims = (Claim("eager", 1.0), Claim("compile", 1.0))
+    return Group(title, network, 32, _torch("eager", "compile"), claims, (("float32", "eager"),))
+
+
 GROUPS: Final = {
     "speech-128": Group(
         "speech, batch 128",
@@ -153,5 +158,8 @@ GROUPS: Final = {
         (Claim("eager", 2.0),),
         (("float32", "eager"),),
     ),
+    "transformer": _sequences("transformer block, batch 32", "transformer"),
+    "lstm": _sequences("LSTM, batch 32", "lstm"),
+    "words": _sequences("embedding model, batch 32", "words"),
 }
 """By the name that `--rows` takes."""

@@ -20,6 +20,7 @@ from benchmarks._torch_forms import (
     RowsLocal,
     ViewLocal,
 )
+from benchmarks._torch_sequences import SEQUENCES
 
 LOCAL: Final[Mapping[str, type[Local]]] = {"view": ViewLocal, "rows": RowsLocal, "einsum": EinsumLocal}
 """Forms of unshared filters, by name."""
@@ -45,6 +46,9 @@ class Translated(nn.Module):
         super().__init__()
         self._last, self._form = form in EXAMPLES_LAST, form
         self._loss, self._classes = recipe.loss, recipe.layers[-1].shape[0]
+        if recipe.network in SEQUENCES:
+            self.layers: nn.Module = SEQUENCES[recipe.network](arrays)
+            return
         layers: list[nn.Module] = []
         for layer in recipe.layers:
             layers += self._layer(layer, [torch.from_numpy(arrays[name]) for name in layer.parameters])
