@@ -105,8 +105,9 @@ class LayerNorm(FeatureNorm):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Mean and variance over the axis before the examples."""
         (x,) = inputs
-        variance, mean = step.torch.var_mean(x, -2, correction=0, keepdim=True)
-        return self._scaled(step, (x - mean) * step.torch.rsqrt(variance + self.epsilon), parameters)
+        centred = x - x.mean(-2, keepdim=True)  # var_mean is ten times as slow over an axis before the last
+        variance = (centred * centred).mean(-2, keepdim=True)
+        return self._scaled(step, centred * step.torch.rsqrt(variance + self.epsilon), parameters)
 
     @property
     def definition(self) -> NodeDefinition:

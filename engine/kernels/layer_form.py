@@ -246,7 +246,9 @@ class FormPiece:
         """Takes the numbers of the next step."""
         wide = self._layer.rounds_products
         self._step = self._kernel.step(self.rows, self.windows, self.output)
-        self._given = tuple(leaf(tensor, self._learns, wide) for tensor in self._inputs)
+        grads = self._kernel.arrays.grad_inputs or (None,) * len(self._inputs)
+        pairs = zip(self._inputs, grads, strict=True)
+        self._given = tuple(leaf(one, self._learns and grad is not None, wide) for one, grad in pairs)
         given = zip(self._parameters, self._kernel.context.grid.parameters, strict=True)
         self._used = tuple(
             leaf(tensor, self._learns and (one.trainable or one.averaged), wide) for tensor, one in given
