@@ -52,9 +52,10 @@ class ShardInvariants(ShardChecks):
         it. What it answers and evaluates is checked from there on.
         """
         number, counts = policy.number, policy.counts().command
+        self._seen = number
         if number not in self._run.commands or counts is None or counts.command is None:
             return
-        self._number = self._seen = number
+        self._number = number
         require(counts.command == self._run.commands[number], "I7", self._life, "has", counts.command)
         operations = list(counts.command.operations)
         evaluate = next((n for n, one in enumerate(operations) if isinstance(one, Evaluate)), None)
