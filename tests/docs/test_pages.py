@@ -54,7 +54,20 @@ def shell_lines() -> list[tuple[str, list[str]]]:
     return [(block.name, words) for block in found for words in commands(block)]
 
 
-@pytest.mark.parametrize("name", [name for name in page_names() if list(steps(ROOT / name))])
+LONG = {
+    f"docs/{name}.md"
+    for name in ("all_reduce", "batch_methods", "data", "drivers", "elastic", "profiling", "simulator")
+}
+"""Pages whose runs take many seconds: `make slow` plays them."""
+
+PLAYED = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+    for name in page_names()
+    if list(steps(ROOT / name))
+]
+
+
+@pytest.mark.parametrize("name", PLAYED)
 def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
     """If an output or a picture is stale: `python -m tests.docs.refresh`."""
     check_page(name, tmp_path)

@@ -134,7 +134,8 @@ def resumed(folder: Path, before: AllReduce | Downpour, after: AllReduce | Downp
     return first, trained(plan_of(1), after, epochs=2, checkpoints=folder, resume=True)
 
 
-@pytest.mark.parametrize("sharded", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.slow
 def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not(sharded: bool, tmp_path: Path) -> None:
     driver = AllReduce(replicas=2, optimizer=Adam(0.01), shard_optimizer=sharded)
     plan = plan_of(2)

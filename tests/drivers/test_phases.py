@@ -132,6 +132,7 @@ def test_the_time_to_start_is_a_setting_and_who_needs_longer_is_named(tmp_path: 
     ), command.said
 
 
+@pytest.mark.slow
 def test_a_profile_says_its_phases_in_a_log(tmp_path: Path) -> None:
     few = ("--machines", "1", "--batch", "8", "--steps", "2", "--uncalibrated")
     with Command("profile", FILE, *few, folder=tmp_path) as command:

@@ -67,6 +67,7 @@ def test_a_killed_part_is_started_again_and_the_other_replica_goes_on(witness: W
     assert replaced == {"part 0.0", "part 0.1"}
 
 
+@pytest.mark.slow
 def test_a_killed_shard_goes_on_from_its_checkpoint(witness: Witness, tmp_path: Path) -> None:
     def kill() -> None:
         hosts_of(os.getpid())["shard 1"].kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,6 +93,7 @@ def _by_torch(given_case: Case) -> list[Array]:
     ]
 
 
+@pytest.mark.slow
 @given(st.data(), locally_connected(), pictures(), many, seeds)
 @settings(max_examples=examples(12))
 def test_bfloat16_rounds_what_it_stores_and_nothing_else(

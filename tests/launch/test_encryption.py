@@ -28,6 +28,7 @@ def parameters(capfd: pytest.CaptureFixture[str], **how: object) -> tuple[dict[s
     return dict(run.parameters), capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CAN_SEAL, reason="the package 'cryptography' is not installed")
 def test_the_same_bits_in_shared_memory_sealed_and_in_the_clear(capfd: pytest.CaptureFixture[str]) -> None:
     apart = {name: Placement(machine=name) for name in HOSTS}

@@ -283,7 +283,7 @@ COORDINATOR_FAULTS = [
     Planted(LeasesAgainWhatADeadReplicaHad, "I15", 600, at=6),
     Planted(UsesTheNumbersOfWhatIsGivenBackAgain, "I15 I2 I8", 600, at=270),
     Planted(SeatsAReplicaTwice, "validate", 100, at=1),
-    Planted(AsksForMoreOnce, "I8", 300, at=56),
+    Planted(AsksForMoreOnce, "I8", 1000, at=499),
     Planted(HasAnotherUnitAfterAnOrder, "I15", 300),
     Planted(SendsTheDirectoryOnce, "I8", 100, at=22),
     Planted(RepeatsOnlyTheLastChange, "I8", 1000, at=22),
