@@ -56,7 +56,16 @@ def shell_lines() -> list[tuple[str, list[str]]]:
 
 LONG = {
     f"docs/{name}.md"
-    for name in ("all_reduce", "batch_methods", "data", "drivers", "elastic", "profiling", "simulator")
+    for name in (
+        "all_reduce",
+        "batch_methods",
+        "data",
+        "drivers",
+        "elastic",
+        "index",
+        "profiling",
+        "simulator",
+    )
 }
 """Pages whose runs take many seconds: `make slow` plays them."""
 

@@ -73,7 +73,8 @@ def kill(*names: str) -> Callable[[], None]:
     return act
 
 
-@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2])
 def test_a_replica_that_is_killed_costs_time_and_no_bit(witness: Witness, machines: int) -> None:
     undisturbed(machines)
     witness.when(lambda progress: progress.step > STEPS // 4, kill("part 1.0"))

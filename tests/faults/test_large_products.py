@@ -65,7 +65,7 @@ def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("rule", "threads"),
     [
-        ("torch", 2),
+        pytest.param("torch", 2, marks=pytest.mark.slow),
         pytest.param("torch", 1, marks=pytest.mark.slow),
         pytest.param("tiles", 1, marks=pytest.mark.slow),
         pytest.param("tiles", 2, marks=pytest.mark.slow),

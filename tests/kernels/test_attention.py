@@ -104,7 +104,15 @@ def in_torch(rows: str, parameters: Arrays, batch: Arrays, *, causal: bool) -> t
 
 
 @pytest.mark.parametrize("machines", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6))])
-@pytest.mark.parametrize(("causal", "masked"), [(True, False), (False, True), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("causal", "masked"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("rows", ["positions", "heads"])
 def test_equals_the_module_of_pytorch_cut_any_way(
     rows: str, causal: bool, masked: bool, machines: int

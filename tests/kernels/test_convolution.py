@@ -42,6 +42,7 @@ def test_pieces_and_threads_give_the_bits_of_the_whole(data: st.DataObject, give
     assert_same_bits(play(given_case, threads=3), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [(), (2, 3)])
 @pytest.mark.parametrize(("groups", "activation"), [(1, "relu"), (2, "linear")])
 def test_bfloat16_rounds_once(groups: int, activation: str, cuts: tuple[int, ...]) -> None:

@@ -105,6 +105,7 @@ def test_an_even_picture_is_divided_by_the_floor() -> None:
     assert np.isfinite(played.errors[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [(), (2, 5)])
 def test_bfloat16_rounds_once(cuts: tuple[int, ...]) -> None:
     given_case = case(LocalContrastNormalisation2D(5), (8, 6, 3), batch=17, dtype=np.float32).rounded

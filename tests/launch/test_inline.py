@@ -35,7 +35,7 @@ def in_processes() -> Run:
 
 
 @pytest.mark.parametrize("inline", ["shard", "all"])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_inline_hosts_compute_the_same_bits(in_processes: Run, inline: str, replicas: int) -> None:
     found = run(dataclasses.replace(DRIVER, inline=inline, replicas=replicas))
     for name, values in in_processes.parameters.items():

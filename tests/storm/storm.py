@@ -218,7 +218,7 @@ class StormyRun:
                 yield from ((role_of(host), process) for host, process in hosts_below(root.pid))
 
     def _there(self) -> dict[str, list[tuple[str, psutil.Process]]]:
-        """The processes that may be struck, by role."""
+        """The processes that may be struck, by role: "two" are of these, too."""
         found: dict[str, list[tuple[str, psutil.Process]]] = {}
         for name, root in self._roots():
             if not root.is_running:
@@ -229,7 +229,7 @@ class StormyRun:
                 parent = process.parent()
                 if parent is not None and parent.pid != root.pid and not is_host(name_of(parent)):
                     found["template"] = [("template", parent)]
-        return found
+        return {role: named for role, named in found.items() if role in self._spec.roles}
 
     def _check(self, calm: Path | None) -> Counts:
         spec, counts = self._spec, Counts()
