@@ -105,7 +105,7 @@ class LayerNorm(FeatureNorm):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Mean and variance over the axis before the examples."""
         (x,) = inputs
-        centred = x - x.mean(-2, keepdim=True)  # var_mean is ten times as slow over an axis before the last
+        centred = x - x.mean(-2, keepdim=True)  # what var_mean computes, as two means over strides
         variance = (centred * centred).mean(-2, keepdim=True)
         return self._scaled(step, centred * step.torch.rsqrt(variance + self.epsilon), parameters)
 
