@@ -12,6 +12,7 @@ from partita.layers.connectivity import Connectivity, Index
 from partita.layers.contract import Step, Tensor
 from partita.layers.copies import positions
 from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.pooling import maximum
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,4 @@ class GlobalMaxPool(GlobalPool):
     @property
     def definition(self) -> NodeDefinition:
         """The maximum, in scalars."""
-
-        def upward(incoming):  # type: ignore[no-untyped-def]
-            largest = incoming[0]
-            for k in range(1, len(incoming)):
-                if incoming[k] > largest:
-                    largest = incoming[k]
-            return largest
-
-        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
-            errors = np.zeros(len(incoming))
-            for k in range(len(incoming)):
-                if incoming[k] == state:
-                    errors[k] = error
-                    break
-            return (errors,)
-
-        return NodeDefinition(upward, downward)
+        return maximum()

@@ -50,6 +50,27 @@ class Pool2D(Layer):
         return self.connectivity.shape(sources[0], None)
 
 
+def maximum() -> NodeDefinition:
+    """Returns the largest sender's state, in scalars; the gradient goes to the first that has it."""
+
+    def upward(incoming):  # type: ignore[no-untyped-def]
+        largest = incoming[0]
+        for k in range(1, len(incoming)):
+            if incoming[k] > largest:
+                largest = incoming[k]
+        return largest
+
+    def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+        errors = np.zeros(len(incoming))
+        for k in range(len(incoming)):
+            if incoming[k] == state:
+                errors[k] = error
+                break
+        return (errors,)
+
+    return NodeDefinition(upward, downward)
+
+
 @dataclass(frozen=True)
 class MaxPool2D(Pool2D):
     """The largest activation of the patch. On a tie the gradient goes to the first of them.
@@ -76,23 +97,7 @@ class MaxPool2D(Pool2D):
     @property
     def definition(self) -> NodeDefinition:
         """The maximum of a patch, in scalars."""
-
-        def upward(incoming):  # type: ignore[no-untyped-def]
-            largest = incoming[0]
-            for k in range(1, len(incoming)):
-                if incoming[k] > largest:
-                    largest = incoming[k]
-            return largest
-
-        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
-            errors = np.zeros(len(incoming))
-            for k in range(len(incoming)):
-                if incoming[k] == state:
-                    errors[k] = error
-                    break
-            return (errors,)
-
-        return NodeDefinition(upward, downward)
+        return maximum()
 
 
 @dataclass(frozen=True)
