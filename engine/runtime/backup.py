@@ -12,7 +12,8 @@ from partita.engine.protocol.durability.backup import ApplyWithin, Backup
 from partita.engine.protocol.durability.snapshots import SnapshotBackup
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.names import shard_name
-from partita.engine.runtime.shard import ShardBody, ShardTask
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_body import ShardBody
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport.payload import Payload
 

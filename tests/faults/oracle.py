@@ -25,7 +25,8 @@ from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardEffect
 from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.part_task import PartTask
-from partita.engine.runtime.shard import ShardBody, ShardTask
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_body import ShardBody
 from partita.engine.runtime.shard_recovery import Recovery
 from partita.engine.runtime.task import HostContext
 

@@ -49,8 +49,9 @@ from partita.engine.protocol.commands import (
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.messages import Heartbeat, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime import shard as shards
-from partita.engine.runtime.shard import CannotBeDone, ShardTask
+from partita.engine.runtime import shard_body
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_body import CannotBeDone
 from partita.engine.runtime.shard_policies import SumPolicy
 from tests.runtime.shard_alone import ShardAlone
 
@@ -269,7 +270,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     """Leases come in, a newer command waits; a file that is written keeps its numbers."""
     shard, go = Shard(tmp_path, precision="float64"), threading.Event()
     do, gathered, written = VectorStore.execute, Checkpoint.gather, Checkpoints.write_shard
-    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shard_body, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "execute", lambda *call: go.wait(60) and do(*call))
     monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
     monkeypatch.setattr(
@@ -300,7 +301,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
 
 
 def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shard_body, "SHORT_OPERATION", 0)
     shard = Shard(tmp_path)
     shard.command(1, scale("x", 2.0), evaluate(1), axpy("x", -0.5, "g"), dot("x", "g"))
     shard.receive("part 0.0", Contribution(1, 0), np.ones(10))
@@ -313,7 +314,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
 def test_an_operation_that_fails_in_the_background_is_reported_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shard_body, "SHORT_OPERATION", 0)
     with pytest.raises(CannotBeDone, match="a Largest cannot be done"):
         Shard(tmp_path).command(1, Largest("gone"))
     with pytest.raises(CheckpointError, match="its manifest cannot be read"):
@@ -333,7 +334,7 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
         done.append(operation)
         return []
 
-    monkeypatch.setattr(shards, "SHORT_OPERATION", 0)
+    monkeypatch.setattr(shard_body, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "execute_quietly", one)
     shard.receive(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)

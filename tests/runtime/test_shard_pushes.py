@@ -13,7 +13,8 @@ from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Updat
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.shard import ShardTask, SpoiltPush
+from partita.engine.runtime.shard import ShardTask
+from partita.engine.runtime.shard_body import SpoiltPush
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.state_files import NotWritten
 from tests.runtime.shard_alone import ShardAlone

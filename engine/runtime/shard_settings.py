@@ -1,0 +1,58 @@
+"""Settings of a process that holds a shard, or a second copy of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from partita.engine.parameters.layout import Layout
+from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.shard_effects import ShardRanges
+from partita.engine.runtime.shard_policies import ShardPolicy
+from partita.engine.runtime.shard_recovery import LogPlace
+from partita.engine.runtime.task import HostContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """One shard of a run's vectors.
+
+    Args:
+        shard: the shard's index.
+        layout: where every parameter is.
+        run: the run's id.
+        folder: of the checkpoints.
+        checkpoint: the one to start from; None starts from `initial`.
+        initial: a safetensors file of whole parameters.
+        precision: of all numbers, "float32" or "float64".
+        policy: what happens to gradients.
+        keeps_units: the units of work that the checkpoint's file names are those of this run.
+        heartbeats: the coordinator's policy.
+        durability: who keeps its records.
+        logs: where its logs are, and those of the runs that this one goes on from; None: there are none.
+        units_per_epoch: how the work is cut that pushes name.
+        from_backup: starts from what its backup has, and from no file.
+    """
+
+    shard: int
+    layout: Layout
+    run: str
+    folder: Path
+    checkpoint: int | None
+    initial: Path
+    precision: str
+    policy: ShardPolicy
+    keeps_units: bool = True
+    heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
+    durability: Durability = CHECKPOINT_ONLY
+    logs: LogPlace | None = None
+    units_per_epoch: int = 0
+    from_backup: bool = False
+
+    def ranges(self, host: HostContext) -> ShardRanges:
+        """Returns the numbers that the shard holds of each machine, for this host."""
+        ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
+        return ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
