@@ -74,6 +74,12 @@ class Edges(Connectivity):
         return int(np.diff(self._offsets).max(initial=0))
 
     @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The edges (sender, receiver), by receiver, then by sender."""
+        receivers = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
+        return list(zip(self._senders.tolist(), receivers.tolist(), strict=True))
+
+    @property
     def row_offsets(self) -> tuple[int, ...]:
         """Number of edges before each row of the layer, and of all: positions to cut parameters of edges."""
         return tuple(int(offset) for offset in self._offsets[:: self._stride])

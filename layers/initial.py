@@ -67,6 +67,11 @@ class InitialValues:
         digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:12]
         self.text = f"{values.dtype}{list(values.shape)} #{digest}"
 
+    @property
+    def given(self) -> Any:
+        """The array or the function; None where they stayed in the process that declared the network."""
+        return self._values
+
     def of(self, name: str, shape: Shape, rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """Returns the values of a parameter.
 

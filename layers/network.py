@@ -7,9 +7,11 @@ result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Self
 
+from partita.layers.architecture import from_json, to_json
 from partita.layers.box import Shape
 from partita.layers.checks import check_shape, check_whole
 from partita.layers.graph import Graph, Grid
@@ -170,6 +172,33 @@ class Network:
         if not any(not grid.is_placeholder for grid in self._grids.values()):
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
         return Graph(self.name, tuple(self._grids.values()), self._losses)
+
+    def to_json(self) -> str:
+        """Returns the architecture as JSON, which `from_json` reads: layers, settings, names and losses.
+
+        It has no parameters, and no code: built-in layers, initialisers and regularisers go by their names,
+        functions and classes of your own by module and name. Arrays of initial values are lists of numbers.
+
+        Raises:
+            ValueError: a setting cannot be written, such as a lambda; the message names it.
+        """
+        return to_json(self.name, tuple(self._grids.values()), self._losses)
+
+    @classmethod
+    def from_json(cls, text: str, *, custom: Mapping[str, Any] | None = None) -> Self:
+        """Declares the network that `to_json` wrote. Nothing is imported or unpickled.
+
+        Args:
+            text: the JSON.
+            custom: your own classes and functions, by their names: `{"MyLayer": MyLayer}`, or with the module
+                as in the file.
+
+        Raises:
+            ValueError: the text is damaged or of a newer version, a layer is refused, or `custom` lacks
+                something; the message names the layer.
+        """
+        found: Self = from_json(text, cls, custom or {})
+        return found
 
     def _bind_target(self, loss: Loss, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
         if len(sources) != 2 or self._is_target(sources[0]) or not self._is_target(sources[1]):

@@ -158,6 +158,11 @@ class NodeKind:
         self._layer = Node(wiring, upward, learns=tuple(learns.items()))
         self.__doc__ = upward.__doc__
 
+    @property
+    def upward(self) -> Callable[..., Any]:
+        """The function that it decorates."""
+        return self._layer.upward
+
     def downward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorates the function that returns an error for each sender and a gradient for each parameter."""
         self._layer = replace(self._layer, downward=function)
