@@ -76,6 +76,7 @@ from partita.layers.reshape import Flatten, Permute, Reshape
 from partita.layers.resize import Crop, UpSample, ZeroPad
 from partita.layers.softmax import Softmax
 from partita.layers.states import SymbolicTensor
+from partita.layers.ties import ParameterOf
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
 __all__ = [
@@ -127,6 +128,7 @@ __all__ = [
     "OneVsRest",
     "PaddingMask",
     "Parameter",
+    "ParameterOf",
     "Patch",
     "Permute",
     "PositionEmbedding",

@@ -14,6 +14,7 @@ from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, Parameter
 from partita.layers.regularisers import Regulariser
+from partita.layers.ties import ParameterOf
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,13 @@ class Embedding(Layer):
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """The copy of one number of the table."""
         return 1.0
+
+    @property
+    def weight(self) -> ParameterOf:
+        """The table, for another layer to use: `Linear(classes, weight=embedding.weight)` gives scores of the
+        classes by the same rows.
+        """
+        return self.parameter("weight")
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Rows of the table, `[position, unit, example]`."""

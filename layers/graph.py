@@ -201,8 +201,34 @@ class Graph:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter by its full name, in the order of the layers."""
-        return {parameter.name: parameter for grid in self.grids for parameter in grid.parameters}
+        """Every parameter by its full name, in the order of the layers that they belong to."""
+        found: dict[str, Parameter] = {}
+        for grid in self.grids:
+            for parameter in grid.parameters:
+                found.setdefault(parameter.name, parameter)
+        return found
+
+    @cached_property
+    def users(self) -> dict[str, tuple[str, ...]]:
+        """The layers that use each parameter, by its full name: first the one that it belongs to."""
+        found: dict[str, dict[str, None]] = {}
+        for grid in self.grids:
+            for parameter in grid.parameters:
+                found.setdefault(parameter.name, {})[grid.name] = None
+        return {name: tuple(layers) for name, layers in found.items()}
+
+    @cached_property
+    def tied(self) -> frozenset[str]:
+        """The layers that use a parameter of another layer, or have one that another uses.
+
+        Each parameter of theirs has a place of its own in a plan; those of any other layer have one together.
+        """
+        return frozenset(layer for layers in self.users.values() for layer in layers if len(layers) > 1)
+
+    @cached_property
+    def placed(self) -> dict[str, Parameter]:
+        """The parameters with a place of their own, by full name: all those of layers in `tied`."""
+        return {name: p for name, p in self.parameters.items() if not self.tied.isdisjoint(self.users[name])}
 
     @cached_property
     def n_parameters(self) -> int:
@@ -296,6 +322,8 @@ class Graph:
         width = max(len(grid.name) for grid in self.grids)
         for grid in self.grids:
             after = f" <- {', '.join(grid.sources)}" if grid.sources else ""
+            others = [parameter.name for parameter in grid.parameters if parameter.layer != grid.name]
+            after += f" with {', '.join(others)}" if others else ""
             lines.append(
                 f"  {grid.name:<{width}}  {grid.layer.kind:<20} {'x'.join(map(str, grid.shape))}{after}"
             )

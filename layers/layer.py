@@ -21,6 +21,7 @@ from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.regularisers import Regulariser, check_regulariser
 from partita.layers.states import SymbolicTensor
+from partita.layers.ties import ParameterOf
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Parameter:
     def __post_init__(self) -> None:
         assert not (self.trainable and self.averaged), f"{self.name} is averaged, so it is not trainable"
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
+
+    @property
+    def layer(self) -> str:
+        """In a network, the name of the layer that it belongs to: of several calls that use it, the first."""
+        return self.name.partition(".")[0]
 
     @property
     def size(self) -> int:
@@ -222,6 +228,10 @@ class Layer(Arguments, ABC):
         """The layer's parameters, in the order in which its definition takes them."""
         return ()
 
+    def parameter(self, name: str) -> ParameterOf:
+        """The parameter of this name in the layer, for an argument of another layer that uses it."""
+        return ParameterOf(self, name)
+
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """Floating-point operations of one node for one example in the forward pass."""
         return float(sum(self.connectivity.fan_in(source) for source in sources))
@@ -320,11 +330,11 @@ class Layer(Arguments, ABC):
     def __call__(self, *sources: SymbolicTensor) -> SymbolicTensor:
         """Puts the layer into the network of its inputs, and returns its output.
 
-        A layer without parameters may be called any number of times; one with parameters once in a network.
+        A layer may be called any number of times. In one network, all calls use the parameters of the first.
 
         Raises:
-            ValueError: the shapes do not fit, the inputs are of different networks, or a layer with
-                parameters was called before; it names the layer.
+            ValueError: the shapes do not fit those of the inputs or of the parameters of the first call, or
+                the inputs are of different networks; it names the layer.
         """
         if not sources or not isinstance(sources[0], SymbolicTensor):
             call = f"{self.kind}()(a, b)" if self.several_inputs else f"{self.kind}(...)(x)"

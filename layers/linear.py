@@ -12,7 +12,8 @@ from partita.layers.checks import check_whole
 from partita.layers.connectivity import Index, OneToOne
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import NodeDefinition, Parameter
-from partita.layers.weighted_sum import WeightedSum
+from partita.layers.ties import ParameterOf
+from partita.layers.weighted_sum import WeightedSum, check_weight
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,28 @@ class Linear(WeightedSum):
     (features, positions) each machine has the weights of its own units, and needs all of its input. `Permute`
     leads from one to the other. An input of one axis gives the weights of `Dense`.
 
+    With `weight=embedding.weight` the layer has no weight of its own: over (positions, units), unit c of
+    `Linear(classes)` has row c of the table of `Embedding(classes, units)` as its weights. Nothing is
+    transposed: both arrays are `[classes, units]`, as in PyTorch's modules.
+
     Args:
         units: number of nodes in place of the features.
         axis: -1, the last one, or 0.
+        weight: that of another layer, `[units, features]`, which this one uses as its own. The other layer
+            decides its initial values and regulariser, and whether it learns.
         activation, use_bias, initialiser, bias_initialiser, regulariser, trainable, name: as in
             `Dense`.
     """
 
     units: int
     axis: int = field(default=-1, kw_only=True)
+    weight: ParameterOf | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
         super().check()
         self._settle(units=check_whole(self.units, "the number of units is"))
+        check_weight(self.weight, self.regulariser)
         if type(self.axis) is not int or self.axis not in (-1, 0):
             raise ValueError(f"the axis is {self.axis!r}; write -1 (the last axis) or 0 (the rows)")
 

@@ -20,6 +20,7 @@ from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
 from partita.layers.states import SymbolicTensor
 from partita.layers.text import counted
+from partita.layers.ties import ParameterOf, tied
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
@@ -39,6 +40,16 @@ class Network:
         self.name = _checked(name, "a network")
         self._grids: dict[str, Grid] = {}
         self._losses: tuple[str, ...] = ()
+        self._parameters: dict[str, dict[str, Parameter]] = {}
+
+    @property
+    def parameters(self) -> dict[str, dict[str, Parameter]]:
+        """For each layer, its parameters by their names in the layer.
+
+        Layers that use the same parameter have it under the same full name (`Parameter.name`), which begins
+        with the name of the layer that it belongs to.
+        """
+        return {name: dict(own) for name, own in self._parameters.items()}
 
     def input(self, name: str, *, shape: int | Sequence[int], classes: int | None = None) -> SymbolicTensor:
         """Declares an input, an array of this shape per example; pictures are (height, width, channels).
@@ -69,14 +80,13 @@ class Network:
     def add(self, layer: Layer, sources: tuple[SymbolicTensor, ...]) -> SymbolicTensor:
         """Places a layer over its inputs; calling the layer calls this.
 
-        A layer without parameters may be called any number of times; one with parameters once in a network.
+        A layer that was called before uses the parameters of its first call; see `ties`.
 
         Raises:
-            ValueError: the layer cannot stand there, or has parameters and was called before; it names the
-                layer.
+            ValueError: the layer cannot stand there; it names the layer.
         """
-        name = self._unused(layer.default_name)
-        if layer.name is not None:
+        name = self._unused(layer.name or layer.default_name)
+        if layer.name is not None and self._first_call(layer) is None:
             name = self._free(layer.name, f"a layer of kind {layer.kind}")
         if any(not isinstance(source, SymbolicTensor) for source in sources):
             raise ValueError(
@@ -101,24 +111,15 @@ class Network:
         shapes = tuple(source.shape for source in sources)
         try:
             shape = layer.shape(shapes)
-            learns, own = layer.trainable, layer.parameters(shape, shapes)
-            parameters = tuple(
-                replace(
-                    p,
-                    name=f"{name}.{p.name}",
-                    trainable=p.trainable and learns,
-                    regulariser=p.regulariser or (None if p.name == "bias" else layer.regulariser),
-                )
-                for p in own
-            )
+            own = layer.parameters(shape, shapes)
+            parameters = tuple(self._parameter(layer, name, parameter) for parameter in own)
             _check_sharing(parameters)
             for parameter in parameters:
                 if isinstance(parameter.initialiser, InitialValues):
                     parameter.initialiser.check(parameter.name, parameter.shape)
-            if parameters:
-                self._check_first_call(layer)
         except ValueError as error:
             raise ValueError(f"{layer.kind} '{name}': {error}") from error
+        self._parameters[name] = {p.name: named for p, named in zip(own, parameters, strict=True)}
         names, flops = tuple(s.name for s in sources), layer.flops_per_node(shapes)
         grid = Grid(name, shape, layer, names, parameters, flops, layer.wirings(shapes))
         return self._register(grid)
@@ -252,14 +253,38 @@ class Network:
                     f"give it {given}"
                 )
 
-    def _check_first_call(self, layer: Layer) -> None:
-        """Refuses a second call of a layer with parameters; in Keras and PyTorch the calls share them."""
-        before = next((grid.name for grid in self._grids.values() if grid.layer is layer), None)
+    def _first_call(self, layer: Layer) -> str | None:
+        """The name of the first call of this very layer."""
+        return next((grid.name for grid in self._grids.values() if grid.layer is layer), None)
+
+    def _parameter(self, layer: Layer, name: str, asked: Parameter) -> Parameter:
+        """The parameter that a call uses: its own, or that of another call."""
+        before, given = self._first_call(layer), getattr(layer, asked.name, None)
         if before is not None:
+            return tied(asked, self._parameters[before][asked.name])
+        if isinstance(given, ParameterOf) and given.layer is not layer:
+            return tied(asked, self._given(given, asked.name))
+        return replace(
+            asked,
+            name=f"{name}.{asked.name}",
+            trainable=asked.trainable and layer.trainable,
+            regulariser=asked.regulariser or (None if asked.name == "bias" else layer.regulariser),
+        )
+
+    def _given(self, given: ParameterOf, asked: str) -> Parameter:
+        """The parameter of another layer that a layer was given as its own."""
+        owner = self._first_call(given.layer)
+        if owner is None:
             raise ValueError(
-                f"this layer was called before, as '{before}'; two calls cannot share weights yet. For "
-                f"a second set of weights make a second layer: {layer.kind}(...)(x)"
+                f"its {asked} is that of another {given.layer.kind}, which was not called before in network "
+                f"'{self.name}'; call that layer first"
             )
+        if given.name not in self._parameters[owner]:
+            raise ValueError(
+                f"its {asked} is to be the {given.name} of '{owner}', which has "
+                f"{', '.join(self._parameters[owner]) or 'no parameters'}"
+            )
+        return self._parameters[owner][given.name]
 
     def _name_of_loss(self, states: object) -> str:
         if isinstance(states, SymbolicTensor) and states.network is not self:

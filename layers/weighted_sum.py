@@ -15,6 +15,7 @@ from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.patches import taps
 from partita.layers.regularisers import Regulariser
+from partita.layers.ties import ParameterOf
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Dense(WeightedSum):
         initialiser, bias_initialiser: of the weight and of the bias, see `Parameter`.
         regulariser: of the weight, for example `L2(1e-4)`.
         trainable: whether weight and bias learn.
+        weight: that of another layer, which this one uses as its own: see `Linear`.
         name: the layer's name in the network.
     """
 
@@ -119,11 +121,13 @@ class Dense(WeightedSum):
     rounds_products = True
 
     units: int
+    weight: ParameterOf | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
         super().check()
         self._settle(units=check_whole(self.units, "the number of nodes is"))
+        check_weight(self.weight, self.regulariser)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """A product of matrices."""
@@ -204,6 +208,19 @@ class LocallyConnected2D(WeightedSum):
         """Height and width of the places, then the filters."""
         check_picture(sources[0])
         return super().shape(sources)
+
+
+def check_weight(weight: object, regulariser: object) -> None:
+    """Raises ValueError unless the weight is a layer's own (None) or refers to that of another layer."""
+    if weight is None:
+        return
+    if not isinstance(weight, ParameterOf):
+        raise ValueError(
+            f"the weight is {weight!r}; give that of another layer, for example embedding.weight or "
+            "dense.parameter('weight'), or initial values as initialiser=..."
+        )
+    if regulariser is not None:
+        raise ValueError(f"the regulariser of {weight!r} is that of its own layer; give it there")
 
 
 def check_picture(shape: Shape) -> None:

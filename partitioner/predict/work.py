@@ -37,7 +37,7 @@ _FAMILY: Final = {
 """First words of families in calibration files; other families begin with their operation."""
 _READ_WEIGHTS: Final = frozenset({Op.FORWARD, Op.MULTIPLY, Op.GRAD_INPUT})
 _NO_MATTER_OF_SPEED: Final = frozenset(
-    {"name", "initialiser", "bias_initialiser", "regulariser", "trainable", "units"}
+    {"name", "initialiser", "bias_initialiser", "regulariser", "trainable", "units", "weight"}
 )
 """Settings of layers that change no kernel, or that rows express already."""
 _LONGEST_TEXT: Final = 200

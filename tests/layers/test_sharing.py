@@ -40,17 +40,6 @@ def test_a_layer_shares_all_or_none() -> None:
         HalfShared(3, name="half")(x)
 
 
-def test_a_layer_with_weights_is_called_once_in_a_network() -> None:
-    net = Network("n")
-    x, dense = net.input("x", shape=4), Dense(4)
-    first = dense(x)
-    with pytest.raises(ValueError, match="this layer was called before, as 'dense'") as caught:
-        dense(first)
-    assert str(caught.value).startswith("Dense 'dense_1': ")
-    assert str(caught.value).endswith("For a second set of weights make a second layer: Dense(...)(x)")
-    Dense(4)(first)  # an equal layer is another one
-
-
 def test_in_another_network_a_layer_has_weights_of_its_own() -> None:
     dense = Dense(4)
     for name in ("one", "two"):
