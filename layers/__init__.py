@@ -49,6 +49,7 @@ from partita.layers.convolution import Conv1D, Conv2D, DepthwiseConv2D
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
+from partita.layers.feed_forward import FeedForward
 from partita.layers.global_pooling import GlobalAveragePool, GlobalMaxPool
 from partita.layers.graph import Graph, Grid
 from partita.layers.group_norm import GroupNorm
@@ -103,6 +104,7 @@ __all__ = [
     "Dropout",
     "Edges",
     "Embedding",
+    "FeedForward",
     "Flatten",
     "Full",
     "GlobalAveragePool",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from partita.layers.attention import attend
@@ -84,51 +83,3 @@ class AttentionHeads(Layer):
         queries, (keys, values) = projected[0].squeeze(3), projected[1].unbind(3)
         mask = inputs[len(sequences) :]
         return attend(step, (queries, keys, values), mask, causal=self.causal, whole=True).permute(2, 3, 1, 0)
-
-
-@dataclass(frozen=True)
-class FromHeads(Layer):
-    """A dense layer at each position over all heads: (heads, columns, positions) gives (positions, units).
-
-    Args:
-        units: number of features.
-        use_bias, initialiser, trainable, name: as in `Dense`.
-    """
-
-    units: int
-    use_bias: bool = field(default=True, kw_only=True)
-    initialiser: Initialiser = field(default="glorot", kw_only=True)
-    trainable: bool = field(default=True, kw_only=True)
-    name: str | None = field(default=None, kw_only=True)
-
-    @property
-    def connectivity(self) -> Connectivity:
-        """All heads; they have all positions in each row."""
-        return Full()
-
-    @property
-    def definition(self) -> None:
-        """None: a node reads its position alone, of rows that have all; `Linear` has the definition."""
-        return None
-
-    def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """The positions, and the units of each."""
-        return (sources[0][2], self.units)
-
-    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
-        """The weight and the bias, which all positions share."""
-        width = math.prod(sources[0][:2])
-        weight = Parameter("weight", (self.units, width), self.initialiser, width, self.units, shared=True)
-        return (weight, Parameter("bias", (self.units,), shared=True)) if self.use_bias else (weight,)
-
-    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """A multiplication and an addition for each column of each head."""
-        return 2.0 * math.prod(sources[0][:2])
-
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """One product of matrices, whose columns are all positions of all examples."""
-        heads = inputs[0][:, :, step.own].flatten(0, 1)
-        sums = parameters[0] @ heads.flatten(1)
-        if self.use_bias:
-            sums = sums + parameters[1][:, None]
-        return sums.unflatten(1, heads.shape[1:]).transpose(0, 1)

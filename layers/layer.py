@@ -106,8 +106,8 @@ class Layer(Arguments, ABC):
     network.
     """
 
-    splits_sum: ClassVar[bool] = False
-    """Whether a node's sum can be taken over one block of its input after the other."""
+    splits_sum: bool = False
+    """Whether a node's sum can be taken over one block of its input's rows after the other."""
     by_rows: ClassVar[bool] = False
     """Whether kernels compute some rows before others at no cost: no two rows read the same weights. It is
     not inherited, as kernels are not: a subclass is played by its definition, all rows at once."""
@@ -255,8 +255,9 @@ class Layer(Arguments, ABC):
     def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The sums of the rows `step.rows` over the rows `step.windows[0]` of the input, without biases.
 
-        A layer that `splits_sum` writes it, and `finish`. Its first parameter has the inputs on its last
-        axis, and only those given; a second one is the bias.
+        A layer that `splits_sum` writes it, and `finish`. Its first parameter, if it has any, has the inputs
+        on its last axis, row after row, and only those given; a second one is the bias, of the rows or, where
+        they share parameters, of the axis after them.
         """
         raise NotImplementedError(f"{self.kind} splits its sum, but has no partial")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from partita.layers.activations import activated
 from partita.layers.box import Box, Shape, Span
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Index, OneToOne
@@ -61,8 +62,9 @@ class Linear(WeightedSum):
 
     The axis decides what a cut divides. Along the last axis rows are positions: each machine computes some of
     them, needs the same rows of its input, and all share the weights. Along axis 0 rows are units: over
-    (features, positions) each machine has the weights of its own units, and needs all of its input. `Permute`
-    leads from one to the other. An input of one axis gives the weights of `Dense`.
+    (features, positions) each machine has the weights of its own units, and needs all of its input; where the
+    layer is cut by its inputs, those of its own features. `Permute` leads from one to the other. An input of
+    one axis gives the weights of `Dense`.
 
     With `weight=embedding.weight` the layer has no weight of its own: over (positions, units), unit c of
     `Linear(classes)` has row c of the table of `Embedding(classes, units)` as its weights. Nothing is
@@ -88,6 +90,7 @@ class Linear(WeightedSum):
         check_weight(self.weight, self.regulariser)
         if type(self.axis) is not int or self.axis not in (-1, 0):
             raise ValueError(f"the axis is {self.axis!r}; write -1 (the last axis) or 0 (the rows)")
+        self._settle(splits_sum=self.axis == 0)
 
     @property
     def nodes(self) -> Shape:
@@ -110,12 +113,20 @@ class Linear(WeightedSum):
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """One product of matrices, whose columns are all places of all examples."""
-        (x,), weight = inputs, parameters[0]
-        at = self.axis % len(step.shape)
-        sums = step.torch.tensordot(weight, x, ([1], [at])).movedim(0, at)
+        weight, at = parameters[0], self.axis % len(step.shape)
         places = len(step.shape) - at - 1
         bias = tuple(p.reshape(-1, *(1,) * places) for p in parameters[1:])
-        return self._finished(step, sums, (weight, *bias))
+        return self._finished(step, self.partial(step, inputs, parameters), (weight, *bias))
+
+    def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The product with some of the inputs; with some rows of them along axis 0."""
+        at = self.axis % len(step.shape)
+        found: Tensor = step.torch.tensordot(parameters[0], inputs[0], ([1], [at])).movedim(0, at)
+        return found
+
+    def finish(self, step: Step, sums: Tensor) -> Tensor:
+        """Applies the activation function."""
+        return activated(step.torch, self.activation, sums)
 
     @property
     def definition(self) -> NodeDefinition | None:

@@ -1,7 +1,7 @@
 """Multi-head attention with its projections: several layers, placed by one call.
 
 With rows of positions these are two projections, `Attention` and a last projection; with rows of heads
-`AttentionHeads`, whose weights are cut with its rows, and `FromHeads`.
+`AttentionHeads`, whose weights are cut with its rows, and `ToPositions`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 
 from partita.layers.arguments import Arguments
 from partita.layers.attention import SEQUENCE, Attention, check_causal
-from partita.layers.attention_heads import AttentionHeads, FromHeads
+from partita.layers.attention_heads import AttentionHeads
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_whole
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.linear import Linear
 from partita.layers.states import SymbolicTensor
+from partita.layers.units import ToPositions
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class MultiHeadAttention(Arguments):
     NAME, whose rows are positions: machines exchange the keys and values that they need (of a causal
     attention, of earlier positions alone), and share the weights. With `rows="heads"` they are NAME_heads,
     whose rows are heads with weights of their own, and NAME: machines need all of the sequence, and exchange
-    no keys, values or weights of heads.
+    no keys, values or weights of heads. Where NAME is cut by its inputs, they exchange one sum forward and
+    one gradient backward.
 
     Source: Vaswani and others, *Attention is all you need*, 2017, section 3.2.2.
 
@@ -105,7 +107,7 @@ class MultiHeadAttention(Arguments):
                 "MultiHeadAttention needs the states of another layer; write MultiHeadAttention(...)(x)"
             )
         memory, network = query if memory is None else memory, query.network
-        name = self.name or _unused(network)
+        name = self.name or unused(network, "multi_head_attention")
         try:
             key_dim = self._columns(query.shape, memory.shape, None if mask is None else mask.shape)
         except ValueError as error:
@@ -120,7 +122,7 @@ class MultiHeadAttention(Arguments):
         if self.rows == "heads":
             sequences = (query,) if memory == query else (query, memory)
             heads = AttentionHeads(self.num_heads, key_dim, **settings, **masked)(*sequences, *given)
-            return FromHeads(query.shape[1], name=name, **settings)(heads)
+            return ToPositions(query.shape[1], name=name, **settings)(heads)
         queries = Linear(width, name=f"{name}_query", **settings)(query)
         pairs = Linear(2 * width, name=f"{name}_key_value", **settings)(memory)
         heads = Attention(self.num_heads, key_dim, **masked)(queries, pairs, *given)
@@ -144,8 +146,8 @@ class MultiHeadAttention(Arguments):
         return query[1] // self.num_heads
 
 
-def _unused(network: Any, name: str = "multi_head_attention") -> str:
-    """The first free name for an attention of a network."""
+def unused(network: Any, name: str) -> str:
+    """The first free name of a network that begins so."""
     number = 0
     while True:
         found = f"{name}_{number}" if number else name

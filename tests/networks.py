@@ -30,6 +30,7 @@ from partita.layers import (
     Dropout,
     Edges,
     Embedding,
+    FeedForward,
     Flatten,
     Full,
     GlobalMaxPool,
@@ -65,9 +66,10 @@ from partita.layers import (
     per_edge,
     per_node,
 )
-from partita.layers.attention_heads import AttentionHeads, FromHeads
+from partita.layers.attention_heads import AttentionHeads
 from partita.layers.box import Shape
 from partita.layers.recurrent import Recurrent
+from partita.layers.units import ToPositions, ToUnits
 
 FUNCTIONS = ("linear", "relu", "sigmoid", "tanh")
 EXACT = (*FUNCTIONS, "leaky_relu")
@@ -114,7 +116,7 @@ LEARNS = {
 def is_rounded(grid: Grid) -> bool:
     """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
     layer = grid.layer
-    sequential = Attention | AttentionHeads | FromHeads | Recurrent | Conv1D
+    sequential = Attention | AttentionHeads | ToPositions | ToUnits | Recurrent | Conv1D
     by_torch = GroupNorm | LayerNorm | Linear | RMSNorm | Softmax | DepthwiseConv2D
     return isinstance(layer, by_torch | sequential) or (
         isinstance(layer, Activation) and layer.function not in EXACT
@@ -186,7 +188,7 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
     makers.append(lambda: draw(copies(shape)))
     if len(shape) == 2 and shared and not local:
-        makers += [lambda: draw(attentions()), lambda: draw(recurrent())]
+        makers += [lambda: draw(attentions()), lambda: draw(recurrent()), lambda: draw(feed_forwards())]
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
         makers += [lambda: draw(convolutions(shape))] * (4 * shared)
@@ -213,6 +215,13 @@ def attentions(draw: st.DrawFn) -> Any:
     """An attention that places several layers over any sequence, with rows of positions or of heads."""
     rows, causal = draw(st.sampled_from(["positions", "heads"])), draw(st.booleans())
     return MultiHeadAttention(draw(st.integers(1, 3)), draw(st.integers(1, 2)), causal=causal, rows=rows)
+
+
+@st.composite
+def feed_forwards(draw: st.DrawFn) -> Any:
+    """Dense layers at each position, with rows of positions or of units between them."""
+    rows = draw(st.sampled_from(["positions", "units"]))
+    return FeedForward(draw(st.integers(1, 5)), activation=draw(st.sampled_from(ALL_FUNCTIONS)), rows=rows)
 
 
 @st.composite

@@ -5,6 +5,8 @@ Importing this imports torch.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, PartialKernel
@@ -12,6 +14,9 @@ from partita.engine.kernels.layer_form import Gradients, LayerFormKernel
 from partita.engine.kernels.tensors import TYPES, as_tensor, leaf, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers.box import Span
+
+_Product: TypeAlias = tuple[tuple[torch.Tensor, ...], torch.Tensor]
+"""The input and the weight, and the sums that came of them."""
 
 
 class PartialFormKernel(LayerFormKernel, PartialKernel):
@@ -22,34 +27,41 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
         assert context.input_rows is not None, f"{context.label} is not cut by its inputs"
         self._layer, self._windows, low = context.grid.layer, (context.input_rows,), context.windows[0][0]
         self._input = as_tensor(arrays.inputs[0][context.input_rows[0] - low : context.input_rows[1] - low])
+        self._needs_grad = bool(arrays.grad_inputs) and arrays.grad_inputs[0] is not None
         self._parameters = tuple(map(as_tensor, arrays.parameters))
-        self._products: dict[Span, tuple[torch.Tensor, ...]] = {}
+        self._shares = context.grid.shares_weights
+        self._products: dict[Span, _Product] = {}
 
     def multiply(self, rows: Span) -> Call:
         """Sums over the machine's inputs, and adds the biases that the machine has."""
-        place, weight, biased = (
-            as_tensor(self.partial.sums)[slice(*rows)],
-            self._parameters[0],
-            self._biased(rows),
-        )
+        place = as_tensor(self.partial.sums)[slice(*rows)]
+        biased, weights = self._biased(rows), self._parameters[:1]
+        weights = weights if self._shares else tuple(weight[slice(*rows)] for weight in weights)
 
         def call() -> None:
             use_threads(self.context.threads)
             learns, wide = self.partial.grad_output is not None, self._layer.rounds_products
-            given = tuple(leaf(one, learns, wide) for one in (self._input, weight[slice(*rows)]))
+            given = leaf(self._input, learns and self._needs_grad, wide)
+            used = tuple(leaf(weight, learns, wide) for weight in weights)
             with torch.set_grad_enabled(learns):
-                sums = self._layer.partial(self.step(rows, self._windows, place), given[:1], given[1:])
+                sums = self._layer.partial(self.step(rows, self._windows, place), (given,), used)
             place.copy_(sums.detach())
             for bias, own, _ in biased:
-                place[own] += bias.unsqueeze(-1)
-            self._products[rows] = (*given, sums)
+                place[own] += bias.reshape(len(bias), *(1,) * (place.dim() - 1 - self._shares))
+            self._products[rows] = (given, *used), sums
 
         return call
 
     def _biased(self, rows: Span) -> list[tuple[torch.Tensor, slice, slice]]:
-        """The biases that the machine has of these rows, and their places among these and in the layer."""
-        low, high = max(rows[0], self.partial.bias_rows[0]), min(rows[1], self.partial.bias_rows[1])
-        first = self.partial.bias_rows[0]
+        """The biases that the machine has of these rows, and their places among these and in the layer.
+
+        Shared ones are of all rows, and the first machine's.
+        """
+        first, stop = self.partial.bias_rows
+        if self._shares:
+            every = [bias for bias in self._parameters[1:] if len(bias)]
+            return [(bias, slice(0, rows[1] - rows[0]), slice(*rows)) for bias in every]
+        low, high = max(rows[0], first), min(rows[1], stop)
         return [
             (bias[low - first : high - first], slice(low - rows[0], high - rows[0]), slice(low, high))
             for bias in self._parameters[1:]
@@ -89,15 +101,29 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
     def _derived(self) -> list[Gradients]:
         """The gradients of the machine's inputs and parameters, by that of all sums."""
         assert self.partial.grad_output is not None, "this layer has no backward pass"
-        grads, products = as_tensor(self.partial.grad_output), sorted(self._products.items())
-        found = [
-            torch.autograd.grad(sums, given, grads[slice(*rows)].to(sums.dtype))
-            for rows, (*given, sums) in products
-        ]
-        whole = (0, self.context.grid.n_rows)
-        biases = [grads[there].to(TYPES[self.context.master]).sum(-1) for _, _, there in self._biased(whole)]
-        of_input = sum((one for one, _ in found[1:]), start=found[0][0])
-        return [((of_input,), (torch.cat([weight for _, weight in found]), *biases))]
+        grads = as_tensor(self.partial.grad_output)
+        of_input: torch.Tensor | None = None
+        of_weights: list[torch.Tensor] = []
+        for rows, (given, sums) in sorted(self._products.items(), key=lambda one: one[0]):
+            wanted = [one for one in given if one.requires_grad]
+            if wanted:
+                grad = grads[slice(*rows)].to(sums.dtype)
+                found = list(torch.autograd.grad(sums, wanted, grad))
+                if given[0].requires_grad:
+                    of_input = found[0] if of_input is None else of_input + found[0]
+                    found = found[1:]
+                of_weights += found
+        if self._shares:
+            of_weights = [sum(of_weights[1:], start=of_weights[0])]
+        joined = [torch.cat(of_weights)] if of_weights else []
+        return [((of_input,), (*joined, *self._bias_gradients(grads)))]
+
+    def _bias_gradients(self, grads: torch.Tensor) -> list[torch.Tensor | None]:
+        """The sums over the examples, and the places that share a bias; None on a machine without biases."""
+        wide, biased = TYPES[self.context.master], self._biased((0, self.context.grid.n_rows))
+        axes = [axis for axis in range(grads.dim()) if axis != int(self._shares)]
+        found: list[torch.Tensor | None] = [grads[there].to(wide).sum(axes) for _, _, there in biased]
+        return found or [None] * len(self._parameters[1:])
 
     def _all_windows(self) -> list[tuple[Span, ...]]:
         return [self._windows]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 
 from partita.layers.box import NOTHING, Box, BoxSet, Span
 from partita.layers.connectivity import OneToOne, Patch
-from partita.layers.graph import Graph
+from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.partitioner.assign.coverage import check_coverage, is_tile, with_columns
 from partita.partitioner.assign.parameter_slice import ParameterSlice
@@ -177,8 +177,11 @@ class Ownership:
         return self.graph[layer].returns_summary and bool(self.summary_senders(layer))
 
     def weight_receivers(self, layer: str) -> tuple[int, ...]:
-        """The machines that use a layer's shared weights but do not own them, in the order of pieces."""
-        shares = self.graph[layer].shares_weights
+        """The machines that use a layer's shared weights but do not own them, in the order of pieces.
+
+        None in a layer that is cut by its inputs: each machine owns the weights of its own.
+        """
+        shares = self.graph[layer].shares_weights and not self.is_input_split(layer)
         return tuple(piece.machine for piece in self.of(layer)[1:]) if shares else ()
 
     @cached_property
@@ -196,15 +199,28 @@ class Ownership:
         own, grid = self.rows(layer, machine), self.graph[layer]
         if not own or machine in self.weight_receivers(layer):
             return ()
-        inputs = self.input_span(layer, machine)
-        if inputs is None:
-            box = own[0] if layer in self.tiled else own[0].on(1)
-            return tuple(ParameterSlice(parameter, box) for parameter in grid.parameters)
-        per_row = self.graph[grid.sources[0]].nodes_per_row
-        weight, *others = grid.parameters
-        columns = Box((*Box.whole(weight.shape[:-1]), (inputs[0] * per_row, inputs[1] * per_row)))
-        rows = self.primary_rows(layer, machine).hull
-        return (ParameterSlice(weight, columns), *(ParameterSlice(parameter, rows) for parameter in others))
+        if self.is_input_split(layer):
+            return self._slices_by_inputs(grid, machine)
+        box = own[0] if layer in self.tiled else own[0].on(1)
+        return tuple(ParameterSlice(parameter, box) for parameter in grid.parameters)
+
+    def _slices_by_inputs(self, grid: Grid, machine: int) -> tuple[ParameterSlice, ...]:
+        """Columns of the weight, if there is one, and the biases of rows of which the machine is the primary
+        owner; shared ones belong to the first machine.
+        """
+        inputs, found = self.input_span(grid.name, machine) or (0, 0), []
+        is_first = self.of(grid.name)[0].machine == machine
+        for n, parameter in enumerate(grid.parameters):
+            apart = replace(parameter, shared=False)
+            if n == 0:
+                per_row = parameter.shape[-1] // self.graph[grid.sources[0]].n_rows
+                columns = (inputs[0] * per_row, inputs[1] * per_row)
+                found.append(ParameterSlice(apart, Box((*Box.whole(parameter.shape[:-1]), columns))))
+            elif parameter.shared:
+                found.append(ParameterSlice(apart, Box.of_rows(0, parameter.shape[0] * is_first)))
+            else:
+                found.append(ParameterSlice(apart, self.primary_rows(grid.name, machine).hull))
+        return tuple(found)
 
     @memoised
     def edges(self, layer: str) -> tuple[Edge, ...]:

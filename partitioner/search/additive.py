@@ -347,7 +347,7 @@ class Additive:
 
     def _shared_weights_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
         """Prices sending shared weights to every other machine, and returning their gradients."""
-        if not grid.shares_weights or len(pieces) == 1:
+        if not grid.shares_weights or len(pieces) == 1 or pieces[0].inputs is not None:
             return 0.0
         kinds = (BufferKind.PARAMETERS, BufferKind.GRADIENT)[: 1 + self.task.train]
         machines = [piece.machine for piece in pieces]

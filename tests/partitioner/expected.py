@@ -151,7 +151,7 @@ class Expected:
     def weight_receivers(self, layer: str) -> list[int]:
         """The machines that use a layer's weights but do not own them."""
         shared = any(parameter.shared for parameter in self.graph[layer].parameters)
-        return self.owners(layer)[1:] if shared else []
+        return self.owners(layer)[1:] if shared and not self.is_input_split(layer) else []
 
     def parameter_owners(self) -> list[int]:
         """The machines that own parameters."""
