@@ -18,6 +18,7 @@ from typing import Final, Self, TypeAlias
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.checkpoint_messages import AskUnits, LostPushes, UnitsHeld
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.durability.records import Record
@@ -105,7 +106,7 @@ class _Part:
 class ApplyOnArrival(Policy):
     """Applies pushes in the order of arrival."""
 
-    orders = (m.AskUnits,)
+    orders = (AskUnits,)
     requests = (m.Fetch, m.Push)  # a part has one of each under way
     saves_on_request = True
 
@@ -171,7 +172,7 @@ class ApplyOnArrival(Policy):
                 return self._push(event, push)
             case m.Fetch() as fetch:
                 return self._fetch(event, fetch)
-            case m.AskUnits():
+            case AskUnits():
                 return [Send(event.sender, self._units_held())]
         raise AssertionError(event)
 
@@ -225,13 +226,13 @@ class ApplyOnArrival(Policy):
             updates_of=dict(self._updates),
         )
 
-    def _units_held(self) -> m.UnitsHeld:
+    def _units_held(self) -> UnitsHeld:
         held, some = Ranges([(0, MOST)]), Ranges()
         for units in self._units.values():
             held = Ranges(held.common(units))
             for one in units:
                 some.cover(*one)
-        return m.UnitsHeld(tuple(held), tuple(some))
+        return UnitsHeld(tuple(held), tuple(some))
 
     def _push(self, event: Received, push: m.Push) -> list[ShardEffect]:
         sender = event.sender
@@ -302,7 +303,7 @@ class ApplyOnArrival(Policy):
         return True
 
     def _report_lost(self, name: str) -> Send:
-        return Send(COORDINATOR, m.LostPushes(name, self._parts[name].lost))
+        return Send(COORDINATOR, LostPushes(name, self._parts[name].lost))
 
     def _acknowledge(self, sender: str, push: m.Push, staleness: int) -> Send:
         ack = m.PushAck(self._own.incarnation, push.incarnation, push.sequence, self.version, staleness)

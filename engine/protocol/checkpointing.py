@@ -11,16 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from partita.engine.protocol.checkpoint_messages import LostPushes, Save, Saved, SaveFailed, SaveProgress
 from partita.engine.protocol.coordinator_effects import Commit, ShardFile, Timeouts
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import (
-    LostPushes,
-    Save,
-    Saved,
-    SaveFailed,
-    SaveProgress,
-    UnitRange,
-)
+from partita.engine.protocol.message_base import UnitRange
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.checkpoint_messages import LostPushes, SaveFailed
 
 Verdict: TypeAlias = Literal["first", "again", "cut off"]
 
@@ -31,7 +32,7 @@ _MOST_RECORDS: Final = 1 << 16
 _RARE: Final = frozenset(
     {
         *(m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused),
-        *(m.WaitReport, m.LostPushes, m.SaveFailed),
+        *(m.WaitReport, LostPushes, SaveFailed),
     }
 )
 """Kinds that are sent a few times a second at most. All others carry work, which has windows of its own."""

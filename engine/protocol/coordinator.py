@@ -15,6 +15,13 @@ from typing_extensions import override
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.actions import Checkpoint, Plan, Work
+from partita.engine.protocol.checkpoint_messages import (
+    CheckpointCommitted,
+    LogReport,
+    Saved,
+    SaveFailed,
+    SaveProgress,
+)
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import (
     Committed,
@@ -107,21 +114,21 @@ class Coordinator(Supervision):
     @override
     def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
-            case m.Saved():
+            case Saved():
                 commit = self.checkpoints.saved(host.name, message, now)
                 self.extend_stop(now)
                 return [] if commit is None else [commit]
-            case m.SaveProgress():
+            case SaveProgress():
                 under_way = self.checkpoints.of_round(host.name, message)
                 if under_way is not None:
                     under_way.progress_at = now
                     self.extend_stop(now)
                 return []
-            case m.SaveFailed(reason=reason, late=late):
+            case SaveFailed(reason=reason, late=late):
                 if self.checkpoints.of_round(host.name, message) is None:
                     return []
                 return self.mode.postpone(now) if late else self._fail_round(f"{host.name}: {reason}", now)
-            case m.LogReport(text=text, wants_checkpoint=wants):
+            case LogReport(text=text, wants_checkpoint=wants):
                 return self._log_reported(host, text, now, wants=wants)
             case m.WaitReport(host=other, waited_s=waited_s) if host.is_shard:
                 return self.backup_is_awaited(host, other, waited_s, now)
@@ -248,7 +255,7 @@ class Coordinator(Supervision):
         for host in (*self.registry.shards, *self.registry.backups.values()):
             host.deaths = 0
         self.mode.committed()
-        told = [Send(s.name, m.CheckpointCommitted(checkpoint)) for s in self._keepers_of_records]
+        told = [Send(s.name, CheckpointCommitted(checkpoint)) for s in self._keepers_of_records]
         return [*told, *self._go_on_after(checkpoint, now)]
 
     def _go_on_after(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from partita.engine.protocol.commands import Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import UnitRange
+from partita.engine.protocol.message_base import UnitRange
 
 ProcessId: TypeAlias = tuple[str, int]
 """A process: (name, incarnation)."""

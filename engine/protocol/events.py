@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.messages import Malformed, Message, UnitRange
+from partita.engine.protocol.message_base import UnitRange
+from partita.engine.protocol.messages import Malformed, Message
 
 HeldUnits: TypeAlias = Mapping[tuple[int, int], tuple[UnitRange, ...]]
 """For ranges of a shard's vector, the units of work whose gradients the numbers hold: ascending ranges."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from partita.engine.protocol.checkpoint_messages import AskUnits, UnitsHeld
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.message_base import MOST
-from partita.engine.protocol.messages import AskUnits, UnitsHeld
 from partita.engine.protocol.ranges import Ranges
 
 

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Final
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.checkpoint_messages import LostPushes, Saved
 from partita.engine.protocol.conduct import MOST_ACCUSED, Conduct
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -215,11 +216,11 @@ class HostLifecycle(ABC):
     def _rejection_reason(self, host: HostRecord, message: object) -> str | None:
         """Returns why a message is invalid, by names and numbers that only a coordinator knows."""
         match message:
-            case m.Saved(file=file) if not _FILE.fullmatch(file):
+            case Saved(file=file) if not _FILE.fullmatch(file):
                 return f"a file {sentence(file)!r}, which is not in the folder of a checkpoint"
             case m.WaitReport(host=other) if other not in self.registry.hosts and other != FILES:
                 return f"that it waits for {sentence(other)!r}, which is no host of this run"
-            case m.LostPushes(part=part) if not self._is_part(part):
+            case LostPushes(part=part) if not self._is_part(part):
                 return f"lost pushes of {sentence(part)!r}, which is no part of this run"
         return None
 

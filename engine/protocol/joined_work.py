@@ -21,6 +21,7 @@ from typing_extensions import override
 from partita.engine.protocol import actions as a
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
+from partita.engine.protocol.checkpoint_messages import Save
 from partita.engine.protocol.events import NotPersisted, Persisted, Received, Refuse, Send, Span
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.names import COORDINATOR
@@ -64,7 +65,7 @@ class JoinedWork(Work):
     """
 
     carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.SafePoint)
-    takes: ClassVar[tuple[type, ...]] = (rm.Pause, rm.View, rm.Reduced, m.Save, *_OF_EXCHANGES)
+    takes: ClassVar[tuple[type, ...]] = (rm.Pause, rm.View, rm.Reduced, Save, *_OF_EXCHANGES)
 
     def __init__(self, seat: PartSeat, batches: JoinedBatches, *, retry_s: float = RESEND_S) -> None:
         """A part that waits for its first view.
@@ -132,7 +133,7 @@ class JoinedWork(Work):
                 return self._pause(view)
             case rm.View() as view:
                 return self._publish(view, now)
-            case m.Save() as save:
+            case Save() as save:
                 return [*self._saves.ask(save, self.step), *self._save_if_there()]
             case rm.Reduced(view=number) as reduced:
                 is_in_time, refused = self._look_at_view(number, event)

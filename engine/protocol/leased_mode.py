@@ -18,21 +18,14 @@ from typing import Final
 
 from typing_extensions import override
 
+from partita.engine.protocol.checkpoint_messages import LostPushes, UnitsHeld
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress, Warn
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.held_units import UnitsOfShards
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
-from partita.engine.protocol.messages import (
-    Begin,
-    Finished,
-    Lease,
-    LostPushes,
-    Report,
-    ResumeStep,
-    UnitRange,
-    UnitsHeld,
-)
+from partita.engine.protocol.message_base import UnitRange
+from partita.engine.protocol.messages import Begin, Finished, Lease, Report, ResumeStep
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.work_book import Holder, WorkBook
 from partita.engine.protocol.work_mode import WorkMode

@@ -1,4 +1,4 @@
-"""The base of messages, and the type of their numbers."""
+"""The base of messages, and the types of their numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ MOST: Final = 1 << 53
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 """Every number of a message counts something; the decoder refuses any other."""
+
+UnitRange: TypeAlias = tuple[Count, Count]
+"""Units of work `[start, stop)`: a unit is the examples of a step."""
 
 
 class MessageStruct(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, array_like=True):

@@ -3,9 +3,9 @@
 A message is small. The numbers of a tensor are sent beside it as raw bytes, so that this module never sees an
 array, and nothing here is ever pickled. All hosts of a run have one version, so a message may change freely.
 
-The kinds of Sandblaster alone are in `batch_messages`, those of views and exchanges in `replica_messages`,
-those of files in `file_messages`, those of copies of a shard in `copy_messages`, those of a user's calls in
-`session_messages`.
+Kinds of Sandblaster alone are in `batch_messages`, those of checkpoints and logs in `checkpoint_messages`,
+those of views and exchanges in `replica_messages`, those of files in `file_messages`, those of copies of a
+shard in `copy_messages`, those of a user's calls in `session_messages`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,17 @@ from partita.engine.protocol.batch_messages import (
     MissingUnits,
     Point,
 )
+from partita.engine.protocol.checkpoint_messages import (
+    AskUnits,
+    CheckpointCommitted,
+    LogReport,
+    LostPushes,
+    Save,
+    Saved,
+    SaveFailed,
+    SaveProgress,
+    UnitsHeld,
+)
 from partita.engine.protocol.copy_messages import CopyChunk, CopyComplete, CopyRequest, RecordKept
 from partita.engine.protocol.file_messages import (
     FileChunk,
@@ -46,7 +57,7 @@ from partita.engine.protocol.file_messages import (
     SavePushes,
     WriteFile,
 )
-from partita.engine.protocol.message_base import Count, MessageStruct
+from partita.engine.protocol.message_base import Count, MessageStruct, UnitRange
 from partita.engine.protocol.replica_messages import (
     ChunkRequest,
     ExchangeAck,
@@ -59,9 +70,6 @@ from partita.engine.protocol.replica_messages import (
     View,
 )
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
-
-UnitRange: TypeAlias = tuple[Count, Count]
-"""Units of work `[start, stop)`: a unit is the examples of a step."""
 
 Rows: TypeAlias = tuple[tuple[tuple[Count, Count], ...], ...]
 """Disjoint boxes of a layer: `(start, stop)` of its rows, or of its rows and columns."""
@@ -314,85 +322,6 @@ class Heartbeat(MessageStruct, frozen=True, tag=True):
 
     incarnation: Count
     clock: float | None = None
-
-
-class Save(MessageStruct, frozen=True, tag=True):
-    """Asks a shard for its file of this checkpoint; a part, for that of its state after `step` steps."""
-
-    checkpoint: Count
-    step: Count = 0
-
-
-class AskUnits(MessageStruct, frozen=True, tag=True):
-    """Asks a shard, before any work of a run that goes on, for the units in its numbers. Repeated."""
-
-
-class UnitsHeld(MessageStruct, frozen=True, tag=True):
-    """Answers `AskUnits`: the units of work whose gradients all numbers of the shard hold, or some of them.
-
-    Both are ascending ranges. A shard without numbers holds all units.
-    """
-
-    all: tuple[UnitRange, ...]
-    some: tuple[UnitRange, ...]
-
-
-class Saved(MessageStruct, frozen=True, tag=True):
-    """The shard's file is on disk: its name inside the checkpoint's folder and its SHA-256.
-
-    `lost` counts the acknowledged pushes that this process has found missing, up to the version in the file.
-    """
-
-    checkpoint: Count
-    incarnation: Count
-    version: Count
-    file: str
-    sha256: str
-    lost: Count = 0
-
-
-class SaveFailed(MessageStruct, frozen=True, tag=True):
-    """The shard's file of this checkpoint could not be written. Files of other checkpoints still may.
-
-    `late`: a part has passed the step that the checkpoint is of; a later one can be asked for at once.
-    """
-
-    checkpoint: Count
-    incarnation: Count
-    reason: str
-    late: bool = False
-
-
-class SaveProgress(MessageStruct, frozen=True, tag=True):
-    """This many bytes of the shard's file of this checkpoint are on disk. Not repeated."""
-
-    checkpoint: Count
-    incarnation: Count
-    n_bytes: Count
-
-
-class CheckpointCommitted(MessageStruct, frozen=True, tag=True):
-    """This checkpoint is complete and on the disk. Not repeated."""
-
-    checkpoint: Count
-
-
-class LogReport(MessageStruct, frozen=True, tag=True):
-    """A sentence about a shard's log ("": none), and whether a checkpoint would make room in it."""
-
-    incarnation: Count
-    text: str
-    wants_checkpoint: bool = False
-
-
-class LostPushes(MessageStruct, frozen=True, tag=True):
-    """A shard that came back from a checkpoint lacks this many acknowledged pushes of a part.
-
-    The count is of the sender's whole incarnation: the receiver keeps the largest for each shard and part.
-    """
-
-    part: str
-    pushes: Count
 
 
 class Failed(MessageStruct, frozen=True, tag=True):

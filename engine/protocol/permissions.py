@@ -15,6 +15,17 @@ from partita.engine.protocol import copy_messages as cm
 from partita.engine.protocol import file_messages as fm
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
+from partita.engine.protocol.checkpoint_messages import (
+    AskUnits,
+    CheckpointCommitted,
+    LogReport,
+    LostPushes,
+    Save,
+    Saved,
+    SaveFailed,
+    SaveProgress,
+    UnitsHeld,
+)
 from partita.engine.protocol.names import COORDINATOR, FILES, backup_index, part_indices, shard_index
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 
@@ -30,10 +41,10 @@ _AMONG_REPLICAS: Final[_Kinds] = frozenset(
 """Messages to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
 
 _TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
-_ORDERS: Final[_Kinds] = frozenset({rm.Pause, rm.View, m.Save})
-_IN_VIEWS: Final[_Kinds] = frozenset({rm.Paused, rm.Joined, m.Saved, m.SaveProgress, m.SaveFailed})
+_ORDERS: Final[_Kinds] = frozenset({rm.Pause, rm.View, Save})
+_IN_VIEWS: Final[_Kinds] = frozenset({rm.Paused, rm.Joined, Saved, SaveProgress, SaveFailed})
 
-_IN_ROUNDS: Final[_Kinds] = frozenset({m.Saved, m.SaveProgress, m.SaveFailed})
+_IN_ROUNDS: Final[_Kinds] = frozenset({Saved, SaveProgress, SaveFailed})
 
 _FILE_REQUESTS: Final[_Kinds] = frozenset(
     {fm.FilesHello, fm.FindFile, fm.ReadFile, fm.WriteFile, fm.FinishFile}
@@ -50,14 +61,14 @@ _COPIES: Final[_Kinds] = frozenset({cm.CopyRequest, cm.CopyChunk})
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, Load, Play, Ping},
-    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, m.Save, m.AskUnits, m.CheckpointCommitted},
+    ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, Save, AskUnits, CheckpointCommitted},
     ("coordinator", "backup"): _TO_ANY_HOST,
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
     | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, Played, Pong, Loaded},
     ("shard", "coordinator"): _ANY_HOST
     | _IN_ROUNDS
-    | {m.WaitReport, *_RESULTS, m.LostPushes, m.LogReport, m.UnitsHeld},
+    | {m.WaitReport, *_RESULTS, LostPushes, LogReport, UnitsHeld},
     ("backup", "coordinator"): _ANY_HOST | {cm.CopyComplete},
     ("shard", "backup"): _COPIES | {m.RecordCopy},
     ("backup", "shard"): _COPIES | {cm.RecordKept},
@@ -73,7 +84,7 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
 }
 """Messages by (sender, receiver); other pairs have none."""
 
-_OF_INCARNATIONS: Final = (m.Parameters, m.PushAck, m.Saved)
+_OF_INCARNATIONS: Final = (m.Parameters, m.PushAck, Saved)
 """Messages that name the incarnation of the host that sends them."""
 
 
@@ -106,7 +117,7 @@ def rejection_reason(
     reason = _reason_of_kind(type(message), sender, receiver)
     if reason is not None or incarnation is None or not isinstance(message, _OF_INCARNATIONS):
         return reason
-    claimed = message.incarnation if isinstance(message, m.Saved) else message.shard_incarnation
+    claimed = message.incarnation if isinstance(message, Saved) else message.shard_incarnation
     if claimed != incarnation:
         kind = type(message).__name__
         return f"a {kind} of incarnation {claimed}, and it is incarnation {incarnation}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from partita.engine.protocol.checkpoint_messages import Save, Saved, SaveFailed
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Send
-from partita.engine.protocol.messages import Save, Saved, SaveFailed
 from partita.engine.protocol.names import COORDINATOR
 
 

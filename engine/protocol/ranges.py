@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from partita.engine.protocol.messages import UnitRange
+from partita.engine.protocol.message_base import UnitRange
 
 
 class Ranges:

@@ -19,6 +19,13 @@ from typing_extensions import override
 
 from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.checkpoint_messages import (
+    CheckpointCommitted,
+    LogReport,
+    Save,
+    Saved,
+    SaveFailed,
+)
 from partita.engine.protocol.durability import (
     BeginSegment,
     HeldReplies,
@@ -61,7 +68,7 @@ _NEEDS_LEASE: Final = (
     m.Parameters,
     bm.Point,
     m.PushAck,
-    m.Saved,
+    Saved,
 )
 
 
@@ -97,10 +104,10 @@ class Shard(RoleMachine):
         self._lease_s: Final = heartbeats.lease_s
         self._leased_until = float("-inf")
         self._early: Final[dict[tuple[str, type], Received]] = {}  # the last of each sender and kind
-        self._writing: Final[deque[m.Saved]] = deque()  # reports of files under way, without names and hashes
+        self._writing: Final[deque[Saved]] = deque()  # reports of files under way, without names and hashes
         self._wanted: int | None = None  # the newest checkpoint asked for while a file is written
-        self._saved: m.Saved | None = None
-        self._save_failed: m.SaveFailed | None = None
+        self._saved: Saved | None = None
+        self._save_failed: SaveFailed | None = None
         self._held: Final = HeldReplies(policy.version) if keeps else None
 
     @property
@@ -134,7 +141,7 @@ class Shard(RoleMachine):
             case Kept(number=number):
                 return self._release(number)
             case LogNote(text=text, wants_checkpoint=wants):
-                return [Send(COORDINATOR, m.LogReport(self.incarnation, text, wants))]
+                return [Send(COORDINATOR, LogReport(self.incarnation, text, wants))]
             case Tick():
                 return [*self.policy.tick(leased=self.holds_lease(now))]
             case Persisted() | NotPersisted():
@@ -144,7 +151,7 @@ class Shard(RoleMachine):
         for effect in effects:
             if isinstance(effect, Persist):
                 self._writing.append(
-                    m.Saved(effect.checkpoint, self.incarnation, effect.version, "", "", self.policy.lost)
+                    Saved(effect.checkpoint, self.incarnation, effect.version, "", "", self.policy.lost)
                 )
                 if self._held is not None:
                     return [BeginSegment(effect.version + 1), *effects]
@@ -160,9 +167,9 @@ class Shard(RoleMachine):
             return []
         if event.sender == COORDINATOR and isinstance(message, m.Heartbeat):
             return self._heartbeat(message, now)
-        if event.sender == COORDINATOR and isinstance(message, m.Save):
+        if event.sender == COORDINATOR and isinstance(message, Save):
             return self._save(message.checkpoint, now)
-        if event.sender == COORDINATOR and isinstance(message, m.CheckpointCommitted):
+        if event.sender == COORDINATOR and isinstance(message, CheckpointCommitted):
             return self._committed(message.checkpoint)
         return [Refuse(event.sender, f"{self.name} does not take a {type(message).__name__} from it")]
 
@@ -247,9 +254,9 @@ class Shard(RoleMachine):
         wanted, self._wanted = self._wanted, None
         if self.fenced or writing is None:
             return []
-        report: m.Saved | m.SaveFailed
+        report: Saved | SaveFailed
         if isinstance(event, NotPersisted):
-            report = self._save_failed = m.SaveFailed(event.checkpoint, self.incarnation, event.reason)
+            report = self._save_failed = SaveFailed(event.checkpoint, self.incarnation, event.reason)
         else:
             report = self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
         return [Send(COORDINATOR, report), *(self._save(wanted, now) if wanted is not None else ())]

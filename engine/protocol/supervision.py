@@ -11,7 +11,6 @@ from typing import Final
 
 from typing_extensions import override
 
-from partita.engine.protocol import messages as m
 from partita.engine.protocol.checkpointing import CheckpointRound, CheckpointTracker
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Restart, RunSettings, Warn
 from partita.engine.protocol.elastic import ElasticLifecycle
@@ -19,6 +18,7 @@ from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
 from partita.engine.protocol.journaled_plan import JournaledPlan
+from partita.engine.protocol.message_base import UnitRange
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.views import Outline
 
@@ -100,7 +100,7 @@ class Supervision(ElasticLifecycle):
         whole: bool,
         position: int | None = None,
         step: int = 0,
-        done: tuple[m.UnitRange, ...] = (),
+        done: tuple[UnitRange, ...] = (),
     ) -> CheckpointRound:
         """Begins a checkpoint of files by these hosts; see `CheckpointRound`.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar
 
-from partita.engine.protocol.messages import UnitRange
+from partita.engine.protocol.message_base import UnitRange
 from partita.engine.protocol.ranges import Ranges
 
 

@@ -11,8 +11,8 @@ from partita.engine.files.remote_checkpoints import CheckpointFiles
 from partita.engine.parameters.manifest import ShardRecord, UnitsOfRange
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
+from partita.engine.protocol.checkpoint_messages import SaveProgress
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted
-from partita.engine.protocol.messages import SaveProgress
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.task import CannotGoOn, HostContext
 

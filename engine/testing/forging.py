@@ -18,6 +18,7 @@ import msgspec
 from partita.engine.protocol import batch_messages as bm
 from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
+from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.names import COORDINATOR
@@ -100,7 +101,7 @@ def misnumbered(host: SimulatedHost, to: str, random: Random) -> Frame | None:
         case m.Parameters() | m.PushAck():
             answer = replace(message, shard_incarnation=message.shard_incarnation + 1)
             return Frame(target, m.encode(answer), payload, must_refuse=True)
-        case m.Saved():
+        case Saved():
             saved = replace(message, incarnation=message.incarnation + 1)
             return Frame(target, m.encode(saved), must_refuse=True)
         case m.Push() if random.random() < 0.5:

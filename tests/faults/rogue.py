@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from partita.engine import SGD
-from partita.engine.protocol.messages import Fetch, Heartbeat, Push, PushAck, Save, Stop
+from partita.engine.protocol.checkpoint_messages import Save
+from partita.engine.protocol.messages import Fetch, Heartbeat, Push, PushAck, Stop
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.transport import ZmqMailbox
 

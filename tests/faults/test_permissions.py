@@ -17,6 +17,7 @@ from partita.engine.drivers.session import Steps
 from partita.engine.parameters import gather, save_parameters
 from partita.engine.protocol import Message
 from partita.engine.protocol.batch_messages import EvaluationSum
+from partita.engine.protocol.checkpoint_messages import Save
 from partita.engine.protocol.conduct import MOST_REFUSED
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
@@ -33,7 +34,6 @@ from partita.engine.protocol.messages import (
     PushAck,
     Ready,
     Refused,
-    Save,
     SetUp,
     Stop,
     Tensor,

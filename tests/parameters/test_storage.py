@@ -15,9 +15,10 @@ from partita.engine.parameters import ShardSnapshot, Updater, Vector, VectorStor
 from partita.engine.parameters.snapshot import NotFinite
 from partita.engine.protocol import ApplyOnArrival, Shard, ShardRanges
 from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
+from partita.engine.protocol.checkpoint_messages import Save
 from partita.engine.protocol.events import Persist, Received, Send, Span
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import Heartbeat, Push, Save
+from partita.engine.protocol.messages import Heartbeat, Push
 from partita.engine.protocol.shard_effects import ApplyGradient
 
 

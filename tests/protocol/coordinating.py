@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from partita.engine.drivers import Downpour
 from partita.engine.protocol import Coordinator, LeasedMode, Message, Topology
+from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.coordinator_effects import (
     Commit,
     Committed,
@@ -27,7 +28,6 @@ from partita.engine.protocol.messages import (
     Ready,
     Report,
     ResumeStep,
-    Saved,
 )
 from partita.engine.protocol.views import Outline
 

@@ -15,6 +15,7 @@ from partita.engine.protocol.batch_messages import (
     CommandResult,
     MissingUnits,
 )
+from partita.engine.protocol.checkpoint_messages import Save, Saved
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -44,7 +45,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Received, Send
 from partita.engine.protocol.journaled_plan import RecordedAnswer
-from partita.engine.protocol.messages import Directory, DirectoryAck, Hello, Ready, Save, Saved, SetUp
+from partita.engine.protocol.messages import Directory, DirectoryAck, Hello, Ready, SetUp
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.protocol.views import Outline
 

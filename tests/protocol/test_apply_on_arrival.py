@@ -11,21 +11,10 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol import ApplyOnArrival, Message, Shard, ShardRanges
 from partita.engine.protocol.apply_on_arrival import RestoredState, Watermark
+from partita.engine.protocol.checkpoint_messages import AskUnits, LostPushes, Save, Saved, UnitsHeld
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span, Tick
 from partita.engine.protocol.file_messages import PushRecord
-from partita.engine.protocol.messages import (
-    AskUnits,
-    Fetch,
-    Finished,
-    Heartbeat,
-    LostPushes,
-    Parameters,
-    Push,
-    PushAck,
-    Save,
-    Saved,
-    UnitsHeld,
-)
+from partita.engine.protocol.messages import Fetch, Finished, Heartbeat, Parameters, Push, PushAck
 from partita.engine.protocol.shard_effects import ApplyGradient, Fenced, ReceiveAgain, ShardEffect
 from tests.protocol.machines import RANGES, feed, receive, shard
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol.checkpoint_messages import Save, Saved
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -29,8 +30,6 @@ from partita.engine.protocol.messages import (
     Ready,
     Report,
     ResumeStep,
-    Save,
-    Saved,
     SetUp,
     SetUpProgress,
     Stop,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partita.engine.protocol import Topology
+from partita.engine.protocol.checkpoint_messages import LostPushes, Save, SaveFailed, SaveProgress
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -21,16 +22,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Tick
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.messages import (
-    Begin,
-    Failed,
-    Lease,
-    LostPushes,
-    Save,
-    SaveFailed,
-    SaveProgress,
-    Stop,
-)
+from partita.engine.protocol.messages import Begin, Failed, Lease, Stop
 from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, begins, messages, of
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.protocol import Topology
+from partita.engine.protocol.checkpoint_messages import Save
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -22,7 +23,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.events import Died, Tick
 from partita.engine.protocol.host_lifecycle import Phase
-from partita.engine.protocol.messages import Begin, Directory, Lease, Save
+from partita.engine.protocol.messages import Begin, Directory, Lease
 from partita.engine.protocol.seats import Seats, replicas_text
 from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, Run, begins, messages, of
 

@@ -15,6 +15,7 @@ import pytest
 from partita.engine import Downpour, Outcome
 from partita.engine.protocol import ApplyOnArrival, ParameterLinks, Part, Shard, ShardRanges
 from partita.engine.protocol import file_client as fc
+from partita.engine.protocol.checkpoint_messages import Save
 from partita.engine.protocol.commands import Steps, dot
 from partita.engine.protocol.coordinator_effects import Timeouts
 from partita.engine.protocol.evaluation_mode import MOST_REPEATED
@@ -22,7 +23,7 @@ from partita.engine.protocol.events import Died, Persisted, Received, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.joined_book import JoinedBook
 from partita.engine.protocol.leased_work import LeasedWork
-from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Parameters, Push, PushAck, Save
+from partita.engine.protocol.messages import Begin, Fetch, Heartbeat, Lease, Parameters, Push, PushAck
 from partita.engine.protocol.pool import messages as m
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.protocol.views import JoinedBatches

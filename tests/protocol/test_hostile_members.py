@@ -34,12 +34,13 @@ from partita.engine.protocol.batch_messages import (
     MissingUnits,
     Point,
 )
+from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.commands import Evaluate, Segment, dot
 from partita.engine.protocol.coordinator_effects import Warn
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.instruction_scheduler import BeginStep, Kind, ScheduledInstruction
-from partita.engine.protocol.messages import Failed, Finished, Heartbeat, Malformed, Report, Saved
+from partita.engine.protocol.messages import Failed, Finished, Heartbeat, Malformed, Report
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
 from tests.protocol import directing

@@ -9,6 +9,7 @@ import pytest
 from partita.engine import Outcome
 from partita.engine.protocol import Message
 from partita.engine.protocol.batch_messages import Assignment, AssignmentResult, Command, CommandResult
+from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.commands import Evaluate, Iterated, Restore, Segment, Snapshot, Steps, dot, scale
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -21,7 +22,6 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.journaled_plan import JournalMismatch
-from partita.engine.protocol.messages import Saved
 from tests.protocol.directing import STEPS, Stage, descent, staged
 
 

@@ -12,6 +12,7 @@ from partita.engine.protocol.batch_messages import (
     MissingUnits,
     Point,
 )
+from partita.engine.protocol.checkpoint_messages import Save, Saved
 from partita.engine.protocol.commands import (
     Dots,
     Evaluate,
@@ -25,7 +26,7 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.protocol.events import Persist, Persisted, Received, Tick
-from partita.engine.protocol.messages import Fetch, Heartbeat, Save, Saved
+from partita.engine.protocol.messages import Fetch, Heartbeat
 from partita.engine.protocol.shard_effects import Fenced, LoadCheckpoint
 from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 

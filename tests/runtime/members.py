@@ -29,11 +29,12 @@ from partita.engine.protocol.actions import (
     ReduceScatter,
     SafePoint,
 )
+from partita.engine.protocol.checkpoint_messages import Save, Saved
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.exchange import Tree
 from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import Finished, Report, Save, Saved
+from partita.engine.protocol.messages import Finished, Report
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
 from partita.engine.protocol.replica_messages import Pause, StateCopy, View
 from partita.engine.protocol.views import Member

@@ -31,6 +31,7 @@ from partita.engine.protocol.batch_messages import (
     MissingUnits,
     Point,
 )
+from partita.engine.protocol.checkpoint_messages import Save, Saved
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -47,7 +48,7 @@ from partita.engine.protocol.commands import (
     zero,
 )
 from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.messages import Heartbeat, Save, Saved
+from partita.engine.protocol.messages import Heartbeat
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime import shard_body
 from partita.engine.runtime.shard import ShardTask

@@ -18,20 +18,16 @@ from partita.engine import SGD, Adam, InverseTime, Log, Optimizer
 from partita.engine.files.access import HostFiles
 from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Vector, save_parameters
 from partita.engine.parameters.log import segments_of
-from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.file_messages import PushRecord
-from partita.engine.protocol.messages import (
+from partita.engine.protocol.checkpoint_messages import (
     CheckpointCommitted,
-    Fetch,
-    Heartbeat,
     LogReport,
     LostPushes,
-    Parameters,
-    Push,
-    PushAck,
     Save,
     Saved,
 )
+from partita.engine.protocol.coordinator_effects import ShardFile
+from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime import shard_log
 from partita.engine.runtime.shard import ShardTask

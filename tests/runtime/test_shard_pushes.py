@@ -10,8 +10,9 @@ import pytest
 
 from partita.engine import SGD, Adagrad, Adam, InverseTime, Optimizer
 from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Updater, Vector, save_parameters
+from partita.engine.protocol.checkpoint_messages import Save, Saved
 from partita.engine.protocol.coordinator_effects import ShardFile
-from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save, Saved
+from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_body import SpoiltPush

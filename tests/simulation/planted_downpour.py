@@ -15,10 +15,11 @@ from partita.engine.protocol import (
     Shard,
 )
 from partita.engine.protocol.apply_on_arrival import _Part
+from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.membership import HeartbeatPolicy
-from partita.engine.protocol.messages import Fetch, Parameters, Push, Saved
+from partita.engine.protocol.messages import Fetch, Parameters, Push
 from partita.engine.protocol.parameter_links import SavePushRecord
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import ApplyGradient, ReceiveAgain

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from partita.engine.protocol import ApplyOnArrival, LeasedMode, ParameterLinks
+from partita.engine.protocol.checkpoint_messages import UnitsHeld
 from partita.engine.protocol.events import Persist
 from partita.engine.protocol.held_units import UnitsOfShards
-from partita.engine.protocol.messages import Push, UnitsHeld
+from partita.engine.protocol.messages import Push
 from partita.engine.protocol.ranges import Ranges
 from tests.simulation.outcomes import Planted
 

@@ -18,6 +18,7 @@ from partita.engine import HostError, Pool, Run, evaluate, train
 from partita.engine.launch.on import On
 from partita.engine.launch.start import die_with_parent
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.checkpoint_messages import LostPushes, Save
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import Commit, EndRun, Progress, Restart
 from partita.engine.protocol.events import Received, Send
@@ -28,7 +29,7 @@ from tests.storm.cells import Result, Spec, data_of, driver_of, epochs_of, plan_
 
 _NO_WORK: Final = (
     m.Hello, m.SetUpProgress, m.Ready, m.Heartbeat, m.DirectoryAck, m.WaitReport, m.Failed, m.ResumeStep,
-    m.Refused, m.LostPushes,
+    m.Refused, LostPushes,
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def watch(events: Events) -> None:
                 events.write("restart", hosts=effect.hosts, reason=effect.reason)
             elif isinstance(effect, Progress):
                 events.write("progress", source=effect.source, step=effect.step)
-            elif isinstance(effect, Send) and isinstance(effect.message, m.Save):
+            elif isinstance(effect, Send) and isinstance(effect.message, Save):
                 events.write("saving", host=effect.to)
             elif isinstance(effect, Commit):
                 events.write("committing")

@@ -12,6 +12,7 @@ from typing_extensions import override
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival
+from partita.engine.protocol.checkpoint_messages import LostPushes
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
@@ -25,7 +26,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_mode import LeasedMode
-from partita.engine.protocol.messages import LostPushes, UnitRange
+from partita.engine.protocol.message_base import UnitRange
 from partita.engine.protocol.messages import Push as PushMessage
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.ranges import Ranges

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partita.engine.protocol.messages import UnitRange
+from partita.engine.protocol.message_base import UnitRange
 from partita.engine.testing.invariants import require
 
 

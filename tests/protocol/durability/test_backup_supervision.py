@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from partita.engine.protocol import Topology
+from partita.engine.protocol.checkpoint_messages import LostPushes
 from partita.engine.protocol.coordinator_effects import Restart, Warn
 from partita.engine.protocol.copy_messages import CopyComplete
 from partita.engine.protocol.events import Died
-from partita.engine.protocol.messages import Directory, LostPushes, WaitReport
+from partita.engine.protocol.messages import Directory, WaitReport
 from tests.protocol import coordinating
 from tests.protocol.coordinating import PARTS, SHARDS, Run, messages, of
 

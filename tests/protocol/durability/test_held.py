@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol import ApplyOnArrival, ShardRanges
 from partita.engine.protocol.apply_on_arrival import RestoredState
+from partita.engine.protocol.checkpoint_messages import Save
 from partita.engine.protocol.durability import HeldReplies, Keep, Kept, Record, durability_of
 from partita.engine.protocol.events import Received, Send
-from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save
+from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck
 from partita.engine.protocol.shard_effects import ApplyGradient, ReceiveAgain
 from tests.protocol.machines import RANGES, feed, receive, shard
 
