@@ -32,8 +32,10 @@ Capabilities are stated, not assumed: `cuttable` (rows may lie on several machin
     rows
 before others), `splits_sum` (sums over one block of its input after the other, and over inputs on several
 machines), `rounds_products` (takes bfloat16 as it is), `several_inputs`, `integer_inputs` (reads numbers
-of classes, as `net.input(..., classes=n)` declares them). `step.training` says whether a backward pass
-follows. Randomness is `step.bits()`: a function of the seed, the layer, the visit, the example and the node.
+of classes, as `net.input(..., classes=n)` declares them), and of a parameter `sparse`: its gradient has few
+rows, so that autograd returns a sparse tensor, or `backward` `(rows, values)`. `step.training` says whether a
+backward pass follows. Randomness is `step.bits()`: a function of the seed, the layer, the visit, the example
+and the node.
 
 A layer is computed by its native kernel if `engine/kernels` has one, else by `forward`, else by its
 definition, compiled. A device other than a CPU is torch: there `forward` comes first.

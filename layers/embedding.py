@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partita.layers.box import Box, Shape, Span
-from partita.layers.checks import check_whole
+from partita.layers.checks import check_flag, check_whole
 from partita.layers.connectivity import Connectivity, Index
 from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
@@ -48,6 +48,10 @@ class Embedding(Layer):
     the shape (positions, units). All positions share the table. Repeated numbers are legal: their gradients
     add up.
 
+    With `sparse`, a step costs what the rows cost that it touches, whatever the size of the table: the
+    gradient has these rows alone, and so have updates and pushes. No number differs. It takes an optimizer
+    that leaves rows without a gradient as they are: `SGD` or `Adagrad`, without weight decay.
+
     Args:
         classes: number of rows of the table, at least as many as the input has classes.
         units: numbers of a row.
@@ -55,6 +59,7 @@ class Embedding(Layer):
         initialiser: of the table, see `Parameter`.
         regulariser: of the whole table, for example `L2(1e-4)`.
         trainable: whether the table learns.
+        sparse: whether gradients, updates and pushes are of the rows that a step touches.
         name: the layer's name in the network.
     """
 
@@ -67,6 +72,7 @@ class Embedding(Layer):
     initialiser: Initialiser = field(default="normal", kw_only=True)
     regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
+    sparse: bool = field(default=False, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
@@ -75,6 +81,12 @@ class Embedding(Layer):
         classes, units = (check_whole(self.classes, "the number of classes is"), self.units)
         self._settle(classes=classes, units=check_whole(units, "the number of units is"))
         self._settle(initialiser=check_initialiser(self.initialiser))
+        self._settle(sparse=check_flag(self.sparse, "sparse is"))
+        if self.sparse and self.regulariser is not None:
+            raise ValueError(
+                f"it has sparse=True, and {self.regulariser!r} changes every row in every step; leave "
+                "one of them out"
+            )
         if self.padding_idx is not None:
             self._settle(padding_idx=check_whole(self.padding_idx, "padding_idx is", least=0))
             if self.padding_idx >= self.classes:
@@ -107,7 +119,8 @@ class Embedding(Layer):
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """The table, which all positions share."""
         table = (self.classes, self.units)
-        return (Parameter("weight", table, self.initialiser, self.classes, self.units, shared=True),)
+        fans = self.classes, self.units
+        return (Parameter("weight", table, self.initialiser, *fans, shared=True, sparse=self.sparse),)
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """The copy of one number of the table."""
@@ -123,7 +136,8 @@ class Embedding(Layer):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Rows of the table, `[position, unit, example]`."""
         (numbers,), (table,) = inputs, parameters
-        found = step.torch.nn.functional.embedding(numbers, table).movedim(-1, 1)
+        look_up = step.torch.nn.functional.embedding
+        found = look_up(numbers, table, self.padding_idx, sparse=self.sparse).movedim(-1, 1)
         if self.padding_idx is None:
             return found
         return found * (numbers != self.padding_idx).unsqueeze(1)

@@ -42,6 +42,9 @@ class Parameter:
         averaged: whether it is a running average. Its gradient is what is to be taken from it after a step,
             and no optimizer has a say in it; it is not trainable.
         regulariser: adds a sum over its numbers to the loss that is trained.
+        sparse: whether its gradient has few rows of axis 0 in a step, while all others are zero. Where
+            nothing asks for the whole gradient, these rows alone are computed, pushed and updated. Only of a
+            shared parameter with two axes.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -57,8 +60,10 @@ class Parameter:
     trainable: bool = True
     averaged: bool = False
     regulariser: Regulariser | None = None
+    sparse: bool = False
 
     def __post_init__(self) -> None:
+        assert not self.sparse or (self.shared and len(self.shape) == 2), f"{self.name} is no shared table"
         assert not (self.trainable and self.averaged), f"{self.name} is averaged, so it is not trainable"
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
 

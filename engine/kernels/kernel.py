@@ -207,6 +207,9 @@ class Kernel(ABC):
     gradient_by_rows = True
     """Whether parameter gradients can be computed for some rows alone: no two rows share a weight."""
 
+    writes_rows: ClassVar[bool] = False
+    """Whether a parameter that is `sparse` may have a `RowGradient` in the place of an array."""
+
     follows_steps: ClassVar[bool] = False
     """Whether `begin` has to be called before each forward pass."""
 
@@ -288,7 +291,8 @@ class Kernel(ABC):
         """Writes the gradient of each parameter, summed over the examples.
 
         Args:
-            out: for each parameter, the array for these rows, of `gradient_dtype`, C-contiguous.
+            out: for each parameter, the array for these rows, of `gradient_dtype`, C-contiguous; see
+                `writes_rows`.
             rows: some of the machine's rows, `[start, stop)` in the layer; all if not given.
             accumulate: whether to add to what is there, the gradient over other examples.
         """

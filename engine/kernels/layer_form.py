@@ -25,8 +25,10 @@ from partita.engine.kernels.kernel import (
     OneStep,
     no_op,
 )
+from partita.engine.kernels.row_sums import add_gradient
 from partita.engine.kernels.tensors import as_tensor, leaf, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.numerics import RowGradient
 from partita.engine.numerics.philox import key_of
 from partita.layers.box import Box, Span, Spans
 from partita.layers.contract import Step
@@ -43,6 +45,7 @@ class LayerFormKernel(Kernel):
 
     gradient_by_rows = False
     follows_steps = True
+    writes_rows = True
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
@@ -179,19 +182,26 @@ class LayerFormKernel(Kernel):
         return call
 
     def backward_parameters(
-        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+        self,
+        out: Sequence[Array | RowGradient],
+        rows: tuple[int, int] | None = None,
+        *,
+        accumulate: bool = False,
     ) -> Call:
         """Writes the gradients of the parameters, summed over the examples."""
         given = zip(out, self.arrays.parameters, strict=True)
-        places = [as_tensor(place).reshape(parameter.shape) for place, parameter in given]
+        places = [
+            place if isinstance(place, RowGradient) else as_tensor(place).reshape(parameter.shape)
+            for place, parameter in given
+        ]
 
         def call() -> None:
             for place in () if accumulate else places:
-                place.zero_()
+                place.clear() if isinstance(place, RowGradient) else place.zero_()
             for slices, (_, gradients) in zip(self._slices(), self._all_gradients(), strict=True):
                 for place, found, own in zip(places, gradients, slices, strict=False):
                     if found is not None:
-                        place[own].add_(found)
+                        add_gradient(place if isinstance(place, RowGradient) else place[own], found)
 
         return call
 

@@ -3,7 +3,8 @@
 `compiled` holds the decorators and the fused multiply-add; `compiling` is Numba's compiler with our names and
 cache, `fingerprint` the digest of a function's content, `code_files` the files of machine code. `precision`
 has the names of precisions, their storage types, and conversions, `arrays` operations on whole arrays,
-`functions` the exponential and similar ones for compiled loops, `philox` counted random bits. `cache` finds
+`functions` the exponential and similar ones for compiled loops, `philox` counted random bits,
+`row_gradient` the gradient of a few rows of a table. `cache` finds
 the user's cache folder, and `kept_file` is a file there that several processes add to. Nothing here knows a
 layer, an optimizer or a message.
 """
@@ -26,10 +27,12 @@ from partita.engine.numerics.precision import (
     upcast,
     upcast_array,
 )
+from partita.engine.numerics.row_gradient import RowGradient
 
 __all__ = [
     "NO",
     "ZERO",
+    "RowGradient",
     "add_array",
     "aligned",
     "compiled",

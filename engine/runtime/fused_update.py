@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Call, Kernel
+from partita.engine.numerics import RowGradient
 from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.regularisation import AddTerm, Regularisation
@@ -33,10 +34,19 @@ class Apply(Protocol):
 
 
 class Updates(Protocol):
-    """A driver's use of gradients."""
+    """A driver's use of gradients.
+
+    Attributes:
+        takes_rows: whether it calls `bind_rows` with the gradients of sparse parameters; else they are whole.
+    """
+
+    takes_rows: bool
 
     def bind(self, span: slice, gradient: Vector) -> Apply:
         """Prepares the update of a range of the machine's parameters by a gradient of its size."""
+
+    def bind_rows(self, span: slice, gradient: RowGradient) -> Apply:
+        """Prepares the update of a range, a table, by the rows that its gradient has at every call."""
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """The factor for the gradient of each parameter, by norms over all machines."""
@@ -53,7 +63,13 @@ class FusedUpdate:
     """The update of one layer's parameters, block by block."""
 
     def __init__(
-        self, kernels: Sequence[Kernel], held: Sequence[ParameterSlice], *, start: int, by_blocks: bool = True
+        self,
+        kernels: Sequence[Kernel],
+        held: Sequence[ParameterSlice],
+        *,
+        start: int,
+        by_blocks: bool = True,
+        takes_rows: bool = False,
     ) -> None:
         """Decides the blocks: each takes `GRADIENT_BLOCK_BYTES` for each thread, but at least a row.
 
@@ -62,8 +78,10 @@ class FusedUpdate:
             held: the machine's slices of the parameters, or whole shared ones.
             start: where the layer's range in the machine's parameters begins.
             by_blocks: whether blocks are worth their calls; else all rows are one.
+            takes_rows: of the driver's `Updates`.
         """
         self._kernels, self._kernel, self._start, self._held = kernels, kernels[0], start, held
+        self._takes_rows = takes_rows and self._kernel.writes_rows
         first, stop = held[0].box[0]
         block = stop - first
         if self._kernel.gradient_by_rows and by_blocks:
@@ -135,11 +153,16 @@ class FusedUpdate:
         self, rows: tuple[int, int], scratch: Scratch, updates: Updates, terms: Regularisation
     ) -> tuple[Call, list[AddTerm], Callable[[int], bool]]:
         dtype, begin = self._kernel.gradient_dtype, self._start
-        out: list[Array] = []
+        out: list[Any] = []
         added: list[AddTerm | None] = []
         applies: list[list[Apply]] = [[] for _ in range(self._kernel.context.threads)]
         for held, offset in zip(self._held, self._offsets(rows), strict=False):
             part, start = held.part(rows), begin + held.before(rows[0])
+            begin += held.size
+            if self._is_by_rows(held):
+                out.append(RowGradient(held.shape[-1], dtype))
+                applies[0].append(updates.bind_rows(slice(start, start + part.size), out[-1]))
+                continue
             gradient = scratch(offset, part.shape, dtype)
             out.append(gradient)
             learns = part.size and (held.parameter.trainable or held.parameter.averaged)
@@ -148,7 +171,6 @@ class FusedUpdate:
             for thread, share in enumerate(_shares(part.size, len(applies)) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
-            begin += held.size
         found = [add for add in added if add is not None]
         return self._gradient(out, rows), found, self._together([apply for apply in applies if apply])
 
@@ -171,8 +193,12 @@ class FusedUpdate:
     def _offsets(self, rows: tuple[int, int]) -> list[int]:
         """The offsets of the parameters' gradients in the scratch, and the end, in bytes; aligned to 64."""
         item_bytes = self._kernel.gradient_dtype.itemsize
-        sizes = (-(-held.part(rows).size * item_bytes // 64) * 64 for held in self._held)
-        return list(accumulate(sizes, initial=0))
+        sizes = (0 if self._is_by_rows(held) else held.part(rows).size for held in self._held)
+        return list(accumulate((-(-size * item_bytes // 64) * 64 for size in sizes), initial=0))
+
+    def _is_by_rows(self, held: ParameterSlice) -> bool:
+        """Whether the gradient of a parameter is that of some rows."""
+        return self._takes_rows and held.parameter.sparse and held.parameter.trainable
 
 
 def _shares(n: int, threads: int) -> list[slice]:

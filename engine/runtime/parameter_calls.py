@@ -74,7 +74,10 @@ class ParameterCalls:
         # Shared weights of another machine: all rows.
         slices = slices or tuple(ParameterSlice(one, grid.rows.hull) for one in grid.parameters)
         start = self._vectors.span(layer).start if start is None else start
-        return FusedUpdate(kernels, slices, start=start, by_blocks=self._device.blocks_fit_caches)
+        takes_rows = self._updates is not None and self._updates.takes_rows
+        return FusedUpdate(
+            kernels, slices, start=start, by_blocks=self._device.blocks_fit_caches, takes_rows=takes_rows
+        )
 
     def _gradients(self, layer: str) -> list[Array]:
         """The whole gradient of the parameters that the machine's rows of a layer use."""

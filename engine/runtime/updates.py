@@ -11,8 +11,17 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
-from partita.engine.parameters.optimizers import SGD, Optimizer, Squares, Update, UpdateContext
+from partita.engine.numerics.row_gradient import RowGradient, Values
+from partita.engine.parameters.optimizers import (
+    SGD,
+    Optimizer,
+    Squares,
+    Update,
+    UpdateContext,
+    update_rows,
+)
 from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.parameters.optimizers.update_loop import Stored
 from partita.engine.parameters.vector import Vector
@@ -37,7 +46,11 @@ class HeldState:
 
 
 class LocalOptimizer:
-    """Applies an optimizer to the machine's parameters, with the machine's own state of it."""
+    """Applies an optimizer to the machine's parameters, with the machine's own state of it.
+
+    Attributes:
+        takes_rows: whether it updates some rows of a table, which gives the bits of an update of all.
+    """
 
     def __init__(
         self,
@@ -58,6 +71,7 @@ class LocalOptimizer:
             replicas: that return changes of running averages, each a share of its own.
         """
         self._replicas = replicas
+        self.takes_rows = optimizer.supports_sparse and vectors.device.is_host
         self._optimizer, self._vectors, self._per_step = optimizer, vectors, per_step
         # The updates of the parameters and of the state, before those of this step.
         self._count, self._age = -per_step, (held.updates if held else 0) - per_step
@@ -91,6 +105,24 @@ class LocalOptimizer:
 
         return update
 
+    def bind_rows(self, span: slice, gradient: RowGradient) -> Apply:
+        """Prepares the update of a table by the rows that its gradient has, read at every call."""
+        vectors, width = self._vectors, gradient.width
+        table = _table(vectors.parameters, span, width)
+        state = {name: _table(vector, span, width) for name, vector in self._state.items()}
+        copy = None if vectors.copy is None else _table(vectors.copy, span, width)
+        with_none = np.zeros(0, np.int64), np.zeros((0, width), vectors.dtype)
+        update_rows(self._optimizer, table, *with_none, state, UpdateContext(0), copy=copy)  # compiles
+
+        def update(factor: float, later: int = 0) -> bool:
+            context = UpdateContext(self._count + later, factor, self._age + later)
+            self._accumulate_rows(span, gradient, factor)
+            return update_rows(
+                self._optimizer, table, gradient.rows, gradient.values, state, context, copy=copy
+            )
+
+        return update
+
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """The optimizer's factor for the gradient of each parameter, by norms over all machines."""
         return self._optimizer.factors(squares)
@@ -108,6 +140,9 @@ class LocalOptimizer:
     def _accumulated(self, span: slice) -> Vector | None:
         """The array to which the gradients of a range are added, if any."""
         return None
+
+    def _accumulate_rows(self, span: slice, gradient: RowGradient, factor: float) -> None:
+        """Adds the gradient of some rows to the next push, if there is one."""
 
 
 class GradientAccumulation(LocalOptimizer):
@@ -195,6 +230,11 @@ class GradientAccumulation(LocalOptimizer):
     def _accumulated(self, span: slice) -> Vector:
         return self.accumulated[span]
 
+    @override
+    def _accumulate_rows(self, span: slice, gradient: RowGradient, factor: float) -> None:
+        table = _table(self.accumulated, span, gradient.width)
+        table[gradient.rows] += gradient.values * gradient.values.dtype.type(factor)
+
     def _apply_over(self, name: str, span: slice) -> Callable[[UpdateContext], None]:
         """The update of a range by a vector of gradients, with copies of the state; prepared once."""
         key = (name, span.start, span.stop)
@@ -230,6 +270,11 @@ class GradientAccumulation(LocalOptimizer):
             update(context)
 
         return apply
+
+
+def _table(vector: Vector, span: slice, width: int) -> Values:
+    """A range of a vector as rows of so many numbers."""
+    return vector[span].reshape(-1, width)
 
 
 class _Mirror:
@@ -276,7 +321,13 @@ class _Mirror:
 
 
 class GradientSum:
-    """Adds up gradients, and leaves parameters alone. One sum accumulates while the other is in flight."""
+    """Adds up gradients, and leaves parameters alone. One sum accumulates while the other is in flight.
+
+    Attributes:
+        takes_rows: no; a sum is whole.
+    """
+
+    takes_rows = False
 
     def __init__(self, vectors: Vectors) -> None:
         self._device = vectors.device
@@ -294,6 +345,10 @@ class GradientSum:
             return True  # numbers that are not finite are reported like any other
 
         return apply
+
+    def bind_rows(self, span: slice, gradient: RowGradient) -> Apply:
+        """Raises AssertionError: nobody may call it."""
+        raise AssertionError("a sum takes whole gradients")
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """No factors: gradients are taken as they are."""

@@ -49,7 +49,8 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
 
 def _block_bytes(held: Sequence[ParameterSlice], sizes: Sizes, *, threads: int) -> int:
     start, stop = held[0].box[0]
-    whole = sum(found.size for found in held) * sizes.master_bytes
+    arrays = (one for one in held if not (one.parameter.sparse and one.parameter.trainable))
+    whole = sum(one.size for one in arrays) * sizes.master_bytes
     if held[0].parameter.shared or not whole:
         return whole
     rows = max(1, min(stop - start, GRADIENT_BLOCK_BYTES * threads * (stop - start) // whole))

@@ -69,6 +69,7 @@ class Adagrad(Optimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("sum",)
     _ranges: ClassVar[Mapping[str, Range]] = {**Optimizer._ranges, "epsilon": NON_NEGATIVE}
+    _keeps_untouched: ClassVar[bool] = True
     _arithmetic = staticmethod(_adagrad)
 
     def __post_init__(self) -> None:

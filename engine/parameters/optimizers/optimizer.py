@@ -71,6 +71,7 @@ class Optimizer(Settings, ABC):
     state_names: ClassVar[tuple[str, ...]] = ()
     """Names of the state vectors, in the order in which the arithmetic takes them."""
 
+    _keeps_untouched: ClassVar[bool] = False
     _arithmetic: ClassVar[Arithmetic]
     _scale: ClassVar[Arithmetic] = staticmethod(scaled)
 
@@ -117,6 +118,13 @@ class Optimizer(Settings, ABC):
         empty = tuple(vector[:0] for vector in vectors)
         loop(values[:0], gradient[:0], empty, *some, 1.0, settings(UpdateContext(0)))
         return update
+
+    @property
+    def supports_sparse(self) -> bool:
+        """Whether a gradient of zero leaves a number and its state as they are, to the bit. Then an update of
+        the rows that have a gradient is that of the whole table.
+        """
+        return self._keeps_untouched and not self.weight_decay
 
     @property
     def needs_norms(self) -> bool:

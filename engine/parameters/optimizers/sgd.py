@@ -32,6 +32,7 @@ class SGD(Optimizer):
         ValueError: a setting out of range.
     """
 
+    _keeps_untouched: ClassVar[bool] = True
     _arithmetic = staticmethod(_sgd)
 
     def _settings(self, context: UpdateContext) -> tuple[float, ...]:

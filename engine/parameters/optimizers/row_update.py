@@ -1,0 +1,48 @@
+"""Updates of some rows of a table by their gradients, as an update of the whole table would change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from partita.engine.numerics.row_gradient import Rows, Values
+from partita.engine.parameters.optimizers.optimizer import Optimizer, UpdateContext
+from partita.engine.parameters.optimizers.update_loop import Stored
+
+
+def update_rows(
+    optimizer: Optimizer,
+    values: Values,
+    rows: Rows,
+    gradient: Values,
+    state: Mapping[str, Values],
+    context: UpdateContext,
+    *,
+    copy: Stored | None = None,
+) -> bool:
+    """Updates rows of a table, and no others; the time depends on their number alone.
+
+    Args:
+        optimizer: `supports_sparse`.
+        values: `[n, width]`, float32 or float64; changed in place.
+        rows: int64 `[k]`, each once, of the table.
+        gradient: `[k, width]`.
+        state: of the optimizer, like the values; changed in place.
+        context: of the update.
+        copy: `[n, width]` of uint16: receives the new values, rounded to bfloat16.
+
+    Returns:
+        Whether every (scaled) gradient was finite.
+    """
+    own, own_state = values[rows], {name: table[rows] for name, table in state.items()}
+    narrow = None if copy is None else np.empty(own.size, np.uint16)
+    flat = {name: part.reshape(-1) for name, part in own_state.items()}
+    update = optimizer.bind(own.reshape(-1), np.ascontiguousarray(gradient).reshape(-1), flat, copy=narrow)
+    finite = update(context)
+    values[rows] = own
+    for name, table in state.items():
+        table[rows] = own_state[name]
+    if copy is not None and narrow is not None:
+        copy[rows] = narrow.reshape(own.shape)
+    return finite
