@@ -1,4 +1,4 @@
-"""Numbers and their nouns in sentences."""
+"""Numbers in sentences and tables: with their nouns, and as bytes."""
 
 from __future__ import annotations
 
@@ -12,3 +12,12 @@ def counted(count: int, one: str, several: str | None = None) -> str:
         several: the plural, also for 0; `one` with an s if not given.
     """
     return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def readable_bytes(n_bytes: float) -> str:
+    """Writes a number of bytes: `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} GiB"

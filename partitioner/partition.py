@@ -7,6 +7,7 @@ from dataclasses import replace
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
+from partita.layers.text import readable_bytes
 from partita.partitioner.assign.cuts import Cuts, check_cuts, plain
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.cluster.processor import processor
@@ -17,7 +18,6 @@ from partita.partitioner.plan import Plan
 from partita.partitioner.search.fitting import what_would_fit
 from partita.partitioner.search.strategies import STRATEGIES
 from partita.partitioner.search.task import Task
-from partita.partitioner.text import readable_bytes
 
 
 def partition(

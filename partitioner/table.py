@@ -11,7 +11,8 @@ from typing import Protocol
 
 from partita.layers.box import Box
 from partita.layers.graph import Graph, Grid
-from partita.layers.text import counted
+from partita.layers.tables import columns, wrapped
+from partita.layers.text import counted, readable_bytes
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster
@@ -20,7 +21,6 @@ from partita.partitioner.lower.messages import Message
 from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.critical_path import critical_path
 from partita.partitioner.predict.timeline import Timeline
-from partita.partitioner.text import columns, readable_bytes, wrapped
 
 COLUMNS = 8
 """Number of machines up to which each has a column and a row."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from partita.engine.profile.pool_calibration import PoolCalibration
+from partita.layers.tables import columns
 from partita.layers.text import counted
 from partita.partitioner.cluster.cluster import Cluster, Link
-from partita.partitioner.text import BYTES, BYTES_PER_S, SECONDS, columns, quantity
+from partita.partitioner.text import BYTES, BYTES_PER_S, SECONDS, quantity
 
 _SHOWN_BYTES: Final = (1 << 10, 1 << 16, 1 << 20)
 

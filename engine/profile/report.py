@@ -8,8 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from partita.engine.profile.changes import Change
-from partita.layers.text import counted
-from partita.partitioner.text import columns, readable_bytes, readable_seconds, wrapped
+from partita.layers.tables import columns, wrapped
+from partita.layers.text import counted, readable_bytes
+from partita.partitioner.text import readable_seconds
 
 FORMAT: Final = 1
 """Version of the JSON, raised when a number changes its meaning."""

@@ -8,10 +8,11 @@ from typing import Final
 from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.store import Transport
+from partita.layers.tables import columns
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.cluster.products import LIBRARIES, LIBRARY_NAMES, Choice
 from partita.partitioner.cluster.work import REFERENCE_FLOPS_PER_S, family_of
-from partita.partitioner.text import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, columns, quantity
+from partita.partitioner.text import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, quantity
 
 _NAMES: dict[Transport, str] = {"memory": "shared memory", "tcp": "TCP, loopback"}
 _OPERATIONS: Final = {"NN": "forward", "TN": "input gradient", "NT": "gradient"}

@@ -41,8 +41,7 @@ from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.shard_recovery import LogPlace
 from partita.engine.runtime.task import HostTask
 from partita.engine.runtime.versions import versions
-from partita.layers.text import counted
-from partita.partitioner.text import readable_bytes
+from partita.layers.text import counted, readable_bytes
 
 if TYPE_CHECKING:
     from partita.engine.run.display import Display

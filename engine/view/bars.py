@@ -8,13 +8,12 @@ from typing import NamedTuple
 from partita.engine.view import svg
 from partita.engine.view.canvas import canvas
 from partita.engine.view.palette import Palette
-from partita.layers.text import counted
+from partita.layers.text import counted, readable_bytes
 from partita.partitioner.ir.buffer import BufferKind
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.memory import vector_bytes
-from partita.partitioner.text import readable_bytes
 
 LINE, BAR, SIZE = 22.0, 14.0, 11.5
 """Pixels from one bar to the next, and height of a bar; size of words."""

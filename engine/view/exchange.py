@@ -15,8 +15,7 @@ from partita.engine.view import svg
 from partita.engine.view.boxes import Box
 from partita.engine.view.palette import HEAD, Palette
 from partita.engine.view.routes import Point, Port, Route
-from partita.layers.text import counted
-from partita.partitioner.text import readable_bytes
+from partita.layers.text import counted, readable_bytes
 
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""

@@ -6,9 +6,9 @@ import math
 
 from partita.engine.view import svg
 from partita.engine.view.palette import Palette
-from partita.layers.text import counted
+from partita.layers.text import counted, readable_bytes
 from partita.partitioner.plan import Plan
-from partita.partitioner.text import readable_bytes, readable_seconds
+from partita.partitioner.text import readable_seconds
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)

@@ -14,9 +14,9 @@ from partita.engine.view.gantt import draw_gantt
 from partita.engine.view.plan_picture import draw_plan
 from partita.engine.view.speed_up import draw_speed_up
 from partita.engine.view.steps import predicted_gantt, steps_of
-from partita.layers.text import counted
+from partita.layers.text import counted, readable_bytes
 from partita.partitioner.plan import Plan
-from partita.partitioner.text import readable_bytes, readable_seconds
+from partita.partitioner.text import readable_seconds
 
 _TEMPLATES: Final = Environment(
     loader=PackageLoader("partita.engine.view"),

@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 from partita.engine.view import svg
 from partita.engine.view.boxes import Box
 from partita.engine.view.palette import Palette
+from partita.layers.text import readable_bytes
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.lower.messages import Message
-from partita.partitioner.text import readable_bytes
 
 Port: TypeAlias = tuple[str, int, Literal["top", "bottom"]]
 """An edge of a machine's piece of a layer."""

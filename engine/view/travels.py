@@ -12,10 +12,10 @@ from partita.engine.view.cells import Cells
 from partita.engine.view.palette import Palette
 from partita.engine.view.panels import Panel, edges_into
 from partita.layers.box import BoxSet
+from partita.layers.text import readable_bytes
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.plan import Plan
-from partita.partitioner.text import readable_bytes
 
 LANE = 11.0
 """From one line to the next, in pixels."""

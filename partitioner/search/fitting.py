@@ -9,7 +9,7 @@ from itertools import count, islice, takewhile
 from typing import Final
 
 from partita.layers.graph import Grid
-from partita.layers.text import counted
+from partita.layers.text import counted, readable_bytes
 from partita.partitioner.assign.cuts import Cut, Cuts
 from partita.partitioner.cluster.cluster import Cluster, Machine
 from partita.partitioner.ir.sizes import PRECISIONS
@@ -17,7 +17,6 @@ from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layers import in_order
 from partita.partitioner.search.spread import over, spread
 from partita.partitioner.search.task import Task
-from partita.partitioner.text import readable_bytes
 
 MOST_MACHINES: Final = 64
 """Largest number of machines tried."""

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Dense, HalfSquaredError, Network
+from partita.layers.tables import columns, wrapped
 from partita.partitioner import Cluster, partition
 from partita.partitioner.table import plan_table
-from partita.partitioner.text import columns, wrapped
 
 words = st.text("abcxyz019.,%", min_size=1, max_size=12)
 cells = st.lists(words, min_size=1, max_size=3).map(" ".join)
