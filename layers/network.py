@@ -18,6 +18,7 @@ from partita.layers.graph import Graph, Grid
 from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
+from partita.layers.overview import NetworkSummary, summary_of
 from partita.layers.states import SymbolicTensor
 from partita.layers.text import counted
 from partita.layers.ties import ParameterOf, tied
@@ -173,6 +174,13 @@ class Network:
         if not any(not grid.is_placeholder for grid in self._grids.values()):
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
         return Graph(self.name, tuple(self._grids.values()), self._losses)
+
+    def summary(self) -> NetworkSummary:
+        """Returns a table of the layers: kind, shape, parameters, bytes and operations. Print it.
+
+        A plan's `summary()` says where the rows are, too.
+        """
+        return summary_of(Graph(self.name, tuple(self._grids.values()), self._losses))
 
     def to_json(self) -> str:
         """Returns the architecture as JSON, which `from_json` reads: layers, settings, names and losses.

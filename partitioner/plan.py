@@ -11,6 +11,7 @@ from typing import Self
 from partita.layers.box import Shape
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
+from partita.layers.overview import NetworkSummary, summary_of
 from partita.layers.text import counted
 from partita.layers.weighted_sum import Dense
 from partita.partitioner.assign.ownership import Ownership
@@ -32,7 +33,7 @@ from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_byt
 from partita.partitioner.predict.simulate import Simulation, simulate_programs
 from partita.partitioner.predict.timed_program import timed_program
 from partita.partitioner.predict.timeline import Timeline
-from partita.partitioner.table import plan_table
+from partita.partitioner.table import machines_of, plan_table
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class Plan:
             return f"batch {self.batch}"
         each = self.batch // self.micro_batches
         return f"batch {self.batch} as {self.micro_batches} micro-batches of {each}"
+
+    def summary(self) -> NetworkSummary:
+        """Returns a table of the layers, with the machines that have their rows. Print it."""
+        wide = 8 if self.precision == "float64" else 4
+        return summary_of(self.graph, item_bytes=wide, machines=machines_of(self))
 
     def messages_for(self, kind: StepKind) -> tuple[Message, ...]:
         """All messages of a step of this kind."""

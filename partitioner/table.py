@@ -24,6 +24,8 @@ from partita.partitioner.predict.timeline import Timeline
 
 COLUMNS = 8
 """Number of machines up to which each has a column and a row."""
+FEW = 3
+"""Number of machines of a layer up to which a summary names each."""
 
 
 class _Plan(Protocol):
@@ -72,6 +74,16 @@ def plan_table(plan: _Plan, *, width: int | None = None) -> str:
     )
     parts = [wrapped(head, width), _layers(plan, width), _machines(plan, width), _summary(plan, width)]
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def machines_of(plan: _Plan) -> dict[str, str]:
+    """The machines with rows of each layer, in words: `local0, local1`, of many `0-31, 8 rows each`."""
+    found = {}
+    for grid in plan.graph.computed:
+        pieces = plan.ownership.of(grid.name)
+        names = [plan.cluster.machines[m].name for m in sorted({piece.machine for piece in pieces})]
+        found[grid.name] = ", ".join(names) if len(names) <= FEW else _owners(grid, pieces)
+    return found
 
 
 def _layers(plan: _Plan, width: int | None) -> list[str]:

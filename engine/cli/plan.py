@@ -22,12 +22,14 @@ class Shown:
         timeline: write the timeline of the predicted step as an SVG picture.
         page: write everything as a page of HTML.
         programs: print each machine's program.
+        summary: first print the layers with their parameters, bytes and operations.
     """
 
     draw: Path | None = None
     timeline: Path | None = None
     page: Path | None = None
     programs: bool = False
+    summary: bool = False
 
 
 @command()
@@ -36,6 +38,8 @@ def plan(file: File, machines: Machines = 2, *, planning: Planning, shown: Shown
     if shown.timeline or shown.page:
         view("pages")  # a library that is missing is named before any work
     found = planning.plan(UserFile.load(file), machines)
+    if shown.summary:
+        print(found.summary().text(terminal_width()), end="\n\n")
     print(plan_table(found, width=terminal_width()))
     if shown.programs:
         for machine, program in zip(found.cluster.machines, found.programs, strict=True):
