@@ -34,7 +34,8 @@ def to_json(name: str, grids: tuple[Grid, ...], losses: tuple[str, ...]) -> str:
     Raises:
         ValueError: a setting cannot be written; the message names the layer and says what can.
     """
-    writer, first, entries = Writer(), dict[int, str](), []
+    first, entries = dict[int, str](), list[dict[str, Any]]()
+    writer = Writer(first)
     for grid in grids:
         entry: dict[str, Any] = {"name": grid.name}
         if isinstance(grid.layer, Placeholder):
@@ -69,10 +70,10 @@ def from_json(text: str, network: Callable[[Any], Any], custom: Mapping[str, Any
         ValueError: the text is damaged or of a newer version, or something that it names is not in `custom`.
     """
     document = _document(text)
-    reader = Reader(_mapping(custom, "custom", "names and what they stand for"))
+    layers: dict[str, Layer] = {}
+    reader = Reader(_mapping(custom, "custom", "names and what they stand for"), layers)
     net = network(document.get("name"))
     placed: dict[str, SymbolicTensor] = {}
-    layers: dict[str, Layer] = {}
     for number, entry in enumerate(_list(document.get("layers"), "layers", dict)):
         name = entry.get("name")
         try:
@@ -105,10 +106,7 @@ def _placed(
         found = net.input(name, **given) if given else net.target(name)
         return found
     if "layer" in entry:
-        again = entry["layer"]
-        if not isinstance(again, str) or again not in layers:
-            raise ValueError(f"it is layer {again!r} again, which does not stand before it")
-        layer = layers[again]
+        layer = reader.layer(entry["layer"])
     else:
         made = reader.made(kind, _mapping(entry.get("settings", {}), "settings", "arguments"))
         if not isinstance(made, Layer):

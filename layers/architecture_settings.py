@@ -23,6 +23,7 @@ from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Placeholder
 from partita.layers.node import NodeKind, ParameterKind
 from partita.layers.regularisers import L1L2
+from partita.layers.ties import ParameterOf
 
 LARGEST_ARRAY: Final = 100_000
 """Numbers of an array of initial values up to which it is written."""
@@ -31,9 +32,14 @@ DTYPES: Final = ("float16", "float32", "float64", *(f"{u}int{n}" for u in ("", "
 
 
 class Writer:
-    """Turns settings into what JSON has. Remembers which class or function each name stands for."""
+    """Turns settings into what JSON has. Remembers which class or function each name stands for.
 
-    def __init__(self) -> None:
+    Args:
+        first: the name of the first call of each layer, by its `id`.
+    """
+
+    def __init__(self, first: Mapping[int, str]) -> None:
+        self._first = first
         self._named: dict[str, object] = {}
 
     def settings(self, made: Any, where: str) -> dict[str, Any]:
@@ -56,6 +62,8 @@ class Writer:
             return [self.value(one, where) for one in value]
         if isinstance(value, InitialValues):
             return self._initial(value, where)
+        if isinstance(value, ParameterOf):
+            return {"parameter": value.name, "of": self._first[id(value.layer)]}
         if isinstance(value, Edges):
             return {
                 "kind": "Edges",
@@ -99,10 +107,15 @@ class Writer:
 
 
 class Reader:
-    """Turns what JSON has into settings."""
+    """Turns what JSON has into settings.
 
-    def __init__(self, custom: Mapping[str, Any]) -> None:
-        self._custom = custom
+    Args:
+        custom: the user's classes and functions, by their names.
+        layers: the layers that were made so far, by the names of their first calls.
+    """
+
+    def __init__(self, custom: Mapping[str, Any], layers: Mapping[str, Layer]) -> None:
+        self._custom, self._layers = custom, layers
 
     def made(self, kind: object, settings: Mapping[str, Any]) -> Any:
         """A layer, or a setting that is a dataclass."""
@@ -122,11 +135,19 @@ class Reader:
         if value.keys() == {"function"}:
             found = self._found(value["function"])
             return found.upward if isinstance(found, NodeKind) else found
+        if value.keys() == {"parameter", "of"}:
+            return self.layer(value["of"]).parameter(value["parameter"])
         if value.keys() == {"array", "shape", "dtype"}:
             return _array(value)
         if "kind" in value:
             return self.made(value["kind"], {name: one for name, one in value.items() if name != "kind"})
         raise ValueError(f"{value!r} is no setting")
+
+    def layer(self, name: object) -> Layer:
+        """Returns a layer that was made before, by the name of its first call."""
+        if not isinstance(name, str) or name not in self._layers:
+            raise ValueError(f"it uses layer {name!r}, which does not stand before it")
+        return self._layers[name]
 
     def _found(self, name: object) -> Any:
         """The class or function of a name: built in, or from `custom`."""

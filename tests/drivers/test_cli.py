@@ -74,10 +74,20 @@ def test_the_version_is_that_of_the_project(partita: Partita) -> None:
 
 def test_a_plan_is_printed_and_drawn(partita: Partita, tmp_path: Path) -> None:
     ended = partita(
-        "plan", FILE, "--cut", "hidden=1,0", "--cut", "scores=1", "--programs", "--draw", "plan.svg"
+        "plan",
+        FILE,
+        "--cut",
+        "hidden=1,0",
+        "--cut",
+        "scores=1",
+        "--programs",
+        "--summary",
+        "--draw",
+        "plan.svg",
     )
     assert (ended.code, ended.err) == (0, "")
     assert "plan of toy: 2 machines, batch 32" in ended.out and "program of local1:" in ended.out
+    assert ended.out.startswith("network toy: ")
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
 
 

@@ -26,6 +26,7 @@ from partita.layers import (
     Full,
     Graph,
     HalfSquaredError,
+    Linear,
     Network,
     Node,
     SoftmaxCrossEntropy,
@@ -141,6 +142,20 @@ def test_a_layer_without_parameters_is_called_twice() -> None:
     assert document["layers"][2] == {"name": "dropout_1", "layer": "dropout", "inputs": ["dropout"]}
     again = Network.from_json(net.to_json()).graph()
     assert again["dropout"].layer is again["dropout_1"].layer
+
+
+def test_shared_parameters_stay_shared() -> None:
+    net = Network("ties")
+    table, twice = Embedding(7, 4, name="table"), Linear(4)
+    found = twice(twice(table(net.input("word", shape=3, classes=7))))
+    Linear(7, weight=table.weight, name="scores")(found)
+    again = Network.from_json(net.to_json()).graph()
+    assert again == net.graph() and again.tied == {"table", "linear", "linear_1", "scores"}
+    broken = net.to_json().replace('"of": "table"', '"of": "tables"')
+    with pytest.raises(
+        ValueError, match="layer 'scores' of the file: it uses layer 'tables', which does not"
+    ):
+        Network.from_json(broken)
 
 
 @dataclass(frozen=True)
