@@ -73,12 +73,12 @@ class AttentionHeads(Layer):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Projections over the features of all positions, and PyTorch's attention."""
         sequences = inputs[: len(inputs) - self.masked]
-        turned = [one.permute(2, 0, 1).contiguous() for one in sequences]
         weights, biases = parameters[:: 1 + self.use_bias], parameters[1::2] if self.use_bias else ()
         projected = []
-        for k, sequence in enumerate((turned[0], turned[-1])):
-            bias = biases[k].flatten() if biases else None
-            one = step.torch.nn.functional.linear(sequence, weights[k].flatten(0, 1), bias)
+        for k, sequence in enumerate((sequences[0], sequences[-1])):
+            sums = step.multiply(weights[k].flatten(0, 1), sequence)
+            biased = sums + biases[k].flatten()[:, None] if biases else sums
+            one = biased.permute(2, 0, 1).contiguous()
             projected.append(one.unflatten(-1, (-1, 1 + k, self.key_dim)))
         queries, (keys, values) = projected[0].squeeze(3), projected[1].unbind(3)
         mask = inputs[len(sequences) :]

@@ -120,9 +120,9 @@ class Linear(WeightedSum):
 
     def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The product with some of the inputs; with some rows of them along axis 0."""
-        at = self.axis % len(step.shape)
-        found: Tensor = step.torch.tensordot(parameters[0], inputs[0], ([1], [at])).movedim(0, at)
-        return found
+        (x,), by_place = inputs, self.axis == -1
+        found = step.multiply(parameters[0], x if by_place else x.flatten(1))
+        return found if by_place else found.unflatten(1, x.shape[1:])
 
     def finish(self, step: Step, sums: Tensor) -> Tensor:
         """Applies the activation function."""

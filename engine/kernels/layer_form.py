@@ -25,6 +25,7 @@ from partita.engine.kernels.kernel import (
     OneStep,
     no_op,
 )
+from partita.engine.kernels.products.differentiable import multiplication
 from partita.engine.kernels.row_sums import add_gradient
 from partita.engine.kernels.tensors import as_tensor, leaf, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
@@ -50,6 +51,7 @@ class LayerFormKernel(Kernel):
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self._pieces: dict[Span, FormPiece] = {}
+        self._multiply = multiplication(context.products, pool)
         self._lock = threading.Lock()
         self._gradients: list[Gradients] | None = None
         self.begin(OneStep(), micro_batch=0, first_example=0)
@@ -94,6 +96,7 @@ class LayerFormKernel(Kernel):
             examples=self._real,
             mean_over=self.mean_over,
             with_gradient=_WithGradient.apply,
+            multiply=self._multiply,
         )
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
