@@ -7,6 +7,8 @@ product of a matrix of weights and a matrix of inputs, with no turn between laye
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -61,7 +63,7 @@ class Normalisation(nn.Module):
         super().__init__()
         self._last, self._floor = examples_last, layer.settings["floor"]
         self.rows, self.columns = (
-            nn.Buffer(_band(weights, extent))
+            nn.Buffer(band(weights, extent))
             for weights, extent in zip(layer.settings["windows"], layer.source[:2], strict=True)
         )
 
@@ -80,7 +82,7 @@ class Normalisation(nn.Module):
         return self.columns @ down.view(places.shape)
 
 
-def _band(weights: list[float], extent: int) -> Tensor:
+def band(weights: Sequence[float], extent: int) -> Tensor:
     """`[to, from]`: how much a place weighs in the window around another."""
     band = torch.zeros(extent, extent)
     for offset, weight in enumerate(weights, -(len(weights) // 2)):
@@ -136,7 +138,7 @@ class RowsLocal(Local):
     """A row of places at a time, so that a copy of its patches stays in the cache; its own backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        sums: Tensor = _Rows.apply(x, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
+        sums: Tensor = Rows.apply(x, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         return sums.view(self.rows, self.columns, self.filters, -1)
 
     def inputs(self, x: Tensor, row: int) -> Tensor:
@@ -150,7 +152,9 @@ class RowsLocal(Local):
         return slice(row * self.columns, (row + 1) * self.columns)
 
 
-class _Rows(torch.autograd.Function):
+class Rows(torch.autograd.Function):
+    """The sums of `RowsLocal`, and their gradients."""
+
     @staticmethod
     def forward(ctx, x, weight, bias, local):  # type: ignore[no-untyped-def]
         sums = x.new_empty(len(weight), local.filters, x.shape[-1])

@@ -59,6 +59,9 @@ class Convolution(WeightedSum):
         axes, weight = step.wiring.axes(step.sources[0]), parameters[0].movedim(-1, 1)
         n, functional = len(axes), step.torch.nn.functional
         picture = padded(step, inputs[0]).permute(n + 1, n, *range(n))
+        if n == 2:  # the layout of which oneDNN makes most
+            last = step.torch.channels_last
+            picture, weight = picture.contiguous(memory_format=last), weight.contiguous(memory_format=last)
         settings = [axis.stride for axis in axes], 0, [axis.dilation for axis in axes], step.wiring.groups
         convolve = functional.conv1d if n == 1 else functional.conv2d
         sums = convolve(picture, weight, None, *settings)

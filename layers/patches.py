@@ -7,7 +7,8 @@ from partita.layers.contract import Step, Tensor
 
 
 def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
-    """The part of a picture that the patches of the step's rows cover, with the padding around it.
+    """The part of a picture that the patches of the step's rows cover, with the padding around it; no copy where
+    that is all of it.
 
     Args:
         step: whose wiring is a `Patch` over a picture or a sequence.
@@ -24,6 +25,8 @@ def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
     for x, n_places, extent in zip(across, step.shape[1:], picture.shape[1:], strict=False):
         last = (n_places - 1) * x.stride - x.before + (x.size - 1) * x.dilation
         widths.append((x.before, last + 1 - extent))
+    if not any(width for pair in widths for width in pair):
+        return picture
     flat = (width for pair in reversed(widths) for width in pair)
     return step.torch.nn.functional.pad(picture, (0, 0, 0, 0, *flat), value=value)
 

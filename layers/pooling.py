@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,7 @@ from partita.layers.checks import check_flag
 from partita.layers.connectivity import Padding, Patch
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.patches import padded, taps
+from partita.layers.patches import padded
 from partita.layers.weighted_sum import check_picture
 
 
@@ -49,6 +50,16 @@ class Pool2D(Layer):
         check_picture(sources[0])
         return self.connectivity.shape(sources[0], None)
 
+    def _pooled(self, step: Step, pool: Callable[..., Tensor], picture: Tensor) -> Tensor:
+        """A pool of PyTorch over a picture with its padding.
+
+        PyTorch wants examples first. All examples are channels of a single picture here: that is a view, in
+        the layout for which its loops have vectors.
+        """
+        y, x = self.connectivity.axes(step.sources[0])
+        found = pool(picture.flatten(2)[None].permute(0, 3, 1, 2), (y.size, x.size), (y.stride, x.stride))
+        return found.permute(0, 2, 3, 1)[0].unflatten(2, picture.shape[2:])
+
 
 def maximum() -> NodeDefinition:
     """Returns the largest sender's state, in scalars; the gradient goes to the first that has it."""
@@ -83,11 +94,9 @@ class MaxPool2D(Pool2D):
     """
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """PyTorch's pool, which wants examples first: the first of the largest."""
-        y, x = self.connectivity.axes(step.sources[0])
-        picture = padded(step, inputs[0], -math.inf).permute(3, 2, 0, 1)
+        """PyTorch's pool: the first of the largest."""
         pool = step.torch.nn.functional.max_pool2d
-        return pool(picture, (y.size, x.size), (y.stride, x.stride)).permute(2, 3, 1, 0)
+        return self._pooled(step, pool, padded(step, inputs[0], -math.inf))
 
     @property
     def padding_value(self) -> float:
@@ -121,10 +130,14 @@ class AveragePool2D(Pool2D):
         check_flag(self.count_include_pad, "count_include_pad is")
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The sum of the taps, by their number."""
-        (x,), sums = inputs, taps(step, inputs[0]).sum((-2, -1))
-        counted = taps(step, step.torch.ones_like(x[:, :, :1, :1]), float(self.count_include_pad))
-        return sums / counted.sum((-2, -1))
+        """PyTorch's pool; over those inside, the mean by their share of the patch."""
+        means = self._mean(step, inputs[0])
+        if self.count_include_pad:
+            return means
+        return means / self._mean(step, step.torch.ones_like(inputs[0][:, :, :1, :1]))
+
+    def _mean(self, step: Step, x: Tensor) -> Tensor:
+        return self._pooled(step, step.torch.nn.functional.avg_pool2d, padded(step, x))
 
     @property
     def padding_value(self) -> float:
@@ -169,8 +182,11 @@ class L2Pool2D(Pool2D):
         return 2.0 * self.connectivity.fan_in(sources[0])
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The norm of the taps; its gradient at zero is zero."""
-        return step.torch.linalg.vector_norm(taps(step, inputs[0]), dim=(-2, -1))
+        """The root of the mean of squares times their number: PyTorch's `lp_pool2d` raises them to powers."""
+        pool, x = step.torch.nn.functional.avg_pool2d, padded(step, inputs[0])
+        total = self._pooled(step, pool, x * x) * self.connectivity.fan_in(step.sources[0])
+        found = total > 0
+        return step.torch.where(found, total, 1.0).sqrt() * found
 
     @property
     def definition(self) -> NodeDefinition:
