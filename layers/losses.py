@@ -194,7 +194,10 @@ class OneVsRest(LabelLoss):
         grad_output: Tensor,
     ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
         """Returns `logistic - one hot`, times the gradient of the loss."""
-        return ((inputs[0].sigmoid() - _one_hot(step, *inputs)) * grad_output, None), ()
+        shares, places = inputs[0].sigmoid(), inputs[1] - step.windows[0][0]
+        here = (places >= 0) & (places < len(shares))
+        shares.scatter_add_(0, places.clamp(0, len(shares) - 1), -here.to(shares.dtype))
+        return (shares.mul_(grad_output), None), ()
 
     @property
     def definition(self) -> NodeDefinition:
@@ -329,5 +332,5 @@ def _one_hot(step: Step, scores: Tensor, labels: Tensor) -> Tensor:
 
 def _softplus_sums(step: Step, scores: Tensor) -> Tensor:
     """Sums `log(1 + exp(score))` for each example, in float64, `[1, example]`."""
-    scores = scores.double()
-    return step.torch.logaddexp(scores, step.torch.zeros_like(scores)).sum(0, keepdim=True)
+    terms = step.torch.nn.functional.softplus(scores, 1.0, 40.0)  # above 40 a float64 ends
+    return terms.sum(0, keepdim=True, dtype=step.torch.float64)

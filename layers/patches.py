@@ -7,8 +7,8 @@ from partita.layers.contract import Step, Tensor
 
 
 def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
-    """The part of a picture that the patches of the step's rows cover, with the padding around it; no copy where
-    that is all of it.
+    """The part of a picture that the patches of the step's rows cover, with the padding around it. The
+    picture itself where that is all of it.
 
     Args:
         step: whose wiring is a `Patch` over a picture or a sequence.

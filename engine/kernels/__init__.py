@@ -3,9 +3,9 @@
 `kernel` defines the interface of kernels; `registry` picks the one for a layer, a device and a precision.
 `dense`, `local` (with `local_loops`), the folder `convolution`, `pooling`, `normalisation` (with
 `normalisation_loops`), `elementwise`, `dropout` and `losses` (with `loss_loops`) are kernels of built-in
-layers; `upcast` runs any of them in bfloat16. `layer_form`, `loss_form` and `partial_form` run the `forward`
-of any other layer, in torch (see `partita.layers`), with the bits of `counted` and the views of `tensors`;
-`row_sums` sums gradients of a few rows.
+layers. `layer_form`, `loss_form` and `partial_form` run the `forward` of any other layer, in torch (see
+`partita.layers`), with the bits of `counted` and the views of `tensors`; `row_sums` sums gradients of a few
+rows.
 `node` runs a node definition, by the folder `nodes`; on a device of torch, `on_host` copies its arrays. All
 use the folders `products` (of matrices) and `tiles` (loops whose sums stay in registers), and share
 `activations`, `patches`, `parameters`, `views`, `calls` and `thread_pool`. `reference` runs a definition in

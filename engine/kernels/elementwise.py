@@ -1,4 +1,4 @@
-"""Layers whose node i reads node i of each input: activations, and the sum of several inputs."""
+"""Layers whose node i reads node i of the input: activations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partita.engine.kernels import activations
 from partita.engine.kernels.calls import sequence, split_spans
 from partita.engine.kernels.kernel import Array, Call, Kernel, KernelContext
 from partita.engine.kernels.views import rows_of
-from partita.layers import Activation, Add, Layer
+from partita.layers import Activation
 from partita.layers.box import BoxSet, Spans
 
 
@@ -46,8 +46,9 @@ class ActivationKernel(OneToOneKernel):
     layer = Activation
 
     @classmethod
-    def computes(cls, layer: Layer) -> bool:
+    def computes(cls, context: KernelContext) -> bool:
         """Those whose slope follows from the activation."""
+        layer = context.grid.layer
         return isinstance(layer, Activation) and layer.function in activations.LOOPS
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -70,33 +71,6 @@ class ActivationKernel(OneToOneKernel):
     def _function(self) -> str:
         assert isinstance(self.context.grid.layer, Activation)
         return self.context.grid.layer.function
-
-
-class AddKernel(OneToOneKernel):
-    """The sum of the inputs, in their order; every input receives the layer's own gradient."""
-
-    layer = Add
-    precisions = ("float32", "float64")
-
-    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        """Adds input after input."""
-        own, output = self.context.rows, self.arrays.output
-        windows = zip(self.arrays.inputs, self.context.windows, strict=True)
-        one, other, *others = (rows_of(term, own, window) for term, window in windows)
-
-        def call() -> None:
-            np.add(one, other, out=output)
-            for term in others:
-                np.add(output, term, out=output)
-
-        return call
-
-    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
-        """Passes the gradient on."""
-        if accumulate:
-            np.add(out, grad, out=out)
-        else:
-            np.copyto(out, grad)
 
 
 def without_receivers(

@@ -203,7 +203,7 @@ class Kernel(ABC):
     layer: ClassVar[type[Layer]]
     """The kind of layer; none where `build` does not look the kernel up by it."""
     precisions: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16")
-    """Precisions that the kernel computes; in bfloat16, others run in float32 (`upcast`)."""
+    """Precisions that the kernel computes."""
     gradient_by_rows = True
     """Whether parameter gradients can be computed for some rows alone: no two rows share a weight."""
 
@@ -236,9 +236,9 @@ class Kernel(ABC):
         """
 
     @classmethod
-    def computes(cls, layer: Layer) -> bool:
-        """Whether the kernel computes a layer of its kind, with any settings."""
-        return True
+    def computes(cls, context: KernelContext) -> bool:
+        """Whether the kernel computes a layer of its kind, with any settings; else its `forward` does."""
+        return context.precision in cls.precisions
 
     @classmethod
     def make(cls, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel:

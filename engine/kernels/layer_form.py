@@ -156,8 +156,8 @@ class LayerFormKernel(Kernel):
         fed = context.grid.wirings[source].source_rows(Box((rows,)), context.grid.shape, shape)
         return fed.hull[0] if fed else (context.windows[source][0],) * 2
 
-    def keep(self, piece: FormPiece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
-        """Keeps more than the output, which was computed from these."""
+    def keep(self, output: torch.Tensor, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Keeps more of an output, computed from these, than is rounded to the precision."""
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes the gradient of these rows of an input; zero where they feed no row of the machine."""
@@ -290,7 +290,7 @@ class FormPiece:
             output = self._layer.forward(self._step, self._given, self._used)
         self._check("forward", output, tuple(self.output.shape))
         self.output.copy_(output.detach())
-        self._kernel.keep(self, self._step, self._given)
+        self._kernel.keep(output, self._step, self._given)
         self._played = output, exchange
         self._exchange = None
 

@@ -45,12 +45,12 @@ class LossFormKernel(LayerFormKernel, LossKernel):
 
         return call
 
-    def keep(self, piece: FormPiece, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
+    def keep(self, output: torch.Tensor, step: Step, inputs: tuple[torch.Tensor, ...]) -> None:
         """Keeps the losses, and which examples are right."""
         layer = self.context.grid.layer
         assert isinstance(layer, Loss), f"{self.context.label} is no loss"
         with torch.no_grad():
-            self._evaluated[0] = piece.output[0]
+            self._evaluated[0] = output[0]
             right = layer.right(step, inputs)
             if right is not None:
                 labels = inputs[1][0]

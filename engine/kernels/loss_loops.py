@@ -1,28 +1,23 @@
-"""The compiled loops of losses: scores `[score, example]`, examples innermost; sums over scores in float64.
+"""The compiled loops of the softmax cross-entropy: scores `[score, example]`, examples innermost; sums over
+scores in float64.
 
-Each loop takes the examples `[begin, end)`, so that threads can share a batch. The bits of an example and a
-score do not depend on where they lie. Scores of a machine begin at number `first`.
+Each loop takes some examples, so that threads can share a batch. The bits of an example and a score do not
+depend on where they lie. Scores of a machine begin at number `first`.
 
 `metrics`, float64 `[2, example]`: the loss, and 1 where the scores are right. `saved`, `[2, example]` in the
 type of masters, is kept for the gradient: the largest score, and the factor from an exponential relative to
-it to a gradient.
+it to a probability.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import ZERO, compiled, compiled_to_be_called, downcast, upcast
-from partita.engine.numerics.functions import exponential, logistic
-
-_FACTORS = 512
-"""Number of factors between 1 and 2 that are multiplied before the logarithm of their product is taken."""
+from partita.engine.numerics.functions import exponential
 
 
 @compiled
@@ -57,7 +52,7 @@ def find_largest(scores: Array, largest: Array, begin: int, end: int) -> None:
 
 
 @compiled_to_be_called
-def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, end: int) -> None:
+def summarise(scores: Array, summary: Array, totals: Array, begin: int, end: int) -> None:
     """Writes the largest score of each example, and in row 1 the sum of exponentials relative to it."""
     find_largest(scores, summary[0], begin, end)
     most, total = summary[0, begin:end], totals[begin:end]
@@ -71,7 +66,7 @@ def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, 
 
 
 @compiled_to_be_called
-def evaluate_softmax(
+def evaluate(
     scores: Array,
     first: int,
     labels: Array,
@@ -79,19 +74,17 @@ def evaluate_softmax(
     saved: Array,
     metrics: Array,
     output: Array,
-    mean_over: int,
-    begin: int,
-    end: int,
+    examples: tuple[int, int],
 ) -> None:
-    """Writes the loss of each example whose label is among these scores; else 0."""
-    for e in range(begin, end):
+    """Writes the loss of each example `[begin, end)` whose label is among these scores; else 0."""
+    for e in range(examples[0], examples[1]):
         largest = summaries[0, 0, e]
         for piece in range(1, summaries.shape[0]):
             largest = max(largest, summaries[piece, 0, e])
         total = 0.0
         for piece in range(summaries.shape[0]):
             total += summaries[piece, 1, e] * math.exp(summaries[piece, 0, e] - largest)
-        saved[0, e], saved[1, e] = largest, 1 / (total * mean_over)
+        saved[0, e], saved[1, e] = largest, 1 / total
         place, loss, right = labels[0, e] - first, 0.0, False
         if 0 <= place < scores.shape[0]:
             score = upcast(scores[place, e])
@@ -102,157 +95,29 @@ def evaluate_softmax(
 
 
 @compiled
-def evaluate_whole_softmax(
+def evaluate_whole(
     scores: Array,
     labels: Array,
     summaries: Array,
     saved: Array,
     metrics: Array,
     output: Array,
-    mean_over: int,
-    begin: int,
-    end: int,
+    examples: tuple[int, int],
 ) -> None:
     """Summarises and evaluates in one call where all scores are here."""
-    summarise_softmax(scores, summaries[0], metrics[0], begin, end)
-    evaluate_softmax(scores, ZERO, labels, summaries, saved, metrics, output, mean_over, begin, end)
+    summarise(scores, summaries[0], metrics[0], examples[0], examples[1])
+    evaluate(scores, ZERO, labels, summaries, saved, metrics, output, examples)
 
 
 @compiled
-def softmax_gradient(
+def write_gradient(
     out: Array, scores: Array, labels: Array, saved: Array, first: int, mean_over: int, accumulate: bool
 ) -> None:
-    """Writes softmax less one hot."""
-    batch = out.shape[1]
+    """Writes softmax less one hot, for the mean over so many examples."""
     one = saved.dtype.type(1) / saved.dtype.type(mean_over)
     largest, scale = saved[0], saved[1]
     for k in range(out.shape[0]):
-        for e in range(batch):
-            grad = exponential(upcast(scores[k, e]) - largest[e]) * scale[e]
+        for e in range(out.shape[1]):
+            grad = exponential(upcast(scores[k, e]) - largest[e]) * (scale[e] * one)
             grad -= one if labels[0, e] == first + k else one - one
             out[k, e] = downcast(upcast(out[k, e]) + grad if accumulate else grad, out[k, e])
-
-
-@compiled_to_be_called
-def add_softplus(scores: Array, losses: Array, products: Array, begin: int, end: int) -> None:
-    """Sums `log(1 + exp(score))` over these scores, for each example.
-
-    Each term is the larger of 0 and the score, plus `log(1 + exp(-|score|))`; of the latter, many are
-    multiplied before a logarithm is taken.
-    """
-    loss, product = losses[begin:end], products[begin:end]
-    loss[:] = 0
-    product[:] = 1
-    for k in range(scores.shape[0]):
-        row = scores[k, begin:end]
-        for e in range(len(loss)):
-            score = upcast(row[e])
-            loss[e] += score if score > 0 else score - score
-            product[e] *= 1.0 + exponential(-abs(score))
-        if k % _FACTORS == _FACTORS - 1 or k == scores.shape[0] - 1:
-            for e in range(len(loss)):
-                loss[e] += math.log(product[e])
-                product[e] = 1
-
-
-@compiled_to_be_called
-def evaluate_one_vs_rest(
-    scores: Array,
-    first: int,
-    labels: Array,
-    summaries: Array,
-    metrics: Array,
-    output: Array,
-    begin: int,
-    end: int,
-) -> None:
-    """Writes the sum of these classifiers' losses for each example."""
-    add_softplus(scores, metrics[0], metrics[1], begin, end)
-    for e in range(begin, end):
-        place, right = labels[0, e] - first, False
-        if 0 <= place < scores.shape[0]:
-            score = upcast(scores[place, e])
-            metrics[0, e] -= score
-            right = math.isfinite(metrics[0, e])
-            for piece in range(summaries.shape[0]):
-                right = right and score >= summaries[piece, 0, e]
-        metrics[1, e] = right
-        output[0, e] = downcast(metrics[0, e], output[0, e])
-
-
-@compiled
-def evaluate_whole_one_vs_rest(
-    scores: Array, labels: Array, summaries: Array, metrics: Array, output: Array, begin: int, end: int
-) -> None:
-    """Summarises and evaluates in one call where all scores are here."""
-    find_largest(scores, summaries[0, 0], begin, end)
-    evaluate_one_vs_rest(scores, ZERO, labels, summaries, metrics, output, begin, end)
-
-
-@compiled
-def one_vs_rest_gradient(
-    out: Array, scores: Array, labels: Array, first: int, mean_over: int, accumulate: bool
-) -> None:
-    """Writes probability less one hot, for the mean over so many examples."""
-    batch = out.shape[1]
-    for k in range(out.shape[0]):
-        for e in range(batch):
-            grad = logistic(upcast(scores[k, e]))
-            grad -= type(grad)(1) if labels[0, e] == first + k else type(grad)(0)
-            grad /= type(grad)(mean_over)
-            out[k, e] = downcast(upcast(out[k, e]) + grad if accumulate else grad, out[k, e])
-
-
-@compiled
-def evaluate_binary(
-    scores: Array, target: Array, metrics: Array, output: Array, begin: int, end: int
-) -> None:
-    """Writes the sum of cross-entropies of these scores with their targets."""
-    add_softplus(scores, metrics[0], metrics[1], begin, end)
-    loss = metrics[0, begin:end]
-    for k in range(scores.shape[0]):
-        row, wanted = scores[k, begin:end], target[k, begin:end]
-        for e in range(len(loss)):
-            loss[e] -= upcast(row[e]) * upcast(wanted[e])
-    for e in range(begin, end):
-        metrics[1, e] = 0
-        output[0, e] = downcast(metrics[0, e], output[0, e])
-
-
-@compiled
-def evaluate_squared(
-    scores: Array, target: Array, metrics: Array, output: Array, begin: int, end: int
-) -> None:
-    """Writes half the sum of squared differences."""
-    metrics[:, begin:end] = 0
-    loss = metrics[0, begin:end]
-    for k in range(scores.shape[0]):
-        row, wanted = scores[k, begin:end], target[k, begin:end]
-        for e in range(len(loss)):
-            difference = upcast(row[e]) - upcast(wanted[e])
-            loss[e] += difference * difference / 2
-    for e in range(begin, end):
-        output[0, e] = downcast(metrics[0, e], output[0, e])
-
-
-def _target_gradient(predict: Callable[[Any], Any]) -> Callable[[Array, Array, Array, int, bool], None]:
-    """The loop that writes predictions less targets, of the mean over so many examples."""
-
-    @compiled
-    def write(out: Array, scores: Array, target: Array, mean_over: int, accumulate: bool) -> None:
-        for k in range(out.shape[0]):
-            for e in range(out.shape[1]):
-                grad = predict(upcast(scores[k, e])) - upcast(target[k, e])
-                grad /= type(grad)(mean_over)
-                out[k, e] = downcast(upcast(out[k, e]) + grad if accumulate else grad, out[k, e])
-
-    return write
-
-
-@register_jitable
-def _identity(score: Any) -> Any:
-    return score
-
-
-binary_gradient: Final = _target_gradient(logistic)
-squared_gradient: Final = _target_gradient(_identity)

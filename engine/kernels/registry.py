@@ -10,38 +10,28 @@ from typing import Final, TypeAlias
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
 from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.dropout import DropoutKernel
-from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
+from partita.engine.kernels.elementwise import ActivationKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.local import LocallyConnectedKernel
-from partita.engine.kernels.losses import (
-    BinaryCrossEntropyKernel,
-    HalfSquaredErrorKernel,
-    OneVsRestKernel,
-    SoftmaxCrossEntropyKernel,
-)
+from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.normalisation import LocalContrastNormalisationKernel
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.kernels.upcast import UpcastKernel
 from partita.layers import Layer, Loss
 
 Maker: TypeAlias = Callable[[KernelContext, Arrays, ThreadPool], Kernel]
 
 KERNELS: Final[tuple[type[Kernel], ...]] = (
     ActivationKernel,
-    AddKernel,
     AveragePoolKernel,
-    BinaryCrossEntropyKernel,
     Conv2DKernel,
     DenseKernel,
     DropoutKernel,
-    HalfSquaredErrorKernel,
     L2PoolKernel,
     LocalContrastNormalisationKernel,
     LocallyConnectedKernel,
     MaxPoolKernel,
-    OneVsRestKernel,
     SoftmaxCrossEntropyKernel,
 )
 """The kernels of a CPU; each names its `layer`."""
@@ -52,8 +42,9 @@ _BY_LAYER: Final[dict[type[Layer], type[Kernel]]] = {kernel.layer: kernel for ke
 def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None) -> Kernel:
     """Builds the kernel of a layer, compiled and ready: no step waits for a compiler.
 
-    A layer without a kernel runs by its `forward`, and else (a `Node`) by its node definition. A subclass of
-    a layer with a kernel counts as a layer of its own, because its arithmetic may differ.
+    A layer without a kernel, or whose kernel does not compute this context, runs by its `forward`, and else
+    (a `Node`) by its node definition. A subclass of a layer with a kernel counts as a layer of its own,
+    because its arithmetic may differ.
 
     Args:
         context: the part of the layer to compute, and how.
@@ -70,8 +61,8 @@ def _maker(context: KernelContext) -> Maker:
     if context.device != "cpu":
         return _form(context) or _on_host(context)
     found = _BY_LAYER.get(type(context.grid.layer))
-    if found is not None and found.computes(context.grid.layer):
-        return found.make if context.precision in found.precisions else partial(UpcastKernel, found)
+    if found is not None and found.computes(context):
+        return found.make
     form = _form(context)
     if form is not None:
         return form

@@ -111,5 +111,5 @@ def test_a_label_that_is_no_class_is_refused(loss: Loss, label: int) -> None:
     given = given_case(loss)
     given.inputs[1][0, 2] = label
     message = rf"{loss.kind} '.*' was given the label {label}; .*labels are 0 to 4"
-    with pytest.raises(ValueError, match=message):
-        Evaluated(given)
+    with pytest.raises(ValueError, match=message):  # when it is computed, or when the loss is read
+        Evaluated(given).metrics()
