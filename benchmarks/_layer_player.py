@@ -26,7 +26,12 @@ class LayerPlayer:
     """The layer's forward pass and its gradient; it has no gradient of an input to send."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        recipe, arrays = Recipe.read(folder), read_arrays(folder)
+        self._folder = folder
+        self.begin(threads)
+
+    def begin(self, threads: int) -> None:
+        """Makes the kernel, for so many threads."""
+        recipe, arrays = Recipe.read(self._folder), read_arrays(self._folder)
         graph = WORKS[recipe.network].network().graph()
         picture, grid = graph.inputs[0], graph.computed[0]
         rows, window = (0, grid.n_rows), (0, picture.n_rows)

@@ -26,8 +26,7 @@ class Limits:
     """Rates of a process with so many threads. Use `limits(threads)` to have them measured elsewhere."""
 
     def __init__(self, threads: int) -> None:
-        threadpool_limits(limits=threads, user_api="blas")
-        torch.set_num_threads(threads)
+        self.begin(threads)
         draw = np.random.default_rng(0)
         rows, inner, columns = GEMM
         self._left = draw.standard_normal((rows, inner), dtype=np.float32)
@@ -35,6 +34,11 @@ class Limits:
         self._product = np.empty((rows, columns), np.float32)
         # torch's own pass, because it uses all threads
         self._values, self._change = torch.zeros(VECTOR), torch.zeros(VECTOR)
+
+    def begin(self, threads: int) -> None:
+        """Uses so many threads from now on."""
+        threadpool_limits(limits=threads, user_api="blas")
+        torch.set_num_threads(threads)
 
     def numpy(self) -> float:
         """GFLOP/s of NumPy's matrix product, float32, 2560 x 2560 x 128 (the median of five)."""
@@ -59,7 +63,7 @@ class Limits:
         operations = 2.0 * picture.numel() * 512 * 9
         with torch.no_grad():
             convolve = partial(functional.conv2d, picture, kernel, padding=1)
-            return 1e-9 * operations / _median_s(convolve, times=5)
+            return 1e-9 * operations / _median_s(convolve, times=3)
 
     def memory(self) -> float:
         """GB/s of `values += change` over 128 MiB each: two reads and a write (the median of three)."""
@@ -67,9 +71,9 @@ class Limits:
         return 1e-9 * n_bytes / _median_s(lambda: self._values.add_(self._change), times=3)
 
 
-def limits(threads: int) -> Worker:
-    """`Limits` in a process of its own."""
-    return Worker("_limits", str(threads), environment=threads_of(threads))
+def limits(threads: int, *, most: int = 1) -> Worker:
+    """`Limits` in a process of its own, with so many threads; later with up to `most`."""
+    return Worker("_limits", str(threads), environment=threads_of(max(threads, most)))
 
 
 def _gflops(multiply: Callable[[], object]) -> float:

@@ -50,12 +50,10 @@ class Work:
     Args:
         network: declares it.
         rate: of SGD.
-        steps: measured in each turn, after one that is not; if it is a single one, without.
     """
 
     network: Callable[[], Network]
     rate: float
-    steps: int
 
 
 def speech() -> Network:
@@ -148,14 +146,14 @@ def _classified(net: Network, scores: SymbolicTensor) -> Network:
 
 
 WORKS: Final = {
-    "speech": Work(speech, 0.1, 3),
-    "first": Work(first, 0.002, 9),
-    "image": Work(image, 0.001, 1),
-    "caltech": Work(caltech, 0.01, 1),
-    "perceptron": Work(perceptron, 0.1, 1000),
-    "transformer": Work(transformer, 0.01, 5),
-    "lstm": Work(lstm, 0.1, 5),
-    "words": Work(words, 0.1, 20),
+    "speech": Work(speech, 0.1),
+    "first": Work(first, 0.002),
+    "image": Work(image, 0.001),
+    "caltech": Work(caltech, 0.01),
+    "perceptron": Work(perceptron, 0.1),
+    "transformer": Work(transformer, 0.01),
+    "lstm": Work(lstm, 0.1),
+    "words": Work(words, 0.1),
 }
 """By name."""
 

@@ -19,13 +19,23 @@ class PartitaPlayer:
 
     def __init__(self, folder: Path, precision: str, threads: int) -> None:
         self._meter = Meter()
-        recipe = Recipe.read(folder)
-        network, cluster = WORKS[recipe.network].network(), Cluster.local(machines=1, threads=threads)
+        self._recipe, self._precision = Recipe.read(folder), precision
+        names = self._recipe.inputs, self._recipe.target
+        self._batch = {name: read_array(folder, name) for name in names}
+        self._session = self._begun(threads)
+
+    def begin(self, threads: int) -> None:
+        """Starts again with the first parameters, on so many threads."""
+        self._session.close()
+        self._session = self._begun(threads)
+
+    def _begun(self, threads: int) -> Session:
+        recipe, cluster = self._recipe, Cluster.local(machines=1, threads=threads)
+        network, precision = WORKS[recipe.network].network(), self._precision
         plan = partition(network, cluster, batch=recipe.batch, precision=precision)
         optimizer = SGD(recipe.rate)
-        self._session = Session(plan, SEED, train=True, optimizer=optimizer, hosts="inline")
-        self._batch = {name: read_array(folder, name) for name in (recipe.inputs, recipe.target)}
         self._fed = False
+        return Session(plan, SEED, train=True, optimizer=optimizer, hosts="inline")
 
     def play(self, steps: int) -> dict[str, object]:
         """Seconds and loss of each step, and for how long processors were busy with all of them."""

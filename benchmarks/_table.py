@@ -31,9 +31,9 @@ class Player:
     form: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, folder: Path, threads: int) -> Worker:
-        """The process, for the recipe in a folder, with so many threads."""
-        steering = threads_of(threads) if self.module == "_torch_player" else {}
+    def start(self, folder: Path, threads: int, *, most: int = 1) -> Worker:
+        """The process, for the recipe in a folder, with so many threads; later with up to `most`."""
+        steering = threads_of(max(threads, most)) if self.module == "_torch_player" else {}
         environment = {**steering, **self.environment}
         return Worker(self.module, str(folder), self.form, str(threads), environment=environment)
 

@@ -23,9 +23,15 @@ class TorchPlayer:
     """Runs steps: forward, backward, and SGD in one pass over memory."""
 
     def __init__(self, folder: Path, form: str, threads: int) -> None:
-        torch.set_num_threads(threads)
         self._meter = Meter()
-        recipe, arrays = Recipe.read(folder), read_arrays(folder)
+        self._folder, self._form = folder, form
+        self.begin(threads)
+
+    def begin(self, threads: int) -> None:
+        """Starts, or starts again, with the first parameters, on so many threads."""
+        torch.set_num_threads(threads)
+        torch.compiler.reset()
+        form, recipe, arrays = self._form, Recipe.read(self._folder), read_arrays(self._folder)
         translated = Translated(recipe, arrays, form)
         self._inputs = translated.inputs(arrays[recipe.inputs])
         self._target = translated.target(arrays[recipe.target])

@@ -20,6 +20,7 @@ from typing import Final
 
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
+from benchmarks._rounds import Rounds
 from benchmarks._worker import Worker, threads_of
 
 TIMES: Final = {1_000: 200, 100_000: 100, 10_000_000: 3}
@@ -90,7 +91,7 @@ def ours(members: int, label: str) -> Iterator[Members]:
         yield found
 
 
-def measure(members: int, rounds: int) -> list[Row]:
+def measure(members: int, rounds: Rounds) -> list[Row]:
     """The rows of a group of this size."""
     rows: list[Row] = []
     with gloo(members) as reference, ours(members, "here") as near, ours(members, "") as far:

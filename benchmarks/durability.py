@@ -48,6 +48,7 @@ from benchmarks._harness import (
 )
 from benchmarks._machine import describe
 from benchmarks._networks import speech
+from benchmarks._rounds import Rounds
 from benchmarks._slowed import on_core_s
 from examples import digits
 from partita.engine import LBFGS, Adagrad, Downpour, Sandblaster, train
@@ -173,7 +174,7 @@ def main() -> None:
     )
 
 
-def compared(name: str, rounds: int) -> list[Row]:
+def compared(name: str, rounds: Rounds) -> list[Row]:
     """Measures a network with every mode that there is."""
     work, modes = WORKS[name], {what: Mode(setting) for what, setting in MODES.items() if exists(setting)}
     measured = in_turn({what: partial(timed, work, mode) for what, mode in modes.items()}, rounds=rounds)

@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
 from benchmarks._networks import data, speech
+from benchmarks._rounds import Rounds
 from examples.digits import network as digits
 from partita.engine import Adagrad, Downpour, train
 from partita.engine.launch import Placement
@@ -49,7 +50,7 @@ def main() -> None:
     report("a step of Downpour over TCP", found, file=asked.json)
 
 
-def compared(name: str, case: Case, *, rounds: int) -> Row:
+def compared(name: str, case: Case, *, rounds: Rounds) -> Row:
     """The row of one network."""
     turns = {
         "encrypted": functools.partial(step_s, case, encrypt=True),

@@ -31,6 +31,7 @@ from benchmarks._harness import (
     spread,
 )
 from benchmarks._machine import describe
+from benchmarks._rounds import Rounds
 from benchmarks._torch_calls import best_call
 from partita.engine.kernels import Arrays, Call, Kernel, KernelContext, LossKernel, ThreadPool, build
 from partita.engine.kernels.calls import sequence
@@ -111,7 +112,7 @@ GATES: Final[dict[str, Gate]] = {
 
 def main() -> None:
     """Measures every gate with one thread and with two, and prints which kernels pass."""
-    asked = options(__doc__ or "", rounds=5, rows=tuple(GATES))
+    asked = options(__doc__ or "", rounds=5, rows=tuple(GATES), measurements=len(THREADS))
     print(describe(), flush=True)
     rows: list[Row] = []
     for name in asked.rows:
@@ -126,7 +127,7 @@ def main() -> None:
     print(f"below {GATE}: {'; '.join(gate for gate in asked.rows if gate in low) or 'none'}")
 
 
-def measured(gate: Gate, threads: int, rounds: int) -> dict[str, list[float]]:
+def measured(gate: Gate, threads: int, rounds: Rounds) -> dict[str, list[float]]:
     """The seconds of a training step's calls, by the native kernel and by PyTorch, in each round."""
     pool = ThreadPool(threads)
     torch.set_num_threads(threads)

@@ -26,6 +26,7 @@ import psutil
 
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
+from benchmarks._rounds import Rounds
 from benchmarks._slowed import on_core_s
 from benchmarks._worker import Worker, WorkerEnded, threads_of
 
@@ -45,7 +46,7 @@ def main() -> None:
     report("push, Adagrad and pull", found, file=asked.json)
 
 
-def compared(name: str, *, rounds: int) -> list[Row]:
+def compared(name: str, *, rounds: Rounds) -> list[Row]:
     """The rows of one size."""
     steps = STEPS[name]
     with contextlib.ExitStack() as stack:

@@ -28,9 +28,10 @@ def main() -> None:
     """Trains, compares, reports."""
     asked = options(__doc__ or "", rounds=10)
     print(describe(), flush=True)
-    found = {
-        precision: [trained(precision, seed) for seed in range(asked.rounds)] for precision in PRECISIONS
-    }
+    found: dict[str, list[tuple[float, float, float]]] = {precision: [] for precision in PRECISIONS}
+    for seed in asked.rounds:
+        for precision, runs in found.items():
+            runs.append(trained(precision, seed))
     lines = [
         (precision, *(spread([run[what] for run in runs], digits=4) for what in range(3)))
         for precision, runs in found.items()

@@ -30,6 +30,7 @@ from benchmarks._machine import describe
 from benchmarks._namespaces import why_not
 from benchmarks._networks import SEED, data
 from benchmarks._places import HERE, PLACES, Opened, Place
+from benchmarks._rounds import Rounds
 from partita.engine import SGD, Session
 from partita.engine.profile import Calibration, calibrate
 from partita.engine.profile.kernel_benchmark import QUANTILE
@@ -87,8 +88,11 @@ def main() -> None:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as bar:
         trial = Trial(Path(folder), bar, asked.rounds, exactly=not interpolated)
-        for place in _places(here=here):
-            chosen = [case for case in cases() if case.place is place and case.network.__name__ in asked.rows]
+        places = _places(here=here)
+        played = [case for case in cases() if case.place in places and case.network.__name__ in asked.rows]
+        asked.rounds.expect(len(played))
+        for place in places:
+            chosen = [case for case in played if case.place is place]
             with place.opened() as opened:
                 outcomes += [trial.outcome(case, opened) for case in chosen]
     lines = [
@@ -133,7 +137,7 @@ class Trial:
 
     folder: Path
     bar: Progress
-    rounds: int
+    rounds: Rounds
     exactly: bool
 
     def __post_init__(self) -> None:
@@ -147,8 +151,8 @@ class Trial:
         rounds, calibrated = [], True
         with place.session(plan, SEED, SGD(RATE)) as session:
             session.step(data(plan.graph, plan.batch))
-            for n in range(self.rounds):
-                self._progress(case.name, n, self.rounds)
+            for n in self.rounds:
+                self._progress(case.name, n, self.rounds.most)
                 costed = case.plan(place.cluster(self._calibrated(case), case.machines))
                 rounds.append((_predicted(costed), _measured(session)))
                 calibrated &= costed.costs.calibrated

@@ -19,33 +19,35 @@ from typing import Final
 
 from benchmarks._harness import Row, options, print_table, ratios, readable_seconds, report, row, spread
 from benchmarks._machine import describe
-from benchmarks._measure import CONVOLUTIONS, LAYER, MEMORY, Measured, measure, products
+from benchmarks._measure import CONVOLUTIONS, LAYER, MEMORY, Measured, Players, products
 from benchmarks._memory import Peak
 from benchmarks._networks import WORKS, bytes_moved, flops, write
 from benchmarks._table import GROUPS, Group
 
-THREADS: Final = (2, 1)
-"""The last are those whose peak of memory counts: who comes first may have kernels to compile."""
+THREADS: Final = (1, 2)
+"""In turn. Peaks of memory are of the first, and hold what compiles kernels where no cache has them."""
 
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2}
 
 
 def main() -> None:
     """Measures, checks that all players learn the same, and reports."""
-    asked = options(__doc__ or "", rounds=5, rows=tuple(GROUPS))
+    asked = options(__doc__ or "", rounds=5, rows=tuple(GROUPS), measurements=len(THREADS))
     print(describe(), flush=True)
     rows: list[Row] = []
     refused: list[str] = []
     for group in (GROUPS[name] for name in asked.rows):
         with tempfile.TemporaryDirectory() as folder:
             write(group.network, group.batch, Path(folder))
-            for threads in THREADS:
-                measured = measure(group, Path(folder), threads, asked.rounds)
-                print_figures(group, measured)
-                refused += [f"{name} of {group.title}: {why}" for name, why in measured.refused.items()]
-                rows += speed_rows(group, measured)
-                rows += layer_rows(group, measured)
-        rows += memory_rows(group, measured)
+            with Players(group, Path(folder), THREADS) as players:
+                found = [players.measure(threads, asked.rounds) for threads in THREADS]
+        for measured in found:
+            print_figures(group, measured)
+            refused += [f"{name} of {group.title}: {why}" for name, why in measured.refused.items()]
+            rows += speed_rows(group, measured)
+            rows += layer_rows(group, measured)
+        rows += two_threads_rows(group, *found)
+        rows += memory_rows(group, found[0])
     print(
         f"load at the end {os.getloadavg()[0]:.1f}; players with fewer cores than threads had to share them"
     )
@@ -101,6 +103,21 @@ def _limit(group: Group, measured: Measured, precision: str) -> str:
 
 def _about(seconds: list[float]) -> str:
     return f"{1e3 * statistics.median(seconds):.3g} ms"
+
+
+def two_threads_rows(group: Group, one: Measured, two: Measured) -> Iterator[Row]:
+    """Our time with one thread over that with two."""
+    for ours in dict.fromkeys(claim.ours for claim in group.claims):
+        if ours in one.refused or ours in two.refused:
+            continue
+        alone, both = one.seconds[ours], two.seconds[ours]
+        middle = [statistics.median(alone) / seconds for seconds in both]
+        yield row(
+            f"{group.title}: {ours}, two threads over one",
+            middle,
+            at_least=1.0,
+            note=f"{readable_seconds(both)} against {readable_seconds(alone)}, measured one after the other",
+        )
 
 
 def layer_rows(group: Group, measured: Measured) -> Iterator[Row]:

@@ -62,12 +62,12 @@ class Start:
 
 def main() -> None:
     """Measures and reports."""
-    asked = options(__doc__ or "", rounds=3)
+    asked = options(__doc__ or "", rounds=3, measurements=2)
     print(describe(), flush=True)
     imports = in_turn(
         {name: partial(_seconds_of, code) for name, code in IMPORTS.items()}, rounds=asked.rounds
     )
-    pairs = [_first_and_second() for _ in range(asked.rounds)]
+    pairs = [_first_and_second() for _ in asked.rounds]
     print_imports(imports)
     print_starts(pairs)
     report("start-up", [*import_rows(imports), *start_rows(pairs)], file=asked.json)
