@@ -48,6 +48,7 @@ from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.contract import Step, Summary
 from partita.layers.convolution import Conv1D, Conv2D, DepthwiseConv2D
+from partita.layers.cross_entropy import KLDivergence, SoftmaxCrossEntropy
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
@@ -61,9 +62,11 @@ from partita.layers.linear import Linear
 from partita.layers.losses import (
     BinaryCrossEntropy,
     HalfSquaredError,
+    Huber,
+    LabelLoss,
     Loss,
     OneVsRest,
-    SoftmaxCrossEntropy,
+    ScoreLoss,
 )
 from partita.layers.merge import Add, Multiply
 from partita.layers.multi_head_attention import MultiHeadAttention
@@ -115,7 +118,10 @@ __all__ = [
     "Grid",
     "GroupNorm",
     "HalfSquaredError",
+    "Huber",
+    "KLDivergence",
     "L2Pool2D",
+    "LabelLoss",
     "Layer",
     "LayerNorm",
     "Linear",
@@ -138,6 +144,7 @@ __all__ = [
     "PositionEmbedding",
     "RMSNorm",
     "Reshape",
+    "ScoreLoss",
     "Slice",
     "Softmax",
     "SoftmaxCrossEntropy",

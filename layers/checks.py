@@ -68,6 +68,33 @@ def check_number(
     raise ValueError(f"{what} {value!r}{rule}")
 
 
+def check_finite(value: object, what: str) -> float:
+    """Returns a finite number of either sign. Raises ValueError where the value is none."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{what} {value!r}; write a finite number")
+    return float(value)
+
+
+def check_weights(value: object, what: str) -> tuple[float, ...] | None:
+    """Returns numbers of 0 or above as a tuple, or None. Raises ValueError where the value is neither."""
+    if value is None:
+        return None
+    given = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(given, Sequence) and given and not isinstance(given, str):
+        rule = "; write 0 or a finite number above for each class"
+        return tuple(check_number(one, f"{what} a row with", zero=True, rule=rule) for one in given)
+    raise ValueError(f"{what} {value!r}; write a number for each class, such as (1.0, 2.5)")
+
+
+def check_label(value: object, what: str) -> int | None:
+    """Returns a whole number of either sign, or None. Raises ValueError where the value is neither."""
+    if value is None:
+        return None
+    if not isinstance(value, Integral) or not is_whole(value) or abs(int(value)) >= BOUND:
+        raise ValueError(f"{what} {value!r}; write a whole number, or None")
+    return int(value)
+
+
 def check_seconds(value: object, what: str) -> float:
     """Returns seconds. Raises ValueError where the value is no number above 0."""
     return check_number(value, what, finite=False, rule="; give seconds above 0")

@@ -350,11 +350,19 @@ class Layer(Arguments, ABC):
 
 @dataclass(frozen=True)
 class Placeholder(Layer):
-    """Numbers from outside: an input, or the target of a loss, which the feed provides."""
+    """Numbers from outside: an input, or the target of a loss, which the feed provides.
+
+    Args:
+        given_shape: of an example.
+        role: "input" or "target".
+        classes: if given, whole numbers from 0 to `classes - 1`.
+        ignored: a further number that a target may have.
+    """
 
     given_shape: Shape
     role: str
     classes: int | None = None
+    ignored: int | None = None
     name: str | None = field(default=None, kw_only=True)
 
     @property

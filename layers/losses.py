@@ -1,27 +1,51 @@
 """Losses: one node that reads all scores and a target, and whose activation is an example's loss.
 
-A loss is a single node. Where its mathematics allows, every machine that owns scores computes it from those
-and from a summary of the others' scores; else one machine receives all scores. The loss of an example is a
-sum over its scores, as each class says; its gradient is that of the *mean* over the examples of the batch, so
-that a learning rate means the same for every batch size.
+A loss is a single node; where it evaluates the rows of its scores apart from one another (positions of a
+text), it has one node for each, in one row. Where its mathematics allows, every machine that owns scores
+computes it from those and from a summary of the others' scores; else one machine receives all scores.
+
+The loss of an example is a sum over its scores, as each class says, and the mean over its nodes; its gradient
+is that of the *mean* over the examples of the batch, so that a learning rate means the same for every batch
+size. This mean divides by the number of examples, whatever their weights and however many labels are ignored:
+so a batch has the same gradient in one piece, in micro-batches and over replicas.
+
+A loss of one's own derives from `ScoreLoss`, `LabelLoss` or `Loss` and writes `forward`. The engine
+multiplies by weights and takes the means.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from partita.layers.box import Shape
+from partita.layers.checks import check_finite, check_number
 from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.states import SymbolicTensor
 
 
 @dataclass(frozen=True)
 class Loss(Layer):
     """Called on scores and a target: `SoftmaxCrossEntropy()(scores, net.target("digit"))`."""
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "class_weight": ("weight",),
+        "weights": ("weight", "loss_weight"),
+        "loss_weights": ("loss_weight",),
+        "ignore_class": ("ignore_index",),
+        "smoothing": ("label_smoothing",),
+        "beta": ("delta",),
+        "size_average": "losses are means over the examples; leave it out",
+        "reduce": "losses are means over the examples; leave it out",
+        "log_target": "the target is a probability, not its logarithm; leave it out",
+        "sample_weight": "call the loss with it: Loss()(scores, target, sample_weight=net.target(...))",
+        "axis": "the classes are the last axis of the scores; leave it out",
+    }
 
     slowdown = 12.0
     cuttable = False
@@ -31,12 +55,42 @@ class Loss(Layer):
     flops_per_score: ClassVar[float] = 8.0
     """Operations for each score: an exponential and a few more."""
 
+    loss_weight: float = field(default=1.0, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Refuses a weight that is not finite. Raises ValueError."""
+        super().check()
+        self._settle(loss_weight=check_finite(self.loss_weight, "loss_weight is"))
 
     @property
     def connectivity(self) -> Connectivity:
         """All of the scores."""
         return Full()
+
+    @property
+    def definition(self) -> NodeDefinition | None:
+        """The loss of one example in scalars; None where `forward` alone says it."""
+        return None
+
+    @property
+    def ignored(self) -> int | None:
+        """The label whose examples, or positions, count 0; None if there is none."""
+        return None
+
+    def __call__(
+        self, *sources: SymbolicTensor, sample_weight: SymbolicTensor | None = None
+    ) -> SymbolicTensor:
+        """Evaluates scores by a target; returns the loss, for `net.loss`.
+
+        Args:
+            sources: the output of a layer, and `net.target(...)`.
+            sample_weight: a second target, with a factor for the loss of each example (or position).
+
+        Raises:
+            ValueError: the scores, the target or the weights do not fit.
+        """
+        return super().__call__(*sources, *(() if sample_weight is None else (sample_weight,)))
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """The shape of one node."""
@@ -50,23 +104,36 @@ class Loss(Layer):
             ValueError: the loss takes no scores of this shape.
         """
 
-    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
-        """Whether each example is right, bool `[example]`, as far as these scores tell; None without labels.
+    @abstractmethod
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The losses of the examples, `[1, example]`, as far as they depend on these scores: those of all
+        machines add up. In torch; autograd makes the gradient.
 
-        The losses of the examples are the result of `forward`, `[1, example]`; those of all machines add up.
+        Args:
+            step: which examples, and which rows of the scores (`step.windows[0]`).
+            inputs: scores `[rows, ..., example]`, and the target: labels `[1, example]`, or the same rows of
+                a target of the scores' shape.
+            parameters: none.
+        """
+
+    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
+        """Whether each label is right, bool `[..., example]`, as far as these scores tell; None without
+        labels. Takes what `forward` takes.
         """
         return None
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
-        """Operations of all scores."""
-        return self.flops_per_score * math.prod(sources[0])
+        """Operations of the scores of a node."""
+        return self.flops_per_score * math.prod(sources[0]) / math.prod(self.shape(sources))
 
 
 @dataclass(frozen=True)
 class LabelLoss(Loss):
-    """A loss whose target is a label, from 0."""
+    """A loss whose target is a label, from 0.
 
-    splits_scores = True
+    Where machines may each evaluate their own scores (`splits_scores`), the first number of its summary is
+    the largest score.
+    """
 
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
         """A label for each example.
@@ -83,80 +150,21 @@ class LabelLoss(Loss):
     def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
         """Whether the label's score is here, finite, and the largest of all: a summary's first number."""
         here, score = _labelled(step, *inputs)
-        return here & (score >= step.summary[0]) & score.isfinite()
+        largest = inputs[0].amax(0) if step.summary is None else step.summary[0]
+        return here & (score >= largest) & score.isfinite()
 
 
 @dataclass(frozen=True)
 class ScoreLoss(Loss):
-    """A loss whose target has the shape of the scores."""
+    """A loss whose target has the shape of the scores, and which is a sum over them; where it is no sum, set
+    `splits_scores = False`, and one machine receives all scores.
+    """
 
     splits_scores = True
 
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
         """One number for each score."""
         return scores, None
-
-
-@dataclass(frozen=True)
-class SoftmaxCrossEntropy(LabelLoss):
-    """The negative log of the softmax probability of the right class; the target is its label, from 0.
-
-    Mean over the examples.
-    """
-
-    def summary(self, shape: Shape) -> Summary:
-        """The largest score, and the sum of exponentials relative to it."""
-        return Summary((2,))
-
-    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Both, of these scores."""
-        largest = inputs[0].amax(0)
-        total = (inputs[0] - largest).exp().sum(0, dtype=step.torch.float64)
-        return step.torch.stack((largest.to(total.dtype), total))
-
-    def combine(self, step: Step, summaries: Tensor) -> Tensor:
-        """The largest of all, and the sum relative to that, in float64."""
-        largest, totals = summaries.double().unbind(1)
-        most = largest.amax(0)
-        return step.torch.stack((most, (totals * (largest - most).exp()).sum(0)))
-
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The loss, where the label's score is here; else 0."""
-        (largest, total), (here, score) = step.summary, _labelled(step, *inputs)
-        return step.torch.where(here, total.log() + (largest - score), 0.0)[None]
-
-    def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
-        """Returns `softmax - one hot`, for which no machine needs more than the summary."""
-        scores, (largest, total) = inputs[0], step.summary.to(inputs[0].dtype)
-        share = (scores - largest).exp() / total
-        return ((share - _one_hot(step, *inputs)) * grad_output, None), ()
-
-    @property
-    def definition(self) -> NodeDefinition:
-        """The loss of one example with a label; the gradient is `softmax - one hot`."""
-
-        def upward(incoming, label):  # type: ignore[no-untyped-def]
-            largest = max(incoming)
-            total = 0.0
-            for score in incoming:
-                total += math.exp(score - largest)
-            return math.log(total) + largest - incoming[label]
-
-        def downward(incoming, label, state, error):  # type: ignore[no-untyped-def]
-            errors = 0.0 * incoming
-            for k in range(len(incoming)):
-                errors[k] = error * math.exp(incoming[k] - incoming[label] - state)
-            errors[label] -= error
-            return errors
-
-        return NodeDefinition(upward, downward)
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,8 @@ class OneVsRest(LabelLoss):
 
     Source: DistBelief, section 5, the 21,000 outputs of the image model.
     """
+
+    splits_scores = True
 
     def summary(self, shape: Shape) -> Summary:
         """The largest score, by which an example is counted as right."""
@@ -296,6 +306,74 @@ class HalfSquaredError(ScoreLoss):
 
         def downward(incoming, target, state, error):  # type: ignore[no-untyped-def]
             return error * (incoming - target)
+
+        return NodeDefinition(upward, downward)
+
+
+@dataclass(frozen=True)
+class Huber(ScoreLoss):
+    """The **sum** over the scores of half the squared difference, where the difference is at most `delta`;
+    and beyond, of `delta` times (the absolute difference less half of `delta`).
+
+    Mean over the examples; Keras and PyTorch also divide by the number of scores.
+
+    Args:
+        delta: the difference, above 0, from which the loss grows by the difference and not by its square.
+        loss_weight: factor of this loss in the sum that is minimised.
+        name: the layer's name in the network.
+
+    Raises:
+        ValueError: `delta` is not above 0.
+
+    Source: Huber 1964, "Robust estimation of a location parameter".
+    """
+
+    flops_per_score = 4.0  # a difference, a bound, a square and an addition
+    delta: float = 1.0
+    loss_weight: float = field(default=1.0, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Refuses a delta that is not above 0. Raises ValueError."""
+        super().check()
+        self._settle(delta=check_number(self.delta, "delta is"))
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum over these scores."""
+        scores, targets = (one.flatten(0, -2).double() for one in inputs)
+        distance = (scores - targets).abs()
+        bounded = distance.clamp(max=self.delta)
+        return (bounded * (distance - bounded / 2)).sum(0, keepdim=True)
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """Returns `scores - target`, within `delta` of 0, times the gradient of the loss."""
+        return ((inputs[0] - inputs[1]).clamp(-self.delta, self.delta) * grad_output, None), ()
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The loss of one example; the gradient is `scores - target`, within `delta` of 0."""
+        delta = self.delta
+
+        def upward(incoming, target):  # type: ignore[no-untyped-def]
+            total = 0.0
+            for k in range(len(incoming)):
+                distance = abs(incoming[k] - target[k])
+                bounded = min(distance, delta)
+                total += bounded * (distance - bounded / 2)
+            return total
+
+        def downward(incoming, target, state, error):  # type: ignore[no-untyped-def]
+            errors = 0.0 * incoming
+            for k in range(len(incoming)):
+                errors[k] = error * min(max(incoming[k] - target[k], -delta), delta)
+            return errors
 
         return NodeDefinition(upward, downward)
 

@@ -6,6 +6,7 @@ result.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +14,13 @@ from typing import Any, Self
 
 from partita.layers.architecture import from_json, to_json
 from partita.layers.box import Shape
-from partita.layers.checks import check_shape, check_whole
+from partita.layers.checks import check_finite, check_shape, check_whole
 from partita.layers.graph import Graph, Grid
 from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
 from partita.layers.overview import NetworkSummary, summary_of
-from partita.layers.states import SymbolicTensor
+from partita.layers.states import LossSum, SymbolicTensor
 from partita.layers.text import counted
 from partita.layers.ties import ParameterOf, tied
 
@@ -40,7 +41,7 @@ class Network:
     def __init__(self, name: str) -> None:
         self.name = _checked(name, "a network")
         self._grids: dict[str, Grid] = {}
-        self._losses: tuple[str, ...] = ()
+        self._losses: dict[str, float] = {}
         self._parameters: dict[str, dict[str, Parameter]] = {}
 
     @property
@@ -127,19 +128,39 @@ class Network:
 
     @property
     def loss(self) -> tuple[SymbolicTensor, ...]:
-        """The losses whose sum is minimised. Assign one, or several as a tuple or list."""
+        """The losses whose sum is minimised. Assign one, a weighted sum (`loss + 0.3 * other`), or several as
+        a tuple or list, to which `loss_weights` gives weights.
+        """
         return tuple(SymbolicTensor(self, name) for name in self._losses)
 
     @loss.setter
-    def loss(self, losses: SymbolicTensor | Iterable[SymbolicTensor]) -> None:
-        """The losses whose sum is minimised. Assign one, or several as a tuple or list."""
-        names: list[str] = []
-        for loss in losses if isinstance(losses, Iterable) else (losses,):
-            name = self._name_of_loss(loss)
-            if name in names:
-                raise ValueError(f"loss '{name}' is assigned twice; name each loss once")
-            names.append(name)
-        self._losses = tuple(names)
+    def loss(self, losses: SymbolicTensor | LossSum | Iterable[SymbolicTensor | LossSum]) -> None:
+        """Takes the losses and their weights; refuses what is no loss."""
+        found: dict[str, float] = {}
+        for given in losses if isinstance(losses, Iterable) else (losses,):
+            for loss, weight in given.terms if isinstance(given, LossSum) else ((given, 1.0),):
+                name = self._name_of_loss(loss)
+                if name in found:
+                    raise ValueError(f"loss '{name}' is assigned twice; name each loss once")
+                found[name] = weight
+        self._losses = found
+
+    @property
+    def loss_weights(self) -> tuple[float, ...]:
+        """The factors of the losses in their sum, in their order. Assign a number for each, as in Keras."""
+        return tuple(self._losses.values())
+
+    @loss_weights.setter
+    def loss_weights(self, weights: Sequence[float]) -> None:
+        """Takes a number for each loss."""
+        given = tuple(check_finite(weight, "a loss weight is") for weight in weights)
+        if len(given) != len(self._losses):
+            raise ValueError(
+                f"loss_weights has {counted(len(given), 'number')} for "
+                f"{counted(len(self._losses), 'loss', 'losses')}; assign net.loss first, and give one for "
+                "each"
+            )
+        self._losses = dict(zip(self._losses, given, strict=True))
 
     def shape(self, name: str) -> Shape:
         """The grid of a layer, by its name.
@@ -173,14 +194,25 @@ class Network:
             )
         if not any(not grid.is_placeholder for grid in self._grids.values()):
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
-        return Graph(self.name, tuple(self._grids.values()), self._losses)
+        return Graph(self.name, self._placed, tuple(self._losses))
+
+    @property
+    def _placed(self) -> tuple[Grid, ...]:
+        """The layers, losses with the weights that they were assigned with."""
+        return tuple(map(self._weighted, self._grids.values()))
+
+    def _weighted(self, grid: Grid) -> Grid:
+        weight = self._losses.get(grid.name, 1.0)
+        if weight == 1.0 or not isinstance(grid.layer, Loss):
+            return grid
+        return replace(grid, layer=replace(grid.layer, loss_weight=weight * grid.layer.loss_weight))
 
     def summary(self) -> NetworkSummary:
         """Returns a table of the layers: kind, shape, parameters, bytes and operations. Print it.
 
         A plan's `summary()` says where the rows are, too.
         """
-        return summary_of(Graph(self.name, tuple(self._grids.values()), self._losses))
+        return summary_of(Graph(self.name, self._placed, tuple(self._losses)))
 
     def to_json(self) -> str:
         """Returns the architecture as JSON, which `from_json` reads: layers, settings, names and losses.
@@ -191,7 +223,7 @@ class Network:
         Raises:
             ValueError: a setting cannot be written, such as a lambda; the message names it.
         """
-        return to_json(self.name, tuple(self._grids.values()), self._losses)
+        return to_json(self.name, self._placed, tuple(self._losses))
 
     @classmethod
     def from_json(cls, text: str, *, custom: Mapping[str, Any] | None = None) -> Self:
@@ -210,23 +242,33 @@ class Network:
         return found
 
     def _bind_target(self, loss: Loss, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
-        if len(sources) != 2 or self._is_target(sources[0]) or not self._is_target(sources[1]):
+        targets = sources[1:]
+        if (
+            len(targets) not in (1, 2)
+            or self._is_target(sources[0])
+            or not all(map(self._is_target, targets))
+        ):
             raise ValueError(
                 f"{loss.kind} '{name}' takes scores and a target; "
                 f'call it for example as {loss.kind}()(scores, net.target("label"))'
             )
+        scores = sources[0].shape
         try:
-            shape, classes = loss.target(sources[0].shape)
+            shape, classes = loss.target(scores)
+            weights = (math.prod(loss.shape((scores,))),)
         except ValueError as error:
             raise ValueError(f"{loss.kind} '{name}': {error}") from error
-        target = self._grids[sources[1].name]
-        bound = Placeholder(shape, "target", classes)
-        taken = any(target.name in grid.sources for grid in self._grids.values())
-        if taken and target.layer != bound:
-            raise ValueError(
-                f"target '{target.name}' already serves a loss of another shape; declare a second target"
+        bound = Placeholder(shape, "target", classes, loss.ignored)
+        for given, layer in zip(targets, (bound, Placeholder(weights, "target")), strict=False):
+            target = self._grids[given.name]
+            taken = len({one.name for one in targets}) < len(targets) or any(
+                target.name in grid.sources for grid in self._grids.values()
             )
-        self._grids[target.name] = replace(target, shape=shape, layer=bound)
+            if taken and target.layer != layer:
+                raise ValueError(
+                    f"target '{target.name}' already serves a loss of another shape; declare a second target"
+                )
+            self._grids[target.name] = replace(target, shape=layer.given_shape, layer=layer)
 
     def _refuse_targets(self, layer: Layer, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
         for source in sources:

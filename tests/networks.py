@@ -38,6 +38,7 @@ from partita.layers import (
     Grid,
     GroupNorm,
     HalfSquaredError,
+    Huber,
     L2Pool2D,
     Layer,
     LayerNorm,
@@ -354,10 +355,17 @@ def _with_loss(
         loose = [*loose, draw(st.sampled_from(placed))]
     found = []
     for n, scores in enumerate(loose):
-        classes = len(scores.shape) == 1 and scores.shape[0] > 1
-        kinds: list[type[Loss]] = [HalfSquaredError, BinaryCrossEntropy]
-        kind = draw(st.sampled_from([*kinds, SoftmaxCrossEntropy, OneVsRest] if classes else kinds))
-        found.append(kind()(scores, net.target(f"target{n}")))
+        kinds: list[Loss] = [HalfSquaredError(), BinaryCrossEntropy(), Huber(0.5, loss_weight=0.5)]
+        if len(scores.shape) <= 2 and scores.shape[-1] > 1:
+            weight = tuple(1.0 + k % 3 for k in range(scores.shape[-1]))
+            kinds += [SoftmaxCrossEntropy(), SoftmaxCrossEntropy(weight, 1, 0.1)]
+        if len(scores.shape) == 1 and scores.shape[0] > 1:
+            kinds.append(OneVsRest())
+        given = [
+            net.target(f"target{n}"),
+            *(net.target(f"weight{n}") for _ in range(draw(st.integers(0, 1)))),
+        ]
+        found.append(draw(st.sampled_from(kinds))(scores, *given))
     return found
 
 

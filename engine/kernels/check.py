@@ -104,7 +104,7 @@ def _placed(layer: Layer, shapes: tuple[Shape, ...]) -> tuple[Grid, tuple[Grid, 
     network = Network("check")
     inputs = [network.input(f"input_{i}", shape=shape) for i, shape in enumerate(shapes)]
     if isinstance(layer, Loss):
-        states = layer(*inputs, network.target("target"))
+        states = network.add(layer, (*inputs, network.target("target")))
         network.loss = states
     else:
         states = layer(*inputs)

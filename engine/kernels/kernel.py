@@ -328,4 +328,12 @@ class LossKernel(Kernel):
 
     @abstractmethod
     def metrics(self, count: int) -> tuple[float, int]:
-        """The sum of the loss over the first `count` examples, and how many are right (0 without labels)."""
+        """The sum of the loss over the first `count` examples, with the weights of examples and not that of
+        the loss; and how many labels are right (0 without labels).
+        """
+
+    def count_labels(self, count: int) -> int:
+        """The number of labels of the first `count` examples, whoever has their scores; for a loss with
+        labels.
+        """
+        return count

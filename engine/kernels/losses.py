@@ -24,6 +24,12 @@ class SoftmaxCrossEntropyKernel(LossKernel):
 
     layer = SoftmaxCrossEntropy
 
+    @classmethod
+    def computes(cls, context: KernelContext) -> bool:
+        """Those of a row of scores, with no weights and no further settings."""
+        layer, plain = context.grid.layer, len(context.sources) == 2 and context.grid.n_nodes == 1
+        return plain and layer == cls.layer(name=layer.name) and super().computes(context)
+
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self._scores, self._output = columns(arrays.inputs[0]), columns(arrays.output)
@@ -92,7 +98,7 @@ class SoftmaxCrossEntropyKernel(LossKernel):
 
 def refuse_label(context: KernelContext, label: int) -> None:
     """Raises ValueError for a label that no score belongs to."""
-    classes = context.sources[0].n_nodes
+    classes = context.sources[0].shape[-1]
     raise ValueError(
         f"{context.label} was given the label {label}; with {classes} scores, labels are 0 to {classes - 1}"
     )

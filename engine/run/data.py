@@ -113,7 +113,7 @@ def _check_source(grid: Grid, source: DataSource, precision: str) -> None:
 def _checked(grid: Grid, array: Array, precision: str) -> Array:
     assert isinstance(grid.layer, Placeholder)
     if grid.layer.classes is not None and grid.shape == (1,):
-        return _labels(grid.name, array, grid.layer.classes)
+        return _labels(grid.name, array, grid.layer.classes, grid.layer.ignored)
     if array.ndim == 1 and grid.shape == (1,):
         array = array[:, None]
     if array.shape[1:] != grid.shape or array.ndim < 1:
@@ -123,7 +123,7 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
             f"give an array of shape (examples, {', '.join(map(str, grid.shape))}){alone}"
         )
     if grid.layer.classes is not None:
-        return _classes(grid.name, array, grid.layer.classes)
+        return _classes(grid.name, array, grid.layer.classes, grid.layer.ignored)
     if array.dtype.kind not in "biuf":
         wanted = master(precision)
         raise ValueError(f"'{grid.name}' holds {_kind(array)}, not real numbers; convert it to {wanted}")
@@ -151,12 +151,12 @@ def _check_finite(name: str, given: Array, converted: Array) -> None:
     )
 
 
-def _classes(name: str, array: Array, classes: int) -> Array:
+def _classes(name: str, array: Array, classes: int, ignored: int | None) -> Array:
     """Numbers of classes in any shape."""
-    rule = f"its numbers are whole, from 0 to {classes - 1}"
+    rule = f"its numbers are whole, from 0 to {classes - 1}{_or(ignored)}"
     if array.dtype.kind not in "iu":
         raise ValueError(f"'{name}' holds {_kind(array)}; {rule}")
-    strange: Array = (array < 0) | (array >= classes)
+    strange: Array = ((array < 0) | (array >= classes)) & (array != ignored)
     outside: Array = np.asarray(strange.any(axis=tuple(range(1, array.ndim))))
     if outside.any():
         first = int(outside.argmax())
@@ -164,7 +164,11 @@ def _classes(name: str, array: Array, classes: int) -> Array:
     return array.astype(np.int64)
 
 
-def _labels(name: str, array: Array, classes: int) -> Array:
+def _or(ignored: int | None) -> str:
+    return "" if ignored is None else f", or {ignored} where it is ignored"
+
+
+def _labels(name: str, array: Array, classes: int, ignored: int | None) -> Array:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -174,10 +178,10 @@ def _labels(name: str, array: Array, classes: int) -> Array:
             f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)"
             f"{alone}{hot}"
         )
-    rule = f"labels are whole numbers from 0 to {classes - 1}"
+    rule = f"labels are whole numbers from 0 to {classes - 1}{_or(ignored)}"
     if array.dtype.kind not in "iu":
         raise ValueError(f"'{name}' holds {_kind(array)}; {rule}{_as_labels(array)}")
-    outside = (array < 0) | (array >= classes)
+    outside = ((array < 0) | (array >= classes)) & (array != ignored)
     if outside.any():
         first = int(outside.argmax())
         from_one = "; yours seem to begin at 1: subtract 1" if _from_one(array, classes) else ""

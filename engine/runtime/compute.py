@@ -22,6 +22,7 @@ from partita.engine.runtime.parameter_calls import ParameterCalls
 from partita.engine.runtime.regularisation import Regularisation
 from partita.engine.runtime.watchdog import Watchdog
 from partita.layers.box import Spans
+from partita.layers.losses import Loss
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand
 
@@ -178,6 +179,8 @@ class Computations:
         counts = self.buffers.machine in self._plan.ownership.loss_owners(buffer.layer)
         loss_kernel, first, examples = kernel, self._first_example(buffer), kernel.context.batch
         begin = self._begin(kernel, buffer)
+        layer = self._plan.graph[buffer.layer].layer
+        weight = layer.loss_weight if isinstance(layer, Loss) else 1.0
         if counts:
             self.metrics.expect(buffer)
 
@@ -188,7 +191,7 @@ class Computations:
             if not counts:
                 return
             loss, correct = loss_kernel.metrics(self._real(first, examples))
-            self.metrics.add(buffer, loss, correct)
+            self.metrics.add(buffer, weight * loss, correct)
             if not math.isfinite(loss):
                 self.watch.look()
 

@@ -9,10 +9,28 @@ import numpy as np
 
 from partita.engine.kernels import Array, LossKernel, build
 from partita.engine.numerics import upcast_array
-from partita.layers import BinaryCrossEntropy, HalfSquaredError, Loss, OneVsRest, SoftmaxCrossEntropy
+from partita.layers import (
+    BinaryCrossEntropy,
+    HalfSquaredError,
+    Huber,
+    KLDivergence,
+    LabelLoss,
+    Loss,
+    OneVsRest,
+    SoftmaxCrossEntropy,
+)
 from tests.kernels.cases import Case, case, unwritten
 
-LOSSES = [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()]
+LOSSES = [
+    SoftmaxCrossEntropy(),
+    OneVsRest(),
+    BinaryCrossEntropy(),
+    HalfSquaredError(),
+    SoftmaxCrossEntropy(label_smoothing=0.1),
+    SoftmaxCrossEntropy(ignore_index=1, label_smoothing=0.25, loss_weight=0.3),
+    KLDivergence(),
+    Huber(0.5),
+]
 
 
 LABELLED = LOSSES[:2]
@@ -26,9 +44,10 @@ def given_case(
 ) -> Case:
     """Scores of size `n`, or `n` by 2, and a target that suits the loss."""
     draw = np.random.default_rng(seed)
-    labelled = bool(loss.summary((1,)))
-    target = draw.integers(0, n, size=(1, batch)) if labelled else draw.uniform(size=(n, 2, batch))
-    return case(loss, (n,) if labelled else (n, 2), batch=batch, seed=seed, target=target, dtype=dtype)
+    labelled = isinstance(loss, LabelLoss)
+    scores = (n,) if loss.summary((1,)) else (n, 2)
+    target = draw.integers(0, n, size=(1, batch)) if labelled else draw.uniform(size=(*scores, batch))
+    return case(loss, scores, batch=batch, seed=seed, target=target, dtype=dtype)
 
 
 class Evaluated:

@@ -151,7 +151,7 @@ def test_errors_of_several_inputs_are_named_by_input() -> None:
         (Add(), ((2,),), "give it two or more of the same shape"),
         (Dense(2), ((2,), (2,)), "takes one input, not 2"),
         (Dense(2), (), "give the shape of its input too"),
-        (SoftmaxCrossEntropy(), ((2, 2),), "give it one score for each class"),
+        (SoftmaxCrossEntropy(), ((2, 2, 2),), "give it one score for each class"),
         (LocallyConnected2D(2, 3), ((2, 2, 1),), "does not fit"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.numerics import upcast_array
-from partita.layers import BinaryCrossEntropy, HalfSquaredError, Loss, OneVsRest, SoftmaxCrossEntropy
+from partita.layers import (
+    BinaryCrossEntropy,
+    HalfSquaredError,
+    Huber,
+    KLDivergence,
+    Loss,
+    OneVsRest,
+    SoftmaxCrossEntropy,
+)
 from tests.draws import examples
 from tests.kernels.cases import seeds
 from tests.kernels.loss_cases import BATCH, LABELLED, LOSSES, Evaluated, given_case
@@ -55,14 +65,20 @@ def test_equals_torch(loss: Loss, dtype: type) -> None:
     target = torch.from_numpy(given.inputs[1].reshape(-1, BATCH).T.copy())
     functions = torch.nn.functional
     if isinstance(loss, SoftmaxCrossEntropy):
-        value = functions.cross_entropy(scores, target[:, 0])
+        ignored = -100 if loss.ignore_index is None else loss.ignore_index
+        smoothing: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": loss.label_smoothing}
+        value = functions.cross_entropy(scores, target[:, 0], reduction="sum", **smoothing) / BATCH
+    elif isinstance(loss, KLDivergence):
+        value = functions.kl_div(scores.log_softmax(1), target, reduction="batchmean")
+    elif isinstance(loss, Huber):
+        value = functions.huber_loss(scores, target, reduction="sum", delta=loss.delta) / BATCH
     elif isinstance(loss, HalfSquaredError):
         value = 0.5 * ((scores - target) ** 2).sum(dim=1).mean()
     else:
         if isinstance(loss, OneVsRest):
             target = functions.one_hot(target[:, 0], 1200).to(scores.dtype)
         value = functions.binary_cross_entropy_with_logits(scores, target, reduction="sum") / BATCH
-    value.backward()
+    (value * loss.loss_weight).backward()
     assert scores.grad is not None
     assert evaluated.metrics()[0] / BATCH == pytest.approx(value.item(), rel=1e-5)
     np.testing.assert_allclose(

@@ -17,7 +17,8 @@ def expected_errors(given: Case) -> Array:
     """Errors of the mean loss."""
     given = given.upcast
     states = given.reference.forward(given.inputs)
-    mean = np.full_like(states, 1 / given.batch)
+    assert isinstance(given.grid.layer, Loss)
+    mean = np.full_like(states, given.grid.layer.loss_weight / given.batch)
     return given.reference.backward(given.inputs, states, mean)[0][0]
 
 

@@ -41,6 +41,8 @@ from partita.layers import (
     Dense,
     GroupNorm,
     HalfSquaredError,
+    Huber,
+    KLDivergence,
     L2Pool2D,
     Layer,
     Loss,
@@ -263,6 +265,50 @@ def one_by_one(loss: Loss, target: Any, theirs: torch.nn.Module, wanted: torch.T
 def _() -> bool:
     theirs, wanted = torch.nn.CrossEntropyLoss(), torch.from_numpy(LABELS[0])
     return one_by_one(SoftmaxCrossEntropy(), LABELS, theirs, wanted, 1)
+
+
+WEIGHT = (0.5, 1.0, 2.0, 1.0, 3.0)
+
+
+@row("`SoftmaxCrossEntropy` with `weight` or `ignore_index`")
+def _() -> bool:
+    wanted = torch.from_numpy(LABELS[0])
+    weighted = torch.nn.CrossEntropyLoss(torch.tensor(WEIGHT).double())
+    share = sum(WEIGHT[label] for label in LABELS[0]) / BATCH
+    same = one_by_one(SoftmaxCrossEntropy(WEIGHT), LABELS, weighted, wanted, share)
+    ignoring = torch.nn.CrossEntropyLoss(ignore_index=4)
+    return same or one_by_one(SoftmaxCrossEntropy(ignore_index=4), LABELS, ignoring, wanted, 1 - 1 / BATCH)
+
+
+@row("`label_smoothing` of `SoftmaxCrossEntropy`")
+def _() -> bool:
+    theirs, wanted = torch.nn.CrossEntropyLoss(label_smoothing=0.2), torch.from_numpy(LABELS[0])
+    assert inspect.signature(torch.nn.CrossEntropyLoss).parameters["label_smoothing"].default == 0
+    return one_by_one(SoftmaxCrossEntropy(label_smoothing=0.2), LABELS, theirs, wanted, 1)
+
+
+@row("`ignore_index` by default")
+def _() -> bool:
+    assert inspect.signature(torch.nn.CrossEntropyLoss).parameters["ignore_index"].default == -100
+    return SoftmaxCrossEntropy().ignore_index == -100
+
+
+@row("`KLDivergence`")
+def _() -> bool:
+    target = NUMBERS / NUMBERS.sum(axis=0)
+    theirs, wanted = torch.nn.KLDivLoss(reduction="batchmean"), torch.from_numpy(target.T.copy())
+    scores = case(KLDivergence(), (N,), batch=BATCH, target=target).inputs[0].T.copy()
+    ours, found = losses(KLDivergence(), target, theirs, wanted)
+    logs = float(theirs(torch.from_numpy(scores).log_softmax(1), wanted))
+    np.testing.assert_allclose(ours, logs, rtol=1e-10)
+    return math.isclose(ours, found, rel_tol=1e-6)
+
+
+@row("`Huber`")
+def _() -> bool:
+    wanted = torch.from_numpy(NUMBERS.T.copy())
+    assert inspect.signature(torch.nn.HuberLoss).parameters["delta"].default == Huber().delta
+    return one_by_one(Huber(0.3), NUMBERS, torch.nn.HuberLoss(delta=0.3), wanted, N)
 
 
 @row("`BinaryCrossEntropy`")
