@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from partita.layers import Graph, Grid
+from partita.layers import Conv2D, Graph, Grid
 from partita.partitioner import (
     Between,
     Cluster,
@@ -156,7 +156,10 @@ def plans(
     cluster = draw(clusters(max_machines=max_machines, min_machines=2 if tiles else 1))
     by_hand = draw(cuts(graph, len(cluster), tiles=tiles))
     portions = draw(st.integers(1, micro_batches))
-    batch = portions * draw(st.integers(1, max_batch))
+    many = local and any(
+        isinstance(grid.layer, Conv2D) for grid in graph.grids
+    )  # else PyTorch's bits are not ours
+    batch = portions * (16 if many else draw(st.integers(1, max_batch)))
     return partition(
         graph,
         cluster,

@@ -23,21 +23,20 @@ from partita.engine.numerics import compiled, compiled_reassociating, upcast
 @compiled
 def backward_weight(
     x: Array,
-    window: int,
     grad: Array,
-    first: int,
+    starts: tuple[int, int],
     transposed: Array,
     sums: Array,
     out: Array,
-    begin: int,
-    end: int,
+    filters: tuple[int, int],
     g: Geometry,
 ) -> None:
-    """Computes the gradient of filters `[begin, end)`, all of one group, over places from row `first` on.
+    """Computes the gradient of filters `[begin, end)`, all of one group, over all places of `grad`.
 
-    `out` is `[filter, tap and channel]`; `transposed`, `[place column, example, filter]`, and `sums`, `[tap
-    and channel, filter]`, are scratch.
+    `x` and `grad` begin at rows `starts` of the input and of the layer. `out` is `[filter, tap and channel]`;
+    `transposed`, `[place column, example, filter]`, and `sums`, `[tap and channel, filter]`, are scratch.
     """
+    (begin, end), (window, first) = filters, starts
     sums[:, begin:end] = 0
     for row in range(grad.shape[0]):
         _transpose(grad[row], transposed, begin, end)
@@ -45,9 +44,9 @@ def backward_weight(
         top = (first + row) * g.y.stride - g.y.before - window
         for tap in range(low, high):
             _add_products(sums, x, top + tap * g.y.dilation, tap, transposed, begin, end, g)
-    taps, filters = sums.shape
+    taps, n_filters = sums.shape
     flat, turned_back = sums.reshape(-1), out.reshape(-1)
-    transpose(flat, begin, filters, turned_back, begin * taps, taps, taps, end - begin)
+    transpose(flat, begin, n_filters, turned_back, begin * taps, taps, taps, end - begin)
 
 
 @compiled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,14 +13,8 @@ from partita.engine.kernels.calls import accumulated, sequence, split_spans
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.convolution.gradient import accumulate_bias, backward_weight
 from partita.engine.kernels.convolution.loops import ACTIVATIONS, backward_input, forward, pack
-from partita.engine.kernels.convolution.small_batch import (
-    backward_input_small_batch,
-    forward_small_batch,
-    transpose_weights,
-)
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.kernels.tiles.llvm_vectors import VECTOR_BYTES
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
@@ -28,14 +22,15 @@ from partita.layers import Conv2D, Patch
 from partita.layers.box import Spans
 
 _LEAST = 16
-"""Fewest filters for a thread of its own, as they fill a vector."""
+"""Fewest filters for a thread of its own, and fewest examples of the kernel, as they fill a vector. With
+fewer PyTorch is as fast, or nearly so.
+"""
 
 
 class Conv2DKernel(Kernel):
     """`output = activation(sum over the patch of weight * input + bias)` for the machine's rows.
 
-    Vectors run over the examples; in a small batch, over filters forward and over channels backward. The
-    forward pass also lays out the weights as either needs them.
+    Vectors run over the examples. The forward pass also lays out the weights for the backward pass.
     """
 
     layer = Conv2D
@@ -50,48 +45,29 @@ class Conv2DKernel(Kernel):
         self._shape = filters, height, width, channels = context.grid.parameters[0].shape
         self._weight = arrays.parameters[0].reshape(self._shape)
         self._bias = arrays.parameters[1] if layer.use_bias else np.zeros(filters, context.dtype)
-        size = filters // layer.groups
-        self._over_filters, self._over_channels = self._is_small_for(size), self._is_small_for(channels)
-        n_transposed = filters if self._over_filters else 0
-        self._transposed = np.zeros((height, width, channels, n_transposed), context.master)
-        packs = not self._over_channels and any(grad is not None for grad in arrays.grad_inputs)
-        tiles = layer.groups * -(-channels // ROWS) * packs
-        self._packed = np.zeros((tiles, height, width, size, ROWS), context.master)
+        tiles = layer.groups * -(-channels // ROWS) * any(grad is not None for grad in arrays.grad_inputs)
+        self._packed = np.zeros((tiles, height, width, filters // layer.groups, ROWS), context.master)
         self._scratch = Scratch(pool.threads, context.master)
 
-    def _is_small_for(self, nodes: int) -> bool:
-        """Whether so many nodes of a place fill vectors better than the examples do."""
-        return self.context.batch < min(2 * VECTOR_BYTES // self.context.master.itemsize, nodes)
+    @classmethod
+    def computes(cls, context: KernelContext) -> bool:
+        """Whether there are examples enough to fill a vector."""
+        return context.batch >= _LEAST
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Multiplies matrices, one for each place."""
         own, (window, _) = self.context.rows, self.context.windows[0]
         x, output, geometry, bias = self.arrays.inputs[0], self.arrays.output, self._geometry, self._bias
-        activation, (_, columns, filters, batch) = ACTIVATIONS.index(self._function), output.shape
-        loop: Callable[..., None] = forward_small_batch if self._over_filters else forward
-        weight, row = self._weight, (columns, filters, batch)
-        if self._over_filters:
-            weight, row = self._transposed, (columns + 1, batch, filters)
+        activation, row, weight = ACTIVATIONS.index(self._function), output.shape[1:], self._weight
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(math.prod(row)) as scratch:
-                out = rows_of(output, (start, stop), own)
-                loop(x, window, weight, bias, out, start, activation, scratch.reshape(row), geometry)
+                out, sums = rows_of(output, (start, stop), own), scratch.reshape(row)
+                forward(x, weight, bias, out, (window, start), activation, sums, geometry)
 
         multiply = split_spans(self.pool, (own,), work, operations=self.context.operations)
-        return sequence(self._transposition(), multiply, self._packing())
-
-    def _transposition(self) -> Call:
-        """Lays out the weights for a forward pass with vectors over filters."""
-        if not self._over_filters:
-            return no_op
-        weight, transposed, whole = self._weight, self._transposed, (0, self._weight[0].size)
-
-        def work(begin: int, end: int) -> None:
-            transpose_weights(weight, transposed, begin, end)
-
-        return split_spans(self.pool, (whole,), work, operations=transposed.size)
+        return sequence(multiply, self._packing())
 
     def _packing(self) -> Call:
         """Lays out the weights for the backward pass."""
@@ -112,17 +88,13 @@ class Conv2DKernel(Kernel):
         """Sums, for each place of the input, over the places whose patches hold it, in ascending rows."""
         window, (first, _) = self.context.grad_windows[0], self.context.rows
         out, grad = self.arrays.grad_input(0), self.arrays.own_grad
-        _, columns, channels, batch = out.shape
-        loop: Callable[..., None] = backward_input_small_batch if self._over_channels else backward_input
-        weight, row = self._packed, (columns, channels, batch)
-        if self._over_channels:
-            weight, row = self._weight, (columns, batch, channels)
+        weight, row = self._packed, out.shape[1:]
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(math.prod(row)) as scratch:
                 place, sums = rows_of(out, (start, stop), window), scratch.reshape(row)
-                loop(place, start, weight, grad, first, accumulate, sums, self._geometry)
+                backward_input(place, start, weight, grad, first, accumulate, sums, self._geometry)
 
         return split_spans(self.pool, rows, work, operations=self.context.operations)
 
@@ -142,14 +114,14 @@ class Conv2DKernel(Kernel):
 
         def work(start: int, stop: int) -> None:
             for begin, end in parts[start:stop]:
-                backward_weight(x, window, grad, first, transposed, sums, weight, begin, end, geometry)
+                backward_weight(x, grad, (window, first), transposed, sums, weight, (begin, end), geometry)
 
         def add_bias() -> None:
             totals[:] = 0
             accumulate_bias(grad, totals)
             out[1][...] = totals
 
-        backward_weight(x, window, grad[:0], first, transposed, sums, weight, 0, 0, geometry)
+        backward_weight(x, grad[:0], (window, first), transposed, sums, weight, (0, 0), geometry)
         accumulate_bias(grad[:0], totals)
         multiply = split_spans(self.pool, ((0, len(parts)),), work, operations=self.context.operations)
         return sequence(multiply, add_bias if len(out) > 1 else no_op)

@@ -31,21 +31,20 @@ _LINEAR, _RELU, _SIGMOID, _TANH = (LOOPS[name].finish_into for name in ACTIVATIO
 @compiled
 def forward(
     x: Array,
-    window: int,
     weight: Array,
     bias: Array,
     out: Array,
-    first: int,
+    begin: tuple[int, int],
     activation: int,
     sums: Array,
     g: Geometry,
 ) -> None:
-    """Computes rows of places from `first` on; `x` begins at row `window` of the input.
+    """Computes rows of places; `x` and `out` begin at these rows of the input and of the layer.
 
     `sums` is scratch for a row of places.
     """
     for row in range(out.shape[0]):
-        _multiply_row(x, window, weight, first + row, sums, g)
+        _multiply_row(x, begin[0], weight, begin[1] + row, sums, g)
         for column in range(out.shape[1]):
             finish(activation, sums[column], bias, out[row, column])
 
@@ -77,7 +76,7 @@ def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g
                 rows, taps = (f, min(f + n_filters, end)), (tap, min(tap + n_taps, high))
                 top = row * g.y.stride - g.y.before + tap * g.y.dilation - window
                 for column in range(sums.shape[0]):
-                    _multiply_patch(sums[column], x, weight, top, column, group, rows, taps, tap > low, g)
+                    _multiply_patch(sums[column], x, weight, (top, column), rows, taps, tap > low, g)
 
 
 @compiled
@@ -85,16 +84,18 @@ def _multiply_patch(
     sums: Array,
     x: Array,
     weight: Array,
-    top: int,
-    column: int,
-    group: int,
+    place: tuple[int, int],
     rows: tuple[int, int],
     taps: tuple[int, int],
     continued: bool,
     g: Geometry,
 ) -> None:
-    """Computes sums of some filters at one place over some rows of its patch, the first being `x[top]`."""
+    """Computes sums of some filters of a group at one place, over some rows of its patch.
+
+    `place` is the row of `x` that is the first of these, and the column of the place.
+    """
     batch, (_, width, channels, _), group_channels = sums.shape[1], x.shape, weight.shape[3]
+    (top, column), group = place, rows[0] // (weight.shape[0] // g.groups)
     patch, patch_row = g.y.size * g.x.size * group_channels, g.x.size * group_channels
     low, high = inside(column, g.x)
     left = column * g.x.stride - g.x.before + low * g.x.dilation
