@@ -13,18 +13,3 @@ def is_per_node(parameter: Parameter, grid: Grid) -> bool:
     """
     whose = grid.shape[-1:] if parameter.shared else grid.shape
     return parameter.row_starts is None and parameter.shape == whose
-
-
-def part_of(parameter: Parameter, grid: Grid, node: int, edges: slice) -> slice | int:
-    """Finds the part of a node in a flat parameter: its one number, or those of its edges.
-
-    Args:
-        parameter: of the layer.
-        grid: the layer.
-        node: its position in the flat grid.
-        edges: its edges among all edges of the layer.
-    """
-    if not parameter.shared:
-        return node if is_per_node(parameter, grid) else edges
-    whose, size = node % grid.shape[-1], parameter.size // grid.shape[-1]
-    return whose if is_per_node(parameter, grid) else slice(whose * size, (whose + 1) * size)

@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, Arrays, Kernel, KernelContext, ThreadPool, build
-from partita.engine.kernels.reference import Reference
 from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers import Box, BoxSet, Grid, Layer, Loss, Network
 from partita.layers.box import NOTHING
+from tests.kernels.reference import Reference
 
 Shape = tuple[int, ...]
 _UNWRITTEN = 0x7FC0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partita.engine import check_gradients
-from partita.engine.kernels.reference import Reference, differences
+from partita.engine.kernels.check import differences
 from partita.layers import (
     Activation,
     Add,
@@ -35,6 +35,7 @@ from partita.layers import (
     per_node,
 )
 from tests.kernels.cases import case
+from tests.kernels.reference import Reference
 
 OURS = [
     *(Activation(function) for function in ("linear", "relu", "sigmoid", "tanh")),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
-from partita.engine.kernels.reference import differences
+from partita.engine.kernels.check import differences
 from partita.layers import Conv2D
 from tests.draws import examples
 from tests.kernels.cases import Case, Played, case, cut_points, play

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
-from partita.engine.kernels.reference import differences
+from partita.engine.kernels.check import differences
 from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers import LocallyConnected2D
 from tests.draws import examples

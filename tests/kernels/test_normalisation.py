@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
-from partita.engine.kernels.reference import differences
+from partita.engine.kernels.check import differences
 from partita.layers import LocalContrastNormalisation2D
 from tests.draws import examples
 from tests.kernels.cases import Case, batches, case, cut_points, pictures, play, seeds

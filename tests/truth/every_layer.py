@@ -20,7 +20,6 @@ import numpy.typing as npt
 import torch
 
 from partita.engine import LARS, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RMSProp, Session
-from partita.engine.kernels.reference import Reference
 from partita.layers import (
     Activation,
     Add,
@@ -45,6 +44,7 @@ from partita.layers import (
     per_node,
 )
 from partita.partitioner import Cluster, Plan, partition
+from tests.kernels.reference import Reference
 from tests.networks import FUNCTIONS, leaky_sum, leaky_sum_errors
 from tests.parameters.in_torch import torch_of
 from tests.truth.interleaved import draw_batch

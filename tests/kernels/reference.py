@@ -5,17 +5,16 @@ Kernels are tested against it. Arrays are node-major, `[node axes ..., example]`
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.parameters import part_of
+from partita.engine.kernels.parameters import is_per_node
 from partita.layers.connectivity import PADDING
 from partita.layers.graph import Grid
-from partita.layers.layer import NodeDefinition, Placeholder
+from partita.layers.layer import NodeDefinition, Parameter, Placeholder
 from partita.layers.losses import Loss
 
 
@@ -107,16 +106,16 @@ class Reference:
         return [part_of(parameter, self.grid, n, edges) for parameter in self.grid.parameters]
 
 
-def differences(function: Callable[[Array], float], at: Array, *, step: float = 1e-6) -> Array:
-    """Computes the gradient of `function` at an array of float64, by central differences, one number at a
-    time.
+def part_of(parameter: Parameter, grid: Grid, node: int, edges: slice) -> slice | int:
+    """Finds the part of a node in a flat parameter: its one number, or those of its edges.
+
+    Args:
+        parameter: of the layer.
+        grid: the layer.
+        node: its position in the flat grid.
+        edges: its edges among all edges of the layer.
     """
-    found = np.empty(at.shape)
-    for place in np.ndindex(at.shape):
-        moved = at.copy()
-        width = step * max(1.0, math.fabs(float(at[place])))
-        moved[place] = at[place] + width
-        above = function(moved)
-        moved[place] = at[place] - width
-        found[place] = (above - function(moved)) / (2.0 * width)
-    return found
+    if not parameter.shared:
+        return node if is_per_node(parameter, grid) else edges
+    whose, size = node % grid.shape[-1], parameter.size // grid.shape[-1]
+    return whose if is_per_node(parameter, grid) else slice(whose * size, (whose + 1) * size)
