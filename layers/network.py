@@ -116,6 +116,8 @@ class Network:
             own = layer.parameters(shape, shapes)
             parameters = tuple(self._parameter(layer, name, parameter) for parameter in own)
             _check_sharing(parameters)
+            if len({parameter.name for parameter in parameters}) < len(parameters):
+                raise ValueError("two of its parameters are the same one; give each another")
             for parameter in parameters:
                 if isinstance(parameter.initialiser, InitialValues):
                     parameter.initialiser.check(parameter.name, parameter.shape)

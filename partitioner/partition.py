@@ -77,11 +77,6 @@ def _graph_of(network: object) -> Graph:
         hint = f"call it, {name}()" if name and callable(network) else "give a Network or its graph()"
         raise ValueError(f"the network to cut is {name or repr(network)}; {hint}")
     graph = network.graph() if isinstance(network, Network) else network
-    if graph.tied:
-        raise ValueError(
-            f"{' and '.join(sorted(graph.tied))} use the same parameters, which no plan can place yet; "
-            "give each layer its own"
-        )
     for grid in graph.computed if graph.losses else ():
         definition = grid.layer.definition
         if grid.name in graph.needs_gradient and definition is not None and definition.downward is None:

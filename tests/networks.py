@@ -299,9 +299,10 @@ def networks(
     local: bool = False,
     shared: bool = False,
     wide: bool = False,
+    tied: bool = False,
 ) -> Graph:
     """A whole network as a graph, with losses or without; `local` and `shared` as in `layers`, `wide` as in
-    `shapes`.
+    `shapes`; if `tied`, calls of layers that use the parameters of others.
     """
     net = Network("drawn")
     given = [
@@ -316,6 +317,8 @@ def networks(
         padding = draw(st.sampled_from([None, 2]))
         placed.append(Embedding(5, draw(st.integers(1, 3)), padding_idx=padding)(words))
     consumed: set[str] = set()
+    if tied:
+        placed += draw(_tied(placed))
     for _ in range(draw(st.integers(0, max(0, max_layers - len(given))))):
         layer, sources = draw(_grown(given, placed, local=local, shared=shared))
         consumed.update(source.name for source in sources)
@@ -324,6 +327,40 @@ def networks(
         loose = [states for states in placed if states.name not in consumed]
         net.loss = _with_loss(draw, net, loose, placed, local=local)
     return net.graph()
+
+
+@st.composite
+def _tied(draw: st.DrawFn, placed: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
+    """Two or three calls that use the same parameters, of one layer or of several, some above others."""
+    source = draw(st.sampled_from(placed))
+    width, use_bias = source.shape[-1], draw(st.booleans())
+    if draw(st.booleans()):
+        words = source.network.input("tied_words", shape=draw(st.integers(1, 5)), classes=4)  # type: ignore[attr-defined]
+        embedding = Embedding(4, draw(st.integers(1, 3)))
+        found = embedding(words)
+        axis = draw(st.sampled_from([-1, 0]))
+        scores = Linear(4, weight=embedding.weight, use_bias=use_bias, axis=axis)
+        return [found, scores(Permute((1, 0))(found) if axis == 0 else found)]
+    makers: list[Callable[[], Layer]] = [
+        lambda: Linear(width, use_bias=use_bias, activation="tanh"),
+        lambda: Linear(source.shape[0], axis=0, use_bias=use_bias),
+        lambda: RMSNorm(epsilon=0.5),
+        lambda: PositionEmbedding(),
+        lambda: Node(OneToOne(), leaky_sum, *LEARNS[leaky_sum]),
+    ]
+    if len(source.shape) == 1:
+        makers += [lambda: Dense(width, use_bias=use_bias, activation="tanh")] * 3
+    if len(source.shape) == 3:
+        makers += [lambda: LocallyConnected2D(width, 3, padding="same")] * 2
+        makers.append(lambda: Conv2D(width, 3, padding="same"))
+    layer, found = draw(st.sampled_from(makers))(), [source]
+    for _ in range(draw(st.integers(2, 3))):
+        found.append(layer(draw(st.sampled_from(found))))
+    if isinstance(layer, Dense):
+        sources = [one for one in placed if len(one.shape) == 2 and one.shape[1] == width]
+        shared = layer.parameter("weight")
+        found += [Linear(width, weight=shared, axis=-1)(one) for one in sources[:1]]
+    return found[1:]
 
 
 @st.composite

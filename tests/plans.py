@@ -146,13 +146,16 @@ def plans(
     shared: bool = False,
     micro_batches: int = 1,
     tiles: bool = False,
+    tied: bool = False,
 ) -> Plan:
     """A plan of a drawn network, cut by hand and the rest over all machines of a drawn cluster.
 
     With `micro_batches` it may take its minibatches in so many portions at most; with `tiles` most of its
-    pictures are cut into tiles.
+    pictures are cut into tiles; if `tied`, layers use the parameters of others.
     """
-    graph = draw(networks(max_layers=max_layers, losses=losses, local=local, shared=shared, wide=tiles))
+    graph = draw(
+        networks(max_layers=max_layers, losses=losses, local=local, shared=shared, wide=tiles, tied=tied)
+    )
     cluster = draw(clusters(max_machines=max_machines, min_machines=2 if tiles else 1))
     by_hand = draw(cuts(graph, len(cluster), tiles=tiles))
     portions = draw(st.integers(1, micro_batches))

@@ -20,7 +20,8 @@ from partita.engine.parameters.slots import Slot, intersections, learning
 from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import PackedWindow, Window
 from partita.layers.box import Box, BoxSet
-from partita.partitioner.ir.buffer import Buffer, BufferKind
+from partita.partitioner.assign.placement import local
+from partita.partitioner.ir.buffer import Buffer, BufferKind, of_parameter
 from partita.partitioner.ir.program import Program
 from partita.partitioner.lower.arena import arena_bytes
 from partita.partitioner.plan import Plan
@@ -71,6 +72,7 @@ class Vectors:
         self.gradient = self.device.zeros((size if gradient else 0,), self.dtype)
         self.copy = self.device.zeros((size,), read) if read != self.dtype else None
         self._window = self.device.window(0, self.parameters)
+        self._places: dict[str, slice] = {}
         self._spans: dict[str, tuple[int, int]] = {}
         self._shapes: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
         position = 0
@@ -78,12 +80,17 @@ class Vectors:
             begin = position
             for held in plan.ownership.parameter_slices(grid.name, machine):
                 self._shapes.setdefault(grid.name, []).append((position, position + held.size, held.shape))
+                self._places[held.parameter.name] = slice(position, position + held.size)
                 position += held.size
             self._spans[grid.name] = (begin, position)
 
     def span(self, layer: str) -> slice:
         """The layer's range in the vectors."""
         return slice(*self._spans[layer])
+
+    def place(self, parameter: str) -> slice | None:
+        """The range of a parameter, by its full name, in the vectors; None if the machine owns none of it."""
+        return self._places.get(parameter)
 
     def updated(self, span: slice) -> list[slice]:
         """The ranges within a range that are of trainable parameters, then those of running averages."""
@@ -179,6 +186,21 @@ class Buffers:
                 shared[BufferKind.GRADIENT] = vectors.gradient[span]
             for kind, array in shared.items():
                 self.windows[Buffer(kind, layer)] = self.device.window(0, array.reshape(1, -1))
+        self._take_places()
+
+    def _take_places(self) -> None:
+        """Makes windows of the parts of the vectors that are of parameters with places of their own."""
+        placement, vectors = self.plan.ownership.placement, self.vectors
+        for name in placement.names(self.machine):
+            span = vectors.place(name)
+            if span is None:
+                continue
+            start, _ = placement.owners(name)[self.machine]
+            arrays = {BufferKind.PARAMETERS: vectors.read[span]}
+            if self.program.kind.gradients == "whole":
+                arrays[BufferKind.GRADIENT] = vectors.gradient[span]
+            for kind, array in arrays.items():
+                self.windows[of_parameter(kind, name)] = self.device.window(start, array)
 
     def __getitem__(self, buffer: Buffer) -> Window:
         return self.windows[buffer.place(self._slots)]
@@ -213,6 +235,23 @@ class Buffers:
     def zeros_like(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
         """An array of zeros of a buffer's dtype, besides its window."""
         return self.device.zeros(shape, _dtype(self.plan.sizes.row(buffer)[1]))
+
+    def used(self, kind: BufferKind, layer: str) -> list[Array]:
+        """The numbers of a layer's parameters that the machine's rows use (or of their gradient), where these
+        have places of their own: views, in their shapes, or `[run, number]` if they do not lie in one piece.
+        """
+        found = []
+        for held in self.plan.ownership.used_slices(layer, self.machine):
+            name = of_parameter(kind, held.parameter.name)
+            if not held.size:
+                found.append(self.device.zeros(held.shape, _dtype(self.plan.sizes.row(name)[1])))
+                continue
+            window, (start, stop, run, stride) = self.windows[name], held.runs
+            if run:
+                start, stop = held.parameter.span(held.box[0])
+            array = window.array[start - window.start : stop - window.start]
+            found.append(array.reshape(-1, stride)[:, local(held)] if run else array.reshape(held.shape))
+        return found
 
     def parameters_in(self, buffer: Buffer) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""

@@ -211,13 +211,13 @@ class Computations:
         layer = self._of(buffer.layer, buffer)
         if buffer.kind is BufferKind.PARTIAL_SUMS:
             assert isinstance(layer.kernel, PartialKernel), f"{instruction} is of no layer cut by its inputs"
-            return layer.kernel.multiply(_rows(instruction.target)[0])
+            return sequence(layer.before_sum, layer.kernel.multiply(_rows(instruction.target)[0]))
         by_blocks = self._plan.graph[buffer.layer].layer.splits_sum and not owned.is_input_split(buffer.layer)
         block = _rows(instruction.sources[0])[0] if by_blocks else None
         last = instruction.op is Op.FORWARD
         rows = instruction.target.rows
         if last and not by_blocks and rows != owned.rows(buffer.layer, self.buffers.machine):
-            return layer.kernel.forward_rows(rows.spans)
+            return sequence(layer.before_sum, layer.kernel.forward_rows(rows.spans))
         call = layer.kernel.forward(block=block, first=not instruction.accumulate, last=last)
         return sequence(layer.before_forward, call, layer.after_forward if last else no_op)
 

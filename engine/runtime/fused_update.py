@@ -122,15 +122,17 @@ class FusedUpdate:
 
         return call
 
-    def whole(self, out: Sequence[Array]) -> Call:
+    def whole(self, out: Sequence[Array], *, accumulate: bool = False) -> Call:
         """Prepares the gradient of all rows, block by block too if there are several micro-batches.
 
         Args:
             out: for each parameter, the array for all rows.
+            accumulate: whether the gradient is added to the arrays.
         """
         if len(self._kernels) == 1 or not self._kernel.gradient_by_rows:
-            return self._gradient(out, None)
-        return sequence(*(self._gradient(self._part_of(out, rows), rows) for rows in self._blocks))
+            return self._gradient(out, None, accumulate=accumulate)
+        parts = ((self._part_of(out, rows), rows) for rows in self._blocks)
+        return sequence(*(self._gradient(*part, accumulate=accumulate) for part in parts))
 
     def _part_of(self, out: Sequence[Array], rows: tuple[int, int]) -> list[Array]:
         found = []
@@ -139,12 +141,14 @@ class FusedUpdate:
             found.append(array.reshape(-1)[before : before + part.size].reshape(part.shape))
         return found
 
-    def _gradient(self, out: Sequence[Array], rows: tuple[int, int] | None) -> Call:
+    def _gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None, *, accumulate: bool = False
+    ) -> Call:
         """The gradient of some rows (None: all), summed over the micro-batches in order."""
         asked = rows if self._kernel.gradient_by_rows else None
         return sequence(
             *(
-                kernel.backward_parameters(out, asked, accumulate=n > 0)
+                kernel.backward_parameters(out, asked, accumulate=accumulate or n > 0)
                 for n, kernel in enumerate(self._kernels)
             )
         )

@@ -38,6 +38,7 @@ class LayerKernel:
     Attributes:
         kernel: bound to its arrays.
         before_forward, after_forward, before_backward: copies to be made around its calls.
+        before_sum: that of parameters, to be made before every call of the forward pass.
     """
 
     def __init__(self, buffers: Buffers, grid: Grid, number: int | None, pool: ThreadPool) -> None:
@@ -54,6 +55,7 @@ class LayerKernel:
         assert own, f"machine {machine} owns nothing of {grid.name}"
         self._owned, self._machine, self._buffers, self._number = owned, machine, buffers, number
         self._layer, self._gathered = grid.name, list[Call]()
+        self._parameters, self.before_sum = self._taken_parameters()
         edges = [Edge(source, grid.name, k) for k, source in enumerate(grid.sources)]
         self._columns = [self._columns_of(edge) for edge in edges]
         pairs = list(zip(edges, self._columns, strict=True))
@@ -61,7 +63,7 @@ class LayerKernel:
         self._grad_inputs = [self._grad_input(*pair) for pair in pairs]
         self._grad_windows = [buffers.windows.get(self._at(edge.buffer)) for edge in edges]
         output = self._at(activations(grid.name))
-        self.before_forward = sequence(*self._gathered)
+        self.before_forward = sequence(*self._gathered, self.before_sum)
         self.after_forward = self._copy_tile(output, own, out=True)
         grad_output, self.before_backward = None, no_op
         first = next((self._at(edge.buffer) for edge in owned.edges(grid.name)), None)
@@ -100,7 +102,6 @@ class LayerKernel:
         self, output: Array, grad_output: Array | None, inputs: Sequence[Bound], rows: tuple[int, int]
     ) -> Arrays:
         buffers, layer = self._buffers, self._layer
-        shared = buffers.parameters_in(Buffer(BufferKind.PARAMETERS, layer))
         kinds = (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY)
         windows = (buffers.windows.get(self._at(Buffer(kind, layer))) for kind in kinds)
         summaries, grad_summaries = (None if window is None else window.array for window in windows)
@@ -109,11 +110,27 @@ class LayerKernel:
             output=output,
             grad_output=grad_output,
             grad_inputs=tuple(bound.array for bound in self._grad_inputs),
-            parameters=tuple(shared or buffers.vectors.views(layer, buffers.vectors.read)),
+            parameters=self._parameters,
             summaries=summaries,
             grad_summaries=grad_summaries,
             partial=self._partial_sums(rows) if self._owned.is_input_split(layer) else None,
         )
+
+    def _taken_parameters(self) -> tuple[tuple[Array, ...], Call]:
+        """The parameters of the machine's rows, each in one piece, and the copies that make it so."""
+        buffers, layer = self._buffers, self._layer
+        if layer not in self._owned.graph.tied:
+            shared = buffers.parameters_in(Buffer(BufferKind.PARAMETERS, layer))
+            return tuple(shared or buffers.vectors.views(layer, buffers.vectors.read)), no_op
+        copies, found = list[Call](), list[Array]()
+        slices = self._owned.used_slices(layer, self._machine)
+        for held, array in zip(slices, buffers.used(BufferKind.PARAMETERS, layer), strict=True):
+            if array.shape == held.shape and held.runs[2] == 0:
+                found.append(array)
+                continue
+            found.append(buffers.device.zeros(held.shape, buffers.vectors.read.dtype))
+            copies.append(self._copy(found[-1].reshape(array.shape), array))
+        return tuple(found), sequence(*copies)
 
     def after_backward_input(self, source: int, rows: Spans) -> Call:
         """The copies to be made when the kernel has written the gradient of these rows of an input."""

@@ -120,9 +120,9 @@ class NonfiniteWatch:
         if buffer.holds_grad:
             return NonfiniteArray(f"the errors of '{layer}' are", received, self._hint(layer))
         if not received and not self._was_updated(layer, done):
-            values = self._vectors.views(layer, self._vectors.parameters)
-            for parameter, array in zip(self._plan.graph[layer].parameters, values, strict=False):
-                if _bad(self._vectors.device.given(array)):
+            for parameter in self._plan.graph[layer].parameters:
+                span = self._vectors.place(parameter.name)
+                if span and _bad(self._vectors.device.given(self._vectors.parameters[span])):
                     return NonfiniteArray(f"the parameter '{parameter.name}' is")
         return NonfiniteArray(f"the states of '{layer}' are", received, self._hint(layer))
 
@@ -137,8 +137,9 @@ class NonfiniteWatch:
 
     def _was_updated(self, layer: str, done: list[int]) -> bool:
         learnt = (self._program.instructions[position] for position in done)
+        owners = {layer, *(parameter.layer for parameter in self._plan.graph[layer].parameters)}
         return any(
-            one.op in (Op.FUSED_UPDATE, Op.UPDATE) and one.target.buffer.layer == layer for one in learnt
+            one.op in (Op.FUSED_UPDATE, Op.UPDATE) and one.target.buffer.layer in owners for one in learnt
         )
 
     def _hint(self, layer: str) -> str:

@@ -7,7 +7,7 @@ received in the same order, and come to the same factors, to the bit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -16,8 +16,9 @@ from partita.engine.kernels.kernel import Array, Call, Kernel, no_op
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.fused_update import FusedUpdate, Scratch, Updates
 from partita.engine.runtime.regularisation import Regularisation
+from partita.layers import Parameter
 from partita.partitioner.assign.parameter_slice import ParameterSlice
-from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, of_parameter
 from partita.partitioner.ir.program import Instruction, Op
 
 _Key: TypeAlias = tuple[str, tuple[Kernel, ...]]
@@ -70,7 +71,11 @@ class ParameterCalls:
     def _fused_update(self, key: _Key, *, start: int | None = None) -> FusedUpdate:
         layer, kernels = key
         grid, plan = self._graph[layer], self._buffers.plan
-        slices = plan.ownership.parameter_slices(layer, self._buffers.machine)
+        slices = (
+            plan.ownership.used_slices(layer, self._buffers.machine)
+            if layer in self._graph.tied
+            else plan.ownership.parameter_slices(layer, self._buffers.machine)
+        )
         # Shared weights of another machine: all rows.
         slices = slices or tuple(ParameterSlice(one, grid.rows.hull) for one in grid.parameters)
         start = self._vectors.span(layer).start if start is None else start
@@ -87,6 +92,8 @@ class ParameterCalls:
     def gradient(self, instruction: Instruction) -> Call:
         """Writes the whole gradient of a layer's parameters."""
         layer, kernels = key = self._key(instruction)
+        if layer in self._graph.tied:
+            return self._added_gradient(instruction)
         kernel, whole = kernels[0], self._gradients(layer)
         fused = self._fused_update(key, start=0)
         add = self._own_terms(instruction, whole)
@@ -101,6 +108,57 @@ class ParameterCalls:
                 self._device.copy(out, source)
 
         return sequence(upcast, add)
+
+    def _added_gradient(self, instruction: Instruction) -> Call:
+        """Adds the gradient of a layer's parameters to the sums in their places, or begins these with it."""
+        layer, kernels = key = self._key(instruction)
+        kernel, machine, device = kernels[0], self._buffers.machine, self._device
+        fused, minibatch = self._fused_update(key, start=0), instruction.target.buffer.micro_batch or 0
+        begun = {source.buffer for source in instruction.sources}
+        slices = self._buffers.plan.ownership.used_slices(layer, machine)
+        places = self._buffers.used(BufferKind.GRADIENT, layer)
+        fresh: list[tuple[Parameter, Array]] = []  # whole sums that this layer is the first to add to
+        covered = True
+        for held in slices:
+            name = of_parameter(BufferKind.GRADIENT, held.parameter.name)
+            if name in self._buffers.windows and name not in begun:
+                fresh.append((held.parameter, self._buffers.windows[name].array))
+                covered &= held.size == fresh[-1][1].size
+        adds = len(fresh) < len(slices) or not covered
+        zeros = [partial(_zero, array) for _, array in fresh] if adds else []
+        terms = sequence(*(self._term(*each, minibatch) for each in fresh))
+        in_place = all(not held.runs[2] for held in slices)
+        if in_place and kernel.gradient_dtype == kernel.context.master:
+            return sequence(*zeros, fused.whole(places, accumulate=adds), terms)
+        apart = [device.zeros(held.shape, kernel.gradient_dtype) for held in slices]
+        wide = [device.zeros(held.shape, kernel.context.master) for held in slices]
+        call = fused.whole(apart)
+
+        def call_and_add() -> None:
+            call()
+            for one, other, place in zip(apart, wide, places, strict=True):
+                device.copy(other, one)
+                (device.add if adds else device.copy)(place, other.reshape(place.shape))
+
+        return sequence(*zeros, call_and_add, terms)
+
+    def _term(self, parameter: Parameter, gradient: Array, minibatch: int) -> Call:
+        """Adds a regulariser's term to the gradient of what the machine owns of a parameter."""
+        span = self._vectors.place(parameter.name)
+        add = None if span is None else self._terms.bind(parameter, span, gradient.reshape(-1))
+        return no_op if add is None else partial(add, minibatch)
+
+    def _learnt(self, gradient: Buffer) -> Iterator[tuple[Parameter, slice, Array]]:
+        """The parameters of a gradient's buffer, their ranges in the vectors, and their gradients."""
+        layer = gradient.layer
+        if gradient.parameter is None:
+            owned = self._vectors.spans(layer), self._gradients(layer)
+            yield from zip(self._graph[layer].parameters, *owned, strict=True)
+            return
+        parameter = self._graph.parameters[f"{layer}.{gradient.parameter}"]
+        span = self._vectors.place(parameter.name)
+        assert span is not None, f"this machine does not own {parameter.name}"
+        yield parameter, span, self._buffers.windows[gradient].array
 
     def _own_terms(self, instruction: Instruction, gradients: Sequence[Array]) -> Call:
         """Adds terms of regularisers to the whole gradients of the layer, where the machine owns it."""
@@ -120,11 +178,10 @@ class ParameterCalls:
         names = list(self._graph.parameters)
         found: list[tuple[int, Sequence[Array]]] = []
         for source in instruction.sources:
-            layer = source.buffer.layer
-            values = self._vectors.views(layer, self._vectors.parameters)
-            arrays = zip(self._graph[layer].parameters, values, self._gradients(layer), strict=True)
-            for parameter, *pair in (each for each in arrays if each[0].trainable):
-                found.append((names.index(parameter.name), [array.reshape(-1) for array in pair]))
+            for parameter, span, gradient in self._learnt(source.buffer):
+                if parameter.trainable:
+                    pair = [self._vectors.parameters[span], gradient.reshape(-1)]
+                    found.append((names.index(parameter.name), pair))
         (place,) = self._buffers[NORMS].of(instruction.target.rows)
         out, sum_of_squares = place.reshape(-1, 2), self._device.sum_of_squares
 
@@ -142,9 +199,7 @@ class ParameterCalls:
             return no_op
         applies = [
             (parameter.name, updates.bind(span, gradient.reshape(-1)))
-            for parameter, span, gradient in zip(
-                self._graph[layer].parameters, self._vectors.spans(layer), self._gradients(layer), strict=True
-            )
+            for parameter, span, gradient in self._learnt(instruction.sources[0].buffer)
             if parameter.trainable or parameter.averaged
         ]
         normed = any(source.buffer == NORMS for source in instruction.sources)
@@ -189,3 +244,7 @@ class ParameterCalls:
         count = self._updated[instruction.target.buffer]
         self._updated[instruction.target.buffer] += 1
         return count
+
+
+def _zero(array: Array) -> None:
+    array[...] = 0

@@ -15,6 +15,7 @@ from partita.layers.losses import Loss
 from partita.partitioner.assign.coverage import check_coverage, is_tile, with_columns
 from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.assign.piece import Piece, flops_of
+from partita.partitioner.assign.placement import Placement
 from partita.partitioner.ir.buffer import Edge
 from partita.partitioner.memoised import memoised
 
@@ -179,9 +180,11 @@ class Ownership:
     def weight_receivers(self, layer: str) -> tuple[int, ...]:
         """The machines that use a layer's shared weights but do not own them, in the order of pieces.
 
-        None in a layer that is cut by its inputs: each machine owns the weights of its own.
+        None in a layer that is cut by its inputs, where each machine owns the weights of its own, or whose
+        parameters have places of their own, see `placement`.
         """
-        shares = self.graph[layer].shares_weights and not self.is_input_split(layer)
+        shares = self.graph[layer].shares_weights and layer not in self.graph.tied
+        shares = shares and not self.is_input_split(layer)
         return tuple(piece.machine for piece in self.of(layer)[1:]) if shares else ()
 
     @cached_property
@@ -190,14 +193,29 @@ class Ownership:
         found = {
             piece.machine
             for piece in self.pieces
-            if self.graph[piece.layer].learns and piece.machine not in self.weight_receivers(piece.layer)
+            if self.graph[piece.layer].learns
+            and piece.layer not in self.graph.tied
+            and piece.machine not in self.weight_receivers(piece.layer)
         }
+        for name in filter(self.placement.learns, self.graph.placed):
+            found.update(self.placement.owners(name))
         return tuple(sorted(found))
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Owners and users of the parameters that several layers use."""
+        return Placement(self)
 
     def parameter_slices(self, layer: str, machine: int) -> tuple[ParameterSlice, ...]:
         """The part of each parameter of a layer that a machine owns."""
+        if layer in self.graph.tied:
+            return self.placement.slices(layer, machine)
+        return () if machine in self.weight_receivers(layer) else self.used_slices(layer, machine)
+
+    def used_slices(self, layer: str, machine: int) -> tuple[ParameterSlice, ...]:
+        """The part of each parameter of a layer that the machine's rows use."""
         own, grid = self.rows(layer, machine), self.graph[layer]
-        if not own or machine in self.weight_receivers(layer):
+        if not own:
             return ()
         if self.is_input_split(layer):
             return self._slices_by_inputs(grid, machine)

@@ -3,7 +3,8 @@
 The text form is for reading, and parses back:
 
 - `h1`: activations of layer h1; `h1<h2`: gradient of h1's outputs that layer h2 returns.
-- `h2.parameters`, `h2.gradient`: parameters of h2, and their gradient.
+- `h2.parameters`, `h2.gradient`: parameters of h2, and their gradient; `h2.weight.parameters`,
+  `h2.weight.gradient`: one parameter, where layers use those of others.
 - `loss.summary`: numbers that machines exchange about their rows of a layer (of a loss, about the scores that
   each evaluates); `norm.feedback`: the gradient of all these numbers, as each machine's rows return it.
 - `norms.squares`: sums of squares of parameters and gradients.
@@ -13,9 +14,9 @@ The text form is for reading, and parses back:
   number of its minibatch: `conv.parameters/1`.
 - `BUFFER@3` is the copy received from machine 3, before it is added.
 
-Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`.
-A summary and its gradient have a row for each piece of the layer (of a loss: of the scores), norms have one
-for each machine that owns parameters.
+Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`;
+where a buffer is of one parameter, each number is a row. A summary and its gradient have a row for each piece
+of the layer (of a loss: of the scores), norms have one for each machine that owns parameters.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Buffer(NamedTuple):
         micro_batch: number in the step (in a message of parameters, gradients or norms, of the minibatch);
             None where a step has only one.
         peer: the machine from which this copy was received, before it is added to the buffer.
+        parameter: of parameters or gradients, the one that these are, by its name in the layer; None: all.
     """
 
     kind: BufferKind
@@ -84,11 +86,12 @@ class Buffer(NamedTuple):
     edge: Edge | None = None
     micro_batch: int | None = None
     peer: int | None = None
+    parameter: str | None = None
 
     @property
     def sent(self) -> Buffer:
         """The buffer as its sender names it: without `peer`."""
-        return self if self.peer is None else Buffer(*self[:4])
+        return self if self.peer is None else self._replace(peer=None)
 
     @property
     def undivided(self) -> Buffer:
@@ -108,7 +111,8 @@ class Buffer(NamedTuple):
     @property
     def description(self) -> str:
         """The contents and their layer: `hidden3's activations`."""
-        return f"{self.layer}'s {self.contents}" if self.layer else self.contents
+        of = f"{self.layer}.{self.parameter}" if self.parameter else self.layer
+        return f"{of}'s {self.contents}" if of else self.contents
 
     @property
     def travels_along_edges(self) -> bool:
@@ -122,11 +126,11 @@ class Buffer(NamedTuple):
 
     def numbered(self, micro_batch: int | None) -> Buffer:
         """The same buffer of another micro-batch."""
-        return Buffer(self.kind, self.layer, self.edge, micro_batch, self.peer)
+        return Buffer(self.kind, self.layer, self.edge, micro_batch, self.peer, self.parameter)
 
     def received_from(self, peer: int) -> Buffer:
         """The copy that machine `peer` sent."""
-        return Buffer(*self[:4], peer)
+        return self._replace(peer=peer)
 
     def place(self, slots: int) -> Buffer:
         """The buffer in whose memory this one lies: with 2 slots, micro-batch 5 lies where 1 did."""
@@ -143,7 +147,7 @@ class Buffer(NamedTuple):
             case BufferKind.NORMS:
                 name = "norms.squares"
             case kind:
-                name = f"{self.layer}.{kind.value}"
+                name = ".".join(filter(None, (self.layer, self.parameter, kind.value)))
         number = "" if self.micro_batch is None else f"/{self.micro_batch}"
         return name + number + ("" if self.peer is None else f"@{self.peer}")
 
@@ -157,6 +161,12 @@ def _along(edge: Edge) -> Buffer:
 def activations(layer: str) -> Buffer:
     """The outputs of a layer's nodes."""
     return Buffer(BufferKind.ACTIVATIONS, layer)
+
+
+def of_parameter(kind: BufferKind, name: str) -> Buffer:
+    """One parameter, or its gradient, by its full name `LAYER.NAME`."""
+    layer, _, parameter = name.partition(".")
+    return Buffer(kind, layer, parameter=parameter)
 
 
 NORMS: Final = Buffer(BufferKind.NORMS, "")
@@ -175,7 +185,8 @@ _CONTENTS: Final = {
     BufferKind.NORMS: "sums of squares",
 }
 _TEXT: Final = re.compile(
-    r"(?P<layer>[A-Za-z_][\w-]*)(?:<(?P<consumer>[A-Za-z_][\w-]*)(?:#(?P<number>\d+))?|\.(?P<kind>[a-z]+))?"
+    r"(?P<layer>[A-Za-z_][\w-]*)(?:<(?P<consumer>[A-Za-z_][\w-]*)(?:#(?P<number>\d+))?|"
+    r"(?:\.(?P<parameter>\w+))?\.(?P<kind>[a-z]+))?"
     r"(?:/(?P<micro_batch>\d+))?(?:@(?P<peer>\d+))?"
 )
 
@@ -193,5 +204,8 @@ def parse_buffer(text: str) -> Buffer:
     layer, edge, kind = found["layer"], None, BufferKind(found["kind"] or BufferKind.ACTIVATIONS)
     if found["consumer"]:
         kind, edge = BufferKind.GRAD_OUTPUT, Edge(layer, found["consumer"], int(found["number"] or 0))
-    numbers = (None if found[part] is None else int(found[part]) for part in ("micro_batch", "peer"))
-    return Buffer(kind, "" if kind is BufferKind.NORMS else layer, edge, *numbers)
+    micro_batch, peer = (
+        None if found[part] is None else int(found[part]) for part in ("micro_batch", "peer")
+    )
+    layer = "" if kind is BufferKind.NORMS else layer
+    return Buffer(kind, layer, edge, micro_batch, peer, found["parameter"])

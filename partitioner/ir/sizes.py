@@ -53,6 +53,8 @@ class Sizes:
         """
         if buffer.kind is BufferKind.NORMS:
             return (2 * len(self.graph.parameters),), "float64"
+        if buffer.parameter is not None:
+            return (), self.precision if buffer.kind is BufferKind.PARAMETERS else self.master
         grid = self.graph[buffer.layer]
         if buffer.kind is BufferKind.PARAMETERS:
             return (self._shared(grid.name),), self.precision

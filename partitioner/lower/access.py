@@ -9,7 +9,7 @@ from typing import Final
 
 from partita.layers.box import BLOCK, BoxSet
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations, of_parameter
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.memoised import memoised
 
@@ -28,6 +28,8 @@ class Access:
         if instruction.op is Op.SEND:
             return ()
         target = self._placed(instruction.target)
+        if instruction.op is Op.GRADIENT:
+            return self._of_layer(BufferKind.GRADIENT, target.buffer.layer)
         return (target, BLOCK_SCRATCH) if instruction.op is Op.FUSED_UPDATE else (target,)
 
     def reads(self, instruction: Instruction) -> tuple[Operand, ...]:
@@ -49,9 +51,9 @@ class Access:
                 own = self.own(layer)
                 if target.buffer.micro_batch is not None:
                     own = Operand(own.buffer.numbered(target.buffer.micro_batch), own.rows)
-                return (*found, own, self.parameters(layer))
+                return (*found, own, *self._of_layer(BufferKind.PARAMETERS, layer))
             case Op.FORWARD | Op.MULTIPLY | Op.SUMMARISE:
-                return (*found, self.parameters(layer))
+                return (*found, *self._of_layer(BufferKind.PARAMETERS, layer))
             case Op.GRAD_INPUT:
                 return (*found, *self._kernel_operands(self.edge(target.buffer).consumer, target))
             case Op.GRADIENT | Op.FUSED_UPDATE:
@@ -61,8 +63,33 @@ class Access:
                     *(operand for grad in grads for operand in self._kernel_operands(layer, grad)),
                 )
             case Op.SQUARES:
-                return (*found, *(self.parameters(source.buffer.layer) for source in instruction.sources))
+                return (*found, *(self._whose_norm(source) for source in instruction.sources))
         return found
+
+    def _whose_norm(self, gradient: Operand) -> Operand:
+        if gradient.buffer.parameter is None:
+            return self.parameters(gradient.buffer.layer)
+        return Operand(gradient.buffer._replace(kind=BufferKind.PARAMETERS), gradient.rows)
+
+    @memoised
+    def _of_layer(self, kind: BufferKind, layer: str) -> tuple[Operand, ...]:
+        """The parameters that the machine's rows of a layer use, or their gradient, where they lie."""
+        if layer not in self.graph.tied:
+            return (Operand(Buffer(kind, layer), self._parameter_rows(layer)),)
+        names = (parameter.name for parameter in self.graph[layer].parameters)
+        held = (name for name in names if self.owned.placement.held(name, self.machine))
+        return tuple(self.placed(kind, name) for name in held)
+
+    def placed(self, kind: BufferKind, name: str) -> Operand:
+        """All that the machine has of a parameter that several layers use, or of its gradient."""
+        numbers = self.owned.placement.held(name, self.machine)
+        assert numbers is not None, f"machine {self.machine} does not use {name}"
+        return Operand(of_parameter(kind, name), BoxSet.of_rows(numbers))
+
+    def users(self, name: str) -> list[str]:
+        """The machine's layers that learn and use a parameter."""
+        users = (user for user in self.graph.users[name] if self.graph[user].learns)
+        return [user for user in users if self.owned.rows(user, self.machine)]
 
     @memoised
     def own(self, layer: str) -> Operand:
@@ -120,4 +147,4 @@ class Access:
             operands += self._of_all(BufferKind.GRAD_SUMMARY, layer)
         if number is not None:
             operands = tuple(Operand(operand.buffer.numbered(number), operand.rows) for operand in operands)
-        return (*operands, self.parameters(layer))
+        return (*operands, *self._of_layer(BufferKind.PARAMETERS, layer))

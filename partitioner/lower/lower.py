@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from partita.layers.graph import Grid
 from partita.partitioner.assign.coverage import in_bands
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
+from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations, of_parameter
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import Op, Operand, Program
 from partita.partitioner.ir.step_kind import StepKind
@@ -107,9 +107,12 @@ def _write_backward(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequen
 
 def _write_forward(writer: Writer, mine: list[Grid]) -> None:
     """Sends and receives shared weights, then computes layer after layer from the inputs on."""
-    for grid in mine if writer.current.starts_minibatch else ():
-        writer.send_all(Buffer(BufferKind.PARAMETERS, grid.name))
-        writer.receive_all(Buffer(BufferKind.PARAMETERS, grid.name))
+    placed = writer.owned.placement.names(writer.machine)
+    weights = [Buffer(BufferKind.PARAMETERS, grid.name) for grid in mine]
+    weights += [of_parameter(BufferKind.PARAMETERS, name) for name in placed]
+    for buffer in weights if writer.current.starts_minibatch else ():
+        writer.send_all(buffer)
+        writer.receive_all(buffer)
     obtained: set[str] = set()
     for grid in mine:
         for source in dict.fromkeys(grid.sources):

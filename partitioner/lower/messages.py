@@ -12,8 +12,8 @@ mostly stay where they are. Instead these machines exchange partial sums in the 
 of weighted sums in the backward pass.
 
 Weights that all nodes of a cut layer share go from their primary owner to every other machine of the layer,
-which returns the sum of its gradients. Where every machine needs a number of every other (summaries, their
-gradients, norms), each sends its row to each.
+which returns the sum of its gradients; so do the numbers of a parameter that several layers use. Where every
+machine needs a number of every other (summaries, their gradients, norms), each sends its row to each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeAlias
 
 from partita.layers.box import BLOCK, NOTHING, BoxSet
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations, of_parameter
 from partita.partitioner.ir.program import Operand
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
@@ -93,10 +93,16 @@ _Route: TypeAlias = tuple[Buffer, BoxSet, int, int]
 
 def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind, sums: GradientSums) -> tuple[Message, ...]:
     """Lists the messages of a micro-batch: forward in topological order, then, in training, backward."""
-    routes = [*_shared_weights(owned), *_activations(owned), *_partial_sums(owned), *_summaries(owned)]
+    routes = [
+        *_shared_weights(owned),
+        *_placed(owned, BufferKind.PARAMETERS),
+        *_activations(owned),
+        *_partial_sums(owned),
+        *_summaries(owned),
+    ]
     if kind.train:
         routes += [*_grad_outputs(owned, sums), *_grad_preactivations(owned)]
-        routes += [*_grad_summaries(owned), *_shared_gradients(owned)]
+        routes += [*_grad_summaries(owned), *_shared_gradients(owned), *_placed(owned, BufferKind.GRADIENT)]
     if kind.train and kind.norms:
         routes += _to_each_other(NORMS, owned.parameter_owners)
     return tuple(
@@ -129,6 +135,17 @@ def _shared_gradients(owned: Ownership) -> Iterator[_Route]:
     for grid in reversed(owned.graph.computed):
         for other in owned.weight_receivers(grid.name) if grid.learns else ():
             yield Buffer(BufferKind.GRADIENT, grid.name), BLOCK, other, owned.of(grid.name)[0].machine
+
+
+def _placed(owned: Ownership, kind: BufferKind) -> Iterator[_Route]:
+    """Lists parameters that several layers use, from owners to users, or their gradients back."""
+    backward = kind is BufferKind.GRADIENT
+    for name in owned.graph.placed:
+        if backward and not owned.placement.learns(name):
+            continue
+        for owner, user, numbers in owned.placement.transfers(name):
+            ends = (user, owner) if backward else (owner, user)
+            yield of_parameter(kind, name), BoxSet.of_rows(numbers), *ends
 
 
 def _summaries(owned: Ownership) -> Iterator[_Route]:

@@ -54,9 +54,7 @@ class PiecePrograms:
             if source in self.graph.needs_gradient:
                 yield grad_input(grid, k, inputs[k], grad)
         if grid.learns:
-            parameters = Buffer(BufferKind.PARAMETERS, grid.name)
-            updated = Operand(parameters, BLOCK if grid.shares_weights else rows)
-            yield Instruction(Op.FUSED_UPDATE, updated, (grad,), accumulate=True)
+            yield self._learn(grid, BLOCK if grid.shares_weights else rows, grad)
 
     def partial_sums(self, piece: Piece, pieces: Sequence[Piece]) -> Iterator[tuple[int, Instruction]]:
         """Sums of a piece over its inputs, for the rows of every piece of the layer: how often, and what."""
@@ -86,8 +84,14 @@ class PiecePrograms:
         if not grid.learns:
             return
         inputs = Operand(activations(grid.sources[0]), BoxSet.of_rows(piece.inputs))
-        updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), whole.rows)
-        yield Instruction(Op.FUSED_UPDATE, updated, (whole, inputs), accumulate=True)
+        yield self._learn(grid, whole.rows, whole, inputs)
+
+    def _learn(self, grid: Grid, rows: BoxSet, *given: Operand) -> Instruction:
+        """Updates rows of a layer; only computes their gradient where other layers use the parameters."""
+        if grid.name in self.graph.tied:
+            return Instruction(Op.GRADIENT, Operand(Buffer(BufferKind.GRADIENT, grid.name), rows), given)
+        updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), rows)
+        return Instruction(Op.FUSED_UPDATE, updated, given, accumulate=True)
 
     @memoised
     def _rows_needed(self, layer: str, rows: BoxSet, number: int) -> BoxSet:

@@ -85,6 +85,12 @@ def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
         return False
     if buffer.kind not in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return False
+    if buffer.parameter is not None:
+        owners = owned.placement.owners(f"{buffer.layer}.{buffer.parameter}")
+        is_whole = buffer.kind is BufferKind.PARAMETERS or program.kind.gradients == "whole"
+        return is_whole and program.machine in owners
+    if buffer.layer in owned.graph.tied:  # its parameters have places of their own
+        return True
     receivers = owned.weight_receivers(buffer.layer)
     if buffer.kind is BufferKind.PARAMETERS or program.kind.gradients == "whole":
         return program.machine not in receivers
@@ -95,6 +101,10 @@ def _box(owned: Ownership, operand: Operand, machine: int) -> Box:
     name, layer = operand.buffer, operand.buffer.layer
     if name.peer is not None:  # received, added and done with: nobody needs other rows of it
         return operand.rows.hull
+    if name.parameter is not None:
+        held = owned.placement.held(f"{layer}.{name.parameter}", machine)
+        assert held is not None, f"machine {machine} has no {name}"
+        return Box((held,))
     if name.kind is BufferKind.NORMS:
         return Box.of_rows(0, len(owned.parameter_owners))
     if name.kind in (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY):

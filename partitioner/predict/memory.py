@@ -42,7 +42,8 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
     """Bytes of the largest block of gradients that a FUSED_UPDATE needs."""
     if not program.kind.train or program.kind.gradients == "whole":
         return 0
-    layers = (grid for grid in owned.graph.computed if not owned.weight_receivers(grid.name))
+    apart = owned.graph.tied
+    layers = (g for g in owned.graph.computed if g.name not in apart and not owned.weight_receivers(g.name))
     held = (owned.parameter_slices(grid.name, program.machine) for grid in layers)
     return max((_block_bytes(found, sizes, threads=threads) for found in held if found), default=0)
 

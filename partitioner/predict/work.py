@@ -87,7 +87,7 @@ def _inputs_of(instruction: Instruction) -> Operand | None:
     errors, *others = instruction.sources
     if errors.buffer.kind is not BufferKind.GRAD_PREACTIVATION:
         return None
-    return next((source for source in others if not source.buffer.holds_grad), None)
+    return next((source for source in others if source.buffer.kind is BufferKind.ACTIVATIONS), None)
 
 
 def _played_by(instruction: Instruction) -> str:
@@ -262,5 +262,7 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
 
 def _numbers(operand: Operand, sizes: Sizes) -> int:
     """Number of parameters of these rows."""
+    if operand.buffer.parameter is not None:
+        return operand.rows.size
     grid = sizes.graph[operand.buffer.layer]
     return sum(ParameterSlice(parameter, box).size for parameter in grid.parameters for box in operand.rows)
