@@ -20,6 +20,7 @@ from partita.layers import (
     Add,
     Attention,
     AveragePool2D,
+    BatchNorm,
     BinaryCrossEntropy,
     Concatenate,
     Conv1D,
@@ -33,6 +34,7 @@ from partita.layers import (
     FeedForward,
     Flatten,
     Full,
+    GlobalAveragePool,
     GlobalMaxPool,
     Graph,
     Grid,
@@ -53,6 +55,7 @@ from partita.layers import (
     Node,
     OneToOne,
     OneVsRest,
+    PaddingMask,
     Patch,
     Permute,
     PositionEmbedding,
@@ -187,6 +190,8 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(lambda: DepthwiseConv2D(draw(st.integers(1, 3)), padding="same", depth_multiplier=2))
     if len(shape) > 1 and not local:
         makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
+    if shared and not local:
+        makers.append(lambda: BatchNorm(epsilon=0.5, scale=draw(st.booleans())))
     makers.append(lambda: draw(copies(shape)))
     if len(shape) == 2 and shared and not local:
         makers += [lambda: draw(attentions()), lambda: draw(recurrent()), lambda: draw(feed_forwards())]
@@ -205,7 +210,7 @@ def copies(draw: st.DrawFn, shape: Shape) -> Layer:
     found.append(Permute(tuple(draw(st.permutations(range(len(shape)))))))
     found.append(Slice(draw(st.integers(0, shape[axis] - 1)), step=draw(st.integers(1, 2)), axis=axis))
     if len(shape) > 1:
-        found.append(GlobalMaxPool())
+        found += [GlobalMaxPool(), GlobalAveragePool()]
         found += [ZeroPad(((1, 2), *((0, 1) for _ in shape[2:]))), UpSample((2, *(1 for _ in shape[2:])))]
         found.append(Crop(tuple((extent // 3, 0) for extent in shape[:-1])))
     return draw(st.sampled_from(found))
@@ -316,6 +321,10 @@ def networks(
         words = net.input("words", shape=draw(st.integers(1, 6)), classes=5)
         padding = draw(st.sampled_from([None, 2]))
         placed.append(Embedding(5, draw(st.integers(1, 3)), padding_idx=padding)(words))
+        if draw(st.booleans()):
+            mask, attention = PaddingMask(draw(st.integers(0, 4)))(words), draw(attentions())
+            placed.append(attention(placed[-1], mask=mask))
+            placed.append(draw(recurrent())(placed[-2], mask))
     consumed: set[str] = set()
     if tied:
         placed += draw(_tied(placed))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from partita.engine import SGD, Session
 from partita.engine.parameters import initialise
-from partita.layers import Dense, Dropout, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.layers import BatchNorm, Dense, Dropout, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers.layer import Placeholder
 from partita.partitioner import Cluster, Plan, RowSplit, StepKind, partition
 from tests.draws import examples
@@ -91,19 +91,20 @@ def test_gradients_equal_differences(plan: Plan, seed: int) -> None:
     batch = draw_batch(plan.graph, plan.batch, 11)
     parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
     assume(parameters)
-    direction = {name: rng.normal(size=array.shape) for name, array in parameters.items()}
-    masked = any(isinstance(grid.layer, Dropout) for grid in plan.graph.grids)
+    learnt = {name: array for name, array in parameters.items() if name not in plan.graph.averaged}
+    direction = {name: rng.normal(size=array.shape) for name, array in learnt.items()}
+    masked = any(isinstance(grid.layer, Dropout | BatchNorm) for grid in plan.graph.grids)
     step, up = 1e-5, StepKind(train=masked, gradients="whole").of(plan.graph)
 
     def loss(shift: float) -> float:
-        moved = {name: array + shift * direction[name] for name, array in parameters.items()}
+        moved = parameters | {name: array + shift * direction[name] for name, array in learnt.items()}
         return InterleavedReplica(plan, moved, seed=seed, kind=up).step(batch).loss / plan.batch
 
     middle, right, left = loss(0.0), loss(step), loss(-step)
     slopes = (right - middle) / step, (middle - left) / step
     assume(abs(slopes[0] - slopes[1]) < 1e-4 * (1 + abs(slopes[0])))
     gradients = InterleavedReplica(plan, parameters, seed=seed).step(batch).gradients
-    along = sum(float((gradients[name] * direction[name]).sum()) for name in parameters)
+    along = sum(float((gradients[name] * direction[name]).sum()) for name in learnt)
     assert along == pytest.approx((right - left) / (2 * step), rel=1e-3, abs=1e-4)
 
 
