@@ -183,6 +183,8 @@ class Patch(Connectivity):
         dilation: step from one node of a patch to the next.
         groups: number of groups of equal size into which channels and filters fall; a filter reads the
             channels of the group with its own number.
+        ceil_mode: whether nodes at the end that fill no patch get one that reaches beyond the padding, if it
+            begins before that.
         placed: positions of the patches on each spatial axis, in a part of a picture, see `within`; None:
             they follow from the rest.
 
@@ -196,6 +198,7 @@ class Patch(Connectivity):
     per_channel: bool = False
     dilation: Extent = 1
     groups: int = 1
+    ceil_mode: bool = field(default=False, kw_only=True)
     placed: tuple[PatchAxis, ...] | None = field(default=None, kw_only=True, repr=False)
 
     tiles = True
@@ -208,6 +211,7 @@ class Patch(Connectivity):
             padding = check_padding(self.padding, "the padding of a patch is")
             object.__setattr__(self, "padding", padding)
         check_flag(self.per_channel, "per_channel of a patch is")
+        check_flag(self.ceil_mode, "ceil_mode of a patch is")
         object.__setattr__(self, "groups", check_whole(self.groups, "the number of groups of a patch is"))
         if self.per_channel and self.groups > 1:
             raise ValueError("a patch has groups and is per_channel too; leave one of the two out")
@@ -355,7 +359,11 @@ class PatchAxis:
             raise ValueError(
                 f"the padding of a patch is {padding!r}; it must be 'valid', 'same' or 0 to {reach - 1}"
             )
-        return cls(size, stride, before, (extent + before + behind - reach) // stride + 1, dilation)
+        left = extent + before + behind - reach
+        out = left // stride + 1
+        if patch.ceil_mode and left % stride and out * stride < extent + before:
+            out += 1
+        return cls(size, stride, before, out, dilation)
 
     def covered(self, places: Span, extent: int) -> Spans:
         """The nodes of the axis, of `extent`, that lie in the patches at these places."""

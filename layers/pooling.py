@@ -25,6 +25,7 @@ class Pool2D(Layer):
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
         padding: as in `Conv2D`. Nodes outside the picture are never the largest, and add nothing to a sum.
+        ceil_mode: whether rows and columns at the end that fill no patch get a smaller one.
         name: what the network calls the layer.
     """
 
@@ -32,6 +33,7 @@ class Pool2D(Layer):
     pool_size: Extent = 2
     stride: Extent | None = field(default=None, kw_only=True)
     padding: Padding = field(default="valid", kw_only=True)
+    ceil_mode: bool = field(default=False, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
@@ -43,7 +45,9 @@ class Pool2D(Layer):
     def connectivity(self) -> Patch:
         """A patch of the node's own channel."""
         stride = self.pool_size if self.stride is None else self.stride
-        return Patch(self.pool_size, stride=stride, padding=self.padding, per_channel=True)
+        return Patch(
+            self.pool_size, stride=stride, padding=self.padding, per_channel=True, ceil_mode=self.ceil_mode
+        )
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """Height and width of the places, and the channels of the input."""
@@ -90,6 +94,7 @@ class MaxPool2D(Pool2D):
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
         padding: as in `Conv2D`. Nodes outside the picture are never the largest.
+        ceil_mode: whether rows and columns at the end that fill no patch get a smaller one.
         name: the layer's name in the network.
     """
 
@@ -117,6 +122,8 @@ class AveragePool2D(Pool2D):
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
         padding: as in `Conv2D`.
+        ceil_mode: whether rows and columns at the end that fill no patch get a smaller one, with the mean of
+            what it has. With padding, it needs `count_include_pad=False`.
         count_include_pad: whether nodes outside the picture count, as zeros; if not, the mean is over those
             of the patch that lie inside.
         name: what the network calls the layer.
@@ -128,11 +135,16 @@ class AveragePool2D(Pool2D):
         """Raises ValueError for an invalid setting."""
         super().check()
         check_flag(self.count_include_pad, "count_include_pad is")
+        if self.ceil_mode and self.count_include_pad and self.padding not in ("valid", 0, (0, 0)):
+            raise ValueError(
+                "with ceil_mode, patches reach beyond the padding, and what lies there does not count; write "
+                "count_include_pad=False, or leave out one of ceil_mode and padding"
+            )
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """PyTorch's pool; over those inside, the mean by their share of the patch."""
         means = self._mean(step, inputs[0])
-        if self.count_include_pad:
+        if self.counts_outside:
             return means
         return means / self._mean(step, step.torch.ones_like(inputs[0][:, :, :1, :1]))
 
@@ -140,9 +152,14 @@ class AveragePool2D(Pool2D):
         return self._pooled(step, step.torch.nn.functional.avg_pool2d, padded(step, x))
 
     @property
+    def counts_outside(self) -> bool:
+        """Whether a mean divides by the size of the whole patch, wherever it lies."""
+        return self.count_include_pad and not self.ceil_mode
+
+    @property
     def padding_value(self) -> float:
         """Zero where it counts; else no number (NaN), which the definition leaves out."""
-        return 0.0 if self.count_include_pad else math.nan
+        return 0.0 if self.counts_outside else math.nan
 
     @property
     def definition(self) -> NodeDefinition:
@@ -174,6 +191,7 @@ class L2Pool2D(Pool2D):
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
         padding: as in `Conv2D`. Nodes outside the picture add nothing.
+        ceil_mode: whether rows and columns at the end that fill no patch get a smaller one.
         name: the layer's name in the network.
     """
 

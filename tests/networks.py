@@ -281,8 +281,9 @@ def pools(draw: st.DrawFn, shape: Shape) -> Layer:
     patch = draw(patches(shape))
     kind = draw(st.sampled_from([MaxPool2D, AveragePool2D, L2Pool2D]))
     padding = patch.padding if patch.dilation == (1, 1) else 0
-    more = {"count_include_pad": draw(st.booleans())} if kind is AveragePool2D else {}
-    return kind(patch.size, stride=patch.stride, padding=padding, **more)
+    ceil = draw(st.booleans())
+    more = {"count_include_pad": not ceil and draw(st.booleans())} if kind is AveragePool2D else {}
+    return kind(patch.size, stride=patch.stride, padding=padding, ceil_mode=ceil, **more)
 
 
 def shapes(*, wide: bool = False) -> st.SearchStrategy[Shape]:

@@ -93,7 +93,7 @@ class AveragePoolKernel(_PoolKernel):
     def _whole(self) -> bool:
         layer = self.context.grid.layer
         assert isinstance(layer, AveragePool2D)
-        return layer.count_include_pad
+        return layer.counts_outside
 
     def _pool(self, x: Array, out: Array, top: int) -> None:
         _average(x, out, top, self._whole, self._geometry)

@@ -75,9 +75,10 @@ def pools(draw: st.DrawFn) -> Pool2D:
     height, width = (size, size) if isinstance(size, int) else size
     inside = st.tuples(st.integers(0, height - 1), st.integers(0, width - 1))
     padding = draw(st.one_of(st.just("valid"), st.just("same"), st.tuples(inside, inside).map(_pairs)))
-    if draw(st.booleans()):
-        return draw(st.sampled_from(POOLS))(size, stride=stride, padding=padding)
-    return AveragePool2D(size, stride=stride, padding=padding, count_include_pad=False)
+    kind, ceil = draw(st.sampled_from([None, *POOLS])), draw(st.booleans())
+    if kind is None or (ceil and kind is AveragePool2D):
+        return AveragePool2D(size, stride=stride, padding=padding, ceil_mode=ceil, count_include_pad=False)
+    return kind(size, stride=stride, padding=padding, ceil_mode=ceil)
 
 
 def _pairs(ends: tuple[tuple[int, int], tuple[int, int]]) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -63,6 +63,16 @@ def test_ties_and_zeros_as_the_definition_says(pool: type[Pool2D]) -> None:
             torch.nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
         ),
         (L2Pool2D(3, stride=2), torch.nn.LPPool2d(2, 3, 2)),
+        (MaxPool2D(2, ceil_mode=True), torch.nn.MaxPool2d(2, ceil_mode=True)),
+        (
+            MaxPool2D((4, 2), stride=(4, 3), padding=1, ceil_mode=True),
+            torch.nn.MaxPool2d((4, 2), (4, 3), padding=1, ceil_mode=True),
+        ),
+        (AveragePool2D((2, 4), ceil_mode=True), torch.nn.AvgPool2d((2, 4), ceil_mode=True)),
+        (
+            AveragePool2D(4, padding=2, ceil_mode=True, count_include_pad=False),
+            torch.nn.AvgPool2d(4, padding=2, ceil_mode=True, count_include_pad=False),
+        ),
     ],
     ids=str,
 )

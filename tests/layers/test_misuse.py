@@ -71,6 +71,12 @@ def declared(wiring: Any = None, **learns: Any) -> Any:
         (lambda: Patch(()), "the size of a patch is (); write"),
         (lambda: Patch(2, per_channel=1), "per_channel of a patch is 1; write True or False"),  # type: ignore[arg-type]
         (lambda: MaxPool2D(2.5), "MaxPool2D: the size of a patch is 2.5; write"),  # type: ignore[arg-type]
+        (lambda: MaxPool2D(ceil_mode=1), "MaxPool2D: ceil_mode of a patch is 1; write True or False"),  # type: ignore[arg-type]
+        (
+            lambda: AveragePool2D(3, padding=1, ceil_mode=True),
+            "AveragePool2D: with ceil_mode, patches reach beyond the padding, and what lies there does not "
+            "count; write count_include_pad=False",
+        ),
         (lambda: AveragePool2D(stride=0), "AveragePool2D: the stride of a patch is 0; write"),
         (lambda: dense(10, use_bias="no"), "Dense: use_bias is 'no'; write True or False"),
         (lambda: dense(10, activation=["relu"]), "Dense: there is no activation ['relu']; choose"),

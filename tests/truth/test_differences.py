@@ -231,6 +231,38 @@ def _() -> bool:
     return one() and one(count_include_pad=False)
 
 
+@row("`ceil_mode` of `MaxPool2D`, and of `AveragePool2D` without counted padding")
+def _() -> bool:
+    off = not MaxPool2D(2).ceil_mode and not torch.nn.MaxPool2d(2).ceil_mode
+    pairs: list[tuple[Layer, torch.nn.Module]] = [
+        (MaxPool2D(3, padding=1, ceil_mode=True), torch.nn.MaxPool2d(3, padding=1, ceil_mode=True)),
+        (AveragePool2D(3, ceil_mode=True), torch.nn.AvgPool2d(3, ceil_mode=True)),
+    ]
+    return off and all(agree(case(layer, (8, 7, 1), batch=2), module) for layer, module in pairs)
+
+
+@row("`ceil_mode` of `AveragePool2D` with counted padding")
+def _() -> bool:
+    module = torch.nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True)
+    corner = module(torch.ones(1, 1, 4, 4))[0, 0, -1, -1]
+    assert torch.isclose(corner, torch.tensor(1 / 4)), "two by two of them count: the picture and its padding"
+    with pytest.raises(ValueError, match="what lies there does not count"):
+        AveragePool2D(3, stride=2, padding=1, ceil_mode=True)
+    return False
+
+
+@row("`ceil_mode` of `L2Pool2D`")
+def _() -> bool:
+    full, kept = (
+        torch.nn.LPPool2d(2, 2, ceil_mode=True),
+        case(L2Pool2D(2, ceil_mode=True), (3, 3, 1), batch=1),
+    )
+    kept.inputs[0][...] = 1
+    assert full(torch.ones(1, 1, 3, 3))[0, 0, -1, -1] == 2
+    assert play(kept).state[-1, -1] == 1
+    return agree(kept, full)
+
+
 @row("gradient of `L2Pool2D` where its patch is zero")
 def _() -> bool:
     given_case = case(L2Pool2D(2), (2, 2, 1), batch=1)
