@@ -10,6 +10,7 @@ from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser
 from partita.layers.layer import Layer, Parameter
+from partita.layers.regularisers import Regulariser
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class AttentionHeads(Layer):
 
     Args:
         num_heads, key_dim, causal, masked: as in `Attention`.
-        use_bias, initialiser, trainable: of the projections, as in `Dense`.
+        use_bias, initialiser, regulariser, trainable: of the projections, as in `Dense`.
         name: the layer's name in the network.
     """
 
@@ -34,6 +35,7 @@ class AttentionHeads(Layer):
     masked: bool = field(default=False, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

@@ -12,6 +12,7 @@ from partita.layers.checks import check_flag, check_whole
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.linear import Linear
 from partita.layers.multi_head_attention import unused
+from partita.layers.regularisers import Regulariser, check_regulariser
 from partita.layers.states import SymbolicTensor
 from partita.layers.units import ToPositions, ToUnits
 
@@ -32,7 +33,7 @@ class FeedForward(Arguments):
         units: features of the hidden layer.
         activation: its activation, a name that `Activation` takes.
         rows: "positions" or "units": along which a cut divides the hidden layer.
-        use_bias, initialiser, trainable: of both layers, as in `Dense`.
+        use_bias, initialiser, regulariser, trainable: of both layers, as in `Dense`.
         name: of the last layer, and the beginning of the others' names.
     """
 
@@ -51,6 +52,7 @@ class FeedForward(Arguments):
     rows: str = field(default="positions", kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -61,6 +63,7 @@ class FeedForward(Arguments):
             check_flag(self.use_bias, "use_bias is")
             check_flag(self.trainable, "trainable is")
             check_initialiser(self.initialiser)
+            check_regulariser(self.regulariser)
             if self.rows not in ("positions", "units"):
                 raise ValueError(f'rows are {self.rows!r}; write "positions" or "units"')
         except ValueError as error:
@@ -80,6 +83,7 @@ class FeedForward(Arguments):
         settings: Any = {
             "use_bias": self.use_bias,
             "initialiser": self.initialiser,
+            "regulariser": self.regulariser,
             "trainable": self.trainable,
         }
         first, last = (ToUnits, ToPositions) if self.rows == "units" else (Linear, Linear)

@@ -189,7 +189,7 @@ class Layer(Arguments, ABC):
     trainable: bool = True
     """Whether its parameters learn; a layer that has some takes it as an argument."""
     regulariser: Regulariser | None = None
-    """Term of the loss for its parameters but "bias"; a layer that has some takes it as an argument."""
+    """Term of the loss for its parameters but its biases; a layer that has some takes it as an argument."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -16,6 +16,7 @@ from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_whole
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.linear import Linear
+from partita.layers.regularisers import Regulariser, check_regulariser
 from partita.layers.states import SymbolicTensor
 from partita.layers.units import ToPositions
 
@@ -43,7 +44,7 @@ class MultiHeadAttention(Arguments):
         key_dim: columns of each head; the features divided by the number of heads if not given.
         causal: whether a position attends to none after it.
         rows: "positions" or "heads": along which a cut divides the attention.
-        use_bias, initialiser, trainable: of the projections, as in `Dense`.
+        use_bias, initialiser, regulariser, trainable: of the projections, as in `Dense`.
         name: of the last layer, and the beginning of the others' names.
     """
 
@@ -68,6 +69,7 @@ class MultiHeadAttention(Arguments):
     rows: str = field(default="positions", kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -80,6 +82,7 @@ class MultiHeadAttention(Arguments):
             check_flag(self.use_bias, "use_bias is")
             check_flag(self.trainable, "trainable is")
             check_initialiser(self.initialiser)
+            check_regulariser(self.regulariser)
             if self.rows not in ("positions", "heads"):
                 raise ValueError(f'rows are {self.rows!r}; write "positions" or "heads"')
         except ValueError as error:
@@ -116,6 +119,7 @@ class MultiHeadAttention(Arguments):
         settings: Any = {
             "use_bias": self.use_bias,
             "initialiser": self.initialiser,
+            "regulariser": self.regulariser,
             "trainable": self.trainable,
         }
         masked: Any = {"causal": self.causal, "masked": mask is not None, "name": f"{name}_heads"}

@@ -320,7 +320,7 @@ class Network:
             asked,
             name=f"{name}.{asked.name}",
             trainable=asked.trainable and layer.trainable,
-            regulariser=asked.regulariser or (None if asked.name == "bias" else layer.regulariser),
+            regulariser=asked.regulariser or (None if _is_bias(asked.name) else layer.regulariser),
         )
 
     def _given(self, given: ParameterOf, asked: str) -> Parameter:
@@ -372,6 +372,11 @@ class Network:
 
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {counted(len(self._grids), 'layer')})"
+
+
+def _is_bias(name: str) -> bool:
+    """Whether a parameter is a bias: "bias", "bias_hh", "query_bias"."""
+    return "bias" in name.split("_")
 
 
 def _check_sharing(parameters: Sequence[Parameter]) -> None:

@@ -12,6 +12,7 @@ from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, Parameter
+from partita.layers.regularisers import Regulariser
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Recurrent(Layer):
     go_backwards: bool = field(default=False, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -166,6 +168,7 @@ class LSTM(Recurrent):
         go_backwards: whether it begins at the last position; states stay at their positions.
         use_bias: whether gates have biases: `bias_ih` and `bias_hh`, which are added.
         initialiser: of the weights, see `Parameter`.
+        regulariser: of the weights, for example `L2(1e-4)`.
         trainable: whether its parameters learn.
         name: the layer's name in the network.
     """
@@ -186,7 +189,8 @@ class GRU(Recurrent):
     of the gates reset, update, new.
 
     Args:
-        units, return_sequences, go_backwards, use_bias, initialiser, trainable, name: as in `LSTM`.
+        units, return_sequences, go_backwards, use_bias, initialiser, regulariser, trainable, name: as in
+            `LSTM`.
     """
 
     gates = 3

@@ -16,6 +16,7 @@ from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser
 from partita.layers.layer import Layer, Parameter
+from partita.layers.regularisers import Regulariser
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,13 @@ class AtPositions(Layer):
 
     Args:
         units: number of features that it computes.
-        use_bias, initialiser, trainable, name: as in `Dense`.
+        use_bias, initialiser, regulariser, trainable, name: as in `Dense`.
     """
 
     units: int
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
+    regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 

@@ -10,7 +10,21 @@ import pytest
 from partita.engine import LBFGS, SGD, AllReduce, Downpour, Sandblaster, Session, train
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.identity import identity
-from partita.layers import L1, L1L2, L2, Conv2D, Dense, Network, SoftmaxCrossEntropy
+from partita.engine.parameters import initialise
+from partita.layers import (
+    GRU,
+    L1,
+    L1L2,
+    L2,
+    LSTM,
+    Conv2D,
+    Dense,
+    FeedForward,
+    HalfSquaredError,
+    MultiHeadAttention,
+    Network,
+    SoftmaxCrossEntropy,
+)
 from partita.partitioner import Cluster, InputSplit, Plan, RowSplit, partition
 
 
@@ -108,3 +122,31 @@ def test_what_is_no_regulariser_is_refused() -> None:
         Dense(3, regulariser="l2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the factor l2 is -1"):
         L2(-1.0)
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_layers_of_sequences_have_terms_for_their_weights(machines: int) -> None:
+    """Those of every gate, head and projection; no bias has one, whatever its name."""
+    steps = []
+    for regulariser in (None, L2(0.5)):
+        net = Network("sequences")
+        more: Any = {"regulariser": regulariser, "initialiser": "he"}
+        x = net.input("x", shape=(4, 4))
+        for rows in ("positions", "heads"):
+            x = MultiHeadAttention(2, rows=rows, **more)(x)
+        for rows in ("positions", "units"):
+            x = FeedForward(3, rows=rows, **more)(x)
+        x = LSTM(3, **more)(GRU(3, return_sequences=True, **more)(x))
+        net.loss = HalfSquaredError()(x, net.target("y"))
+        plan = partition(net, Cluster.local(machines), batch=5, precision="float64", strategy="balanced")
+        parameters = initialise(plan.graph.parameters.values(), 3, dtype="float64")
+        batch = {"x": np.ones((5, 4, 4)), "y": np.zeros((5, 3))}
+        with Session(plan, parameters, train=True, hosts="threads") as session:
+            steps.append(session.step(batch, collect=("gradient",)))
+    plain, with_term = (step.vectors["gradient"] for step in steps)
+    squares = 0.0
+    for name, values in parameters.items():
+        term = 0.0 * values if "bias" in name else values
+        squares += 0.5 * float((term**2).sum())
+        np.testing.assert_allclose(with_term[name], plain[name] + term, rtol=1e-9, atol=1e-12, err_msg=name)
+    assert steps[1].loss == pytest.approx(steps[0].loss + squares)
