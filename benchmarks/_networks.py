@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks._blocks import blocks
 from benchmarks._recipe import Array, LayerRecipe, Recipe
 from partita.engine.parameters import initialise
 from partita.layers import (
@@ -154,6 +155,7 @@ WORKS: Final = {
     "transformer": Work(transformer, 0.01),
     "lstm": Work(lstm, 0.1),
     "words": Work(words, 0.1),
+    "blocks": Work(blocks, 0.002),
 }
 """By name."""
 

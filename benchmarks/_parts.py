@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from benchmarks._recipe import Array
 from partita.engine import Optimizer, Session
+from partita.engine.protocol.names import part_name
 from partita.engine.run import Step
 from partita.partitioner import Plan
 
@@ -25,7 +28,8 @@ class Parts:
         overlap: minibatches in a step; the batch holds all of them.
 
     Attributes:
-        played: every step so far.
+        played: every step so far, or since `forget`.
+        used_s: processor seconds of all hosts for these steps.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Parts:
         self._batch: Mapping[str, Array] | None = batch
         self._thread = ThreadPoolExecutor(1)
         self._session = self._thread.submit(self._open, initial, optimizer).result()
+        self.used_s = 0.0
 
     def _open(self, initial: Mapping[str, Array], optimizer: Optimizer) -> Session:
         return Session(
@@ -59,7 +64,7 @@ class Parts:
         return self._thread.submit(self._play, steps)
 
     def _play(self, steps: int) -> tuple[list[float], list[float]]:
-        seconds, losses = [], []
+        seconds, losses, used_s = [], [], self._processor_s
         for _ in range(steps):
             began = time.perf_counter()
             step = self._session.step(self._batch)
@@ -67,7 +72,18 @@ class Parts:
             losses.append(step.loss)
             self.played.append(step)
             self._batch = None  # from now on the hosts have it
+        self.used_s += self._processor_s - used_s
         return seconds, losses
+
+    def forget(self) -> None:
+        """Forgets the steps that were played."""
+        self.played.clear()
+        self.used_s = 0.0
+
+    @property
+    def _processor_s(self) -> float:
+        names = [part_name(0, machine) for machine in range(len(self.plan.cluster))]
+        return sum(map(_seconds_of, map(self._session.launcher.pid, names)))
 
     def __enter__(self) -> Self:
         return self
@@ -77,3 +93,9 @@ class Parts:
     ) -> None:
         self._thread.submit(self._session.close).result()
         self._thread.shutdown()
+
+
+def _seconds_of(pid: int) -> float:
+    """Processor seconds of a process since it began, with those of its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -40,13 +40,13 @@ class GroupPlayer(ABC):
         """Plays a step with the other; the loss, if this is the last rank."""
 
     def play(self, steps: int) -> dict[str, object]:
-        """Seconds and loss of each step, for both processes."""
+        """Seconds and loss of each step, and for how long processors were busy, for both processes."""
         dist.broadcast(torch.tensor([steps]), 0)
         return self.steps(steps)
 
     def steps(self, steps: int) -> dict[str, object]:
         """The same for this one, with the other at it too."""
-        seconds, losses = [], []
+        seconds, losses, used = [], [], time.process_time()
         for _ in range(steps):
             dist.barrier()
             began = time.perf_counter()
@@ -55,7 +55,9 @@ class GroupPlayer(ABC):
             dist.barrier()
             seconds.append(time.perf_counter() - began)
             losses.append(float(loss))
-        return {"seconds": seconds, "losses": losses}
+        busy = torch.tensor([time.process_time() - used], dtype=torch.float64)
+        dist.all_reduce(busy)
+        return {"seconds": seconds, "losses": losses, "busy_s": float(busy)}
 
     def listen(self) -> None:
         """Plays what the first process asks for, until it ends."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks._recipe import Array, LayerRecipe, Recipe
+from benchmarks._torch_blocks import blocks_of
 from benchmarks._torch_forms import (
     EinsumLocal,
     ExamplesFirstPool,
@@ -48,6 +49,9 @@ class Translated(nn.Module):
         self._loss, self._classes = recipe.loss, recipe.layers[-1].shape[0]
         if recipe.network in SEQUENCES:
             self.layers: nn.Module = SEQUENCES[recipe.network](arrays)
+            return
+        if recipe.network == "blocks":
+            self.layers = blocks_of(arrays)
             return
         layers: list[nn.Module] = []
         for layer in recipe.layers:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
@@ -23,7 +24,7 @@ class StagePlayer(GroupPlayer):
 
     Args:
         folder: of the recipe.
-        cut: how many layers the first stage has.
+        cut: how many layers, or blocks, the first stage has.
         micro_batches: of a batch.
         rank: which stage.
         meeting: a file by which the two find one another.
@@ -33,7 +34,11 @@ class StagePlayer(GroupPlayer):
         super().__init__(rank, meeting)
         recipe, arrays = Recipe.read(folder), read_arrays(folder)
         whole = Translated(recipe, arrays, "eager")
-        before = sum(1 + (layer.activation != "linear") for layer in recipe.layers[:cut])
+        assert isinstance(whole.layers, nn.Sequential)
+        if recipe.network == "blocks":  # one module more: the positions
+            before = cut + 1
+        else:
+            before = sum(1 + (layer.activation != "linear") for layer in recipe.layers[:cut])
         layers = whole.layers[:before] if rank == 0 else whole.layers[before:]
         self._inputs = whole.inputs(arrays[recipe.inputs])
         self._target = whole.target(arrays[recipe.target])

@@ -1,7 +1,8 @@
-"""Training steps of dense layers in PyTorch, each cut over two processes: argument FOLDER.
+"""Training steps of a recipe in PyTorch, its layers cut over two processes: argument FOLDER.
 
 `DTensor` over gloo: layers are cut by outputs and by inputs in turn, so that two of them need one exchange;
-the scores by outputs, and the loss of cut scores (`loss_parallel`).
+the scores by outputs, and the loss of cut scores (`loss_parallel`). In the blocks of a transformer, attention
+is cut by heads; both processes compute all scores, which are few.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.nn import functional
 
 from benchmarks._recipe import Recipe, read_arrays
+from benchmarks._torch_blocks import cuts_of
 from benchmarks._torch_group import PARTS, GroupPlayer, serve_group
 from benchmarks._torch_network import Translated
 
@@ -31,7 +33,7 @@ class TensorParallelPlayer(GroupPlayer):
     """Plays its half of every layer.
 
     Args:
-        folder: of the recipe: dense layers, then a softmax over the scores of the last.
+        folder: of the recipe: dense layers or blocks, then a softmax over the scores of the last layer.
         rank: which half.
         meeting: a file by which the two find one another.
     """
@@ -42,15 +44,14 @@ class TensorParallelPlayer(GroupPlayer):
         whole = Translated(recipe, arrays, "eager")
         self._inputs = whole.inputs(arrays[recipe.inputs])
         self._target = whole.target(arrays[recipe.target])
-        dense = [name for name, module in whole.layers.named_children() if isinstance(module, nn.Linear)]
-        turns: tuple[ParallelStyle, ...] = (ColwiseParallel(), RowwiseParallel())
-        cuts = {name: turns[number % 2] for number, name in enumerate(dense)}
-        cuts[dense[-1]] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+        cuts = cuts_of(whole.layers) or _in_turn(whole.layers)
         self._layers = parallelize_module(whole.layers, init_device_mesh("cpu", (PARTS,)), cuts)
         # A fused update knows no DTensor, so it sees each process's own rows, in the same memory.
-        self._cut = [p for p in self._layers.parameters() if isinstance(p, DTensor)]
+        given = list(self._layers.parameters())
+        self._cut = [p for p in given if isinstance(p, DTensor)]
         self._own = [nn.Parameter(p.to_local().detach()) for p in self._cut]
-        self._optimiser = torch.optim.SGD(self._own, lr=recipe.rate, fused=True)
+        whole_ones = [p for p in given if not isinstance(p, DTensor)]
+        self._optimiser = torch.optim.SGD([*self._own, *whole_ones], lr=recipe.rate, fused=True)
 
     def step(self) -> float:
         self._layers.zero_grad()
@@ -62,6 +63,15 @@ class TensorParallelPlayer(GroupPlayer):
             own.grad = cut.grad.to_local()
         self._optimiser.step()
         return float(loss.item())
+
+
+def _in_turn(layers: nn.Module) -> dict[str, ParallelStyle]:
+    """Dense layers by outputs and by inputs in turn, and the last by outputs."""
+    dense = [name for name, module in layers.named_children() if isinstance(module, nn.Linear)]
+    turns: tuple[ParallelStyle, ...] = (ColwiseParallel(), RowwiseParallel())
+    cuts = {name: turns[number % 2] for number, name in enumerate(dense)}
+    cuts[dense[-1]] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    return cuts
 
 
 def main() -> None:

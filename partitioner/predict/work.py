@@ -12,6 +12,7 @@ from types import CodeType, FunctionType
 from typing import Final
 
 from partita.layers.box import BLOCK
+from partita.layers.connectivity import Full
 from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
@@ -204,7 +205,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     if op is Op.GRAD_INPUT:
         own, source = grid.nodes_in(instruction.sources[0].rows), graph[target.buffer.layer]
         share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
-        if not grid.layer.splits_sum:
+        if not (grid.layer.splits_sum or isinstance(grid.connectivity, Full)):  # they feed some rows alone
             share = min(1.0, share * grid.n_nodes / max(own, 1))
         return each * own * examples * share
     share = 1.0

@@ -65,9 +65,12 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """Replicates a layer without parameters; no picture, whose copies need all of each other's input."""
+    """Replicates a layer with fewer parameters than nodes; no picture, whose copies need all of each other's
+    input.
+    """
     ascending = group == tuple(sorted(group))
-    if len(group) > 1 and ascending and not grid.parameters and not grid.is_picture:
+    is_small = sum(parameter.size for parameter in grid.parameters) < grid.n_nodes
+    if len(group) > 1 and ascending and grid.replicable and is_small and not grid.is_picture:
         yield Replicated(group)
 
 

@@ -20,6 +20,7 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
+from partita.layers.box import Shape
 from partita.partitioner import Cluster, InputSplit, Plan, Replicated, RowSplit, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.ir.buffer import BufferKind
@@ -29,14 +30,14 @@ POSITIONS, FEATURES, HEADS, UNITS, BATCH = 6, 12, 6, 10, 4
 Arrays = dict[str, Any]
 
 
-def network(rows: str) -> Network:
+def network(rows: str, *, shape: Shape = (POSITIONS, FEATURES), units: int = UNITS) -> Network:
     """A block that normalises first; `rows` is "positions" or "weights"."""
-    heads, units = ("positions", "positions") if rows == "positions" else ("heads", "units")
+    of_heads, of_units = ("positions", "positions") if rows == "positions" else ("heads", "units")
     net = Network("block")
-    x = net.input("x", shape=(POSITIONS, FEATURES))
-    attention = MultiHeadAttention(HEADS, causal=True, rows=heads, name="attention")
+    x = net.input("x", shape=shape)
+    attention = MultiHeadAttention(HEADS, causal=True, rows=of_heads, name="attention")
     x = Add(name="attended")(x, attention(LayerNorm(name="norm1")(x)))
-    x = Add(name="block")(x, FeedForward(UNITS, rows=units, name="mlp")(LayerNorm(name="norm2")(x)))
+    x = Add(name="block")(x, FeedForward(units, rows=of_units, name="mlp")(LayerNorm(name="norm2")(x)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(3, name="scores")(x), net.target("label"))
     return net
 
@@ -130,3 +131,16 @@ def test_sums_for_the_owners_of_positions_are_half_of_it_each_way() -> None:
         assert {m.buffer.kind for m in of_block if m.layer == "attention"} == {BufferKind.PARTIAL_SUMS}
         sent = sum(m.n_bytes for m in of_block if not m.is_of_weights)
         assert sent == 2 * (machines - 1) * state
+
+
+def test_the_search_cuts_heads_and_units_by_inputs() -> None:
+    """Each layer that reads heads or units has the weights of its machine's, and no weights travel but those
+    of norms.
+    """
+    plan = partition(network("weights", shape=(32, 240), units=960), Cluster.local(2), batch=32)
+    owned = plan.ownership
+    assert all(owned.is_input_split(layer) for layer in ("attention", "mlp"))
+    for layer, reader in (("attention_heads", "attention"), ("mlp_activation", "mlp")):
+        inputs = {(piece.machine, piece.inputs) for piece in owned.of(reader)}
+        assert {(piece.machine, (piece.start, piece.stop)) for piece in owned.of(layer)} == inputs
+    assert {m.layer for m in plan.messages if m.is_of_weights} <= {"norm1", "norm2"}
