@@ -73,11 +73,8 @@ class ToUnits(AtPositions):
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """One product of matrices, whose columns are all positions of all examples."""
-        features, weight = inputs[0].transpose(0, 1), parameters[0]
-        columns = features.flatten(1)
-        torch, bias = step.torch, parameters[1:]
-        sums = torch.addmm(bias[0][:, None], weight, columns) if bias else weight @ columns
-        return sums.unflatten(1, features.shape[1:])
+        sums = step.multiply(parameters[0], inputs[0]).transpose(0, 1)
+        return sums + parameters[1][:, None, None] if self.use_bias else sums
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,8 @@ class ToPositions(AtPositions):
     def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """One product of matrices, whose columns are the positions to be computed of all examples."""
         given = inputs[0][..., step.own, :].flatten(0, -3)
-        return (parameters[0] @ given.flatten(1)).unflatten(1, given.shape[1:]).transpose(0, 1)
+        sums = step.multiply(parameters[0], given.flatten(1))
+        return sums.unflatten(1, given.shape[1:]).transpose(0, 1)
 
     def finish(self, step: Step, sums: Tensor) -> Tensor:
         """The sums as they are."""
