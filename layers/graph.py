@@ -245,6 +245,12 @@ class Graph:
         """The names of the parameters that are running averages; they are not trainable."""
         return frozenset(name for name, parameter in self.parameters.items() if parameter.averaged)
 
+    @cached_property
+    def sparse(self) -> frozenset[str]:
+        """The names of the trainable parameters whose gradients are of a few rows."""
+        some = (p for p in self.parameters.values() if p.sparse and p.trainable)
+        return frozenset(parameter.name for parameter in some)
+
     def consumers(self, name: str) -> tuple[tuple[str, int], ...]:
         """The consumers of a layer: pairs of a layer and the number of its input, in graph order."""
         return self._consumers[name]

@@ -151,6 +151,20 @@ class LeasedTrainer(Trainer):
         )
         self._partly_held = 0  # units that only some of its files hold, and that are done again
 
+    @override
+    def check(self) -> None:
+        super().check()
+        optimizer, sparse = self.driver.optimizer, sorted(self.plan.graph.sparse)
+        if sparse and not optimizer.supports_sparse:
+            raise ValueError(
+                f"'{sparse[0]}' is sparse, and {optimizer} changes rows that have no gradient; use SGD or "
+                "Adagrad without weight_decay, or leave sparse=True out"
+            )
+        if sparse and any(machine.device != "cpu" for machine in self.plan.cluster.machines):
+            raise ValueError(
+                f"'{sparse[0]}' is sparse, which parts on a GPU cannot push; leave sparse=True out"
+            )
+
     @property
     @override
     def total(self) -> int:

@@ -1,9 +1,9 @@
 """Layout of the parameters: on the machines of a replica, in one global vector, and on the shards.
 
 The parameters of a machine lie one after another in its vector; the machines' vectors in order make the
-global vector; shard k of K has the k-th of K nearly equal ranges of it. So what a machine has on a shard is
-one contiguous range on both sides, and a machine communicates only with the shards of its own parameters
-(DistBelief, section 4.1).
+global vector; shard k of K has the k-th of K nearly equal ranges of it, which cut no row of a sparse table.
+So what a machine has on a shard is one contiguous range on both sides, and a machine communicates only with
+the shards of its own parameters (DistBelief, section 4.1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot, learning, split, within
+from partita.engine.parameters.slots import Slot, Table, learning, split, tables_in, within
 from partita.engine.parameters.vector import Vector
 
 Shape: TypeAlias = tuple[int, ...]
@@ -46,6 +46,7 @@ class Layout:
         shards: number of shards; may exceed the global vector's size (some are then empty).
         frozen: names of the parameters that are not trainable.
         averaged: of these, those that are running averages.
+        sparse: names of the tables whose gradients are of a few rows; each is whole on one machine.
 
     Raises:
         ValueError: fewer than one shard, a slot outside its parameter or of an unknown one, or a number of a
@@ -57,6 +58,7 @@ class Layout:
     shards: int
     frozen: frozenset[str] = frozenset()
     averaged: frozenset[str] = frozenset()
+    sparse: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.shards < 1:
@@ -78,7 +80,17 @@ class Layout:
     @cached_property
     def shard_starts(self) -> tuple[int, ...]:
         """Starts of the shards' vectors in the global one, and its size."""
-        return tuple(shard * self.size // self.shards for shard in range(self.shards + 1))
+        tables = tables_in((slot for slots in self.machines for slot in slots), self._widths)
+        found = []
+        for shard in range(self.shards + 1):
+            at = shard * self.size // self.shards
+            inside = (table for table in tables if table.start < at < table.stop)
+            found.append(at - sum((at - table.start) % table.width for table in inside))
+        return tuple(found)
+
+    @cached_property
+    def _widths(self) -> dict[str, int]:
+        return {name: self.shapes[name][-1] for name in self.sparse}
 
     @property
     def size(self) -> int:
@@ -112,6 +124,14 @@ class Layout:
         """Returns the slots whose concatenation is the shard's vector."""
         low, high = self.shard_starts[shard], self.shard_starts[shard + 1]
         return tuple(within((slot for slots in self.machines for slot in slots), low, high))
+
+    def tables_of(self, machine: int) -> tuple[Table, ...]:
+        """Returns the sparse tables in the machine's vector, ascending."""
+        return tables_in(self.machines[machine], self._widths)
+
+    def tables_on(self, shard: int) -> tuple[Table, ...]:
+        """Returns the sparse tables, or parts of them, in the shard's vector, ascending."""
+        return tables_in(self.slots_of(shard), self._widths)
 
     def learning_on(self, shard: int) -> tuple[tuple[int, int], ...]:
         """Returns the ranges of the shard's vector that are trainable, ascending."""

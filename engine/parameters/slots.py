@@ -6,7 +6,7 @@ slot of five numbers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -120,6 +120,50 @@ def intersections(ranges: Iterable[tuple[int, int]], start: int, stop: int) -> I
     for low, high in ranges:
         if max(low, start) < min(high, stop):
             yield slice(max(low, start), min(high, stop))
+
+
+class Table(NamedTuple):
+    """Rows of so many numbers each, in the range `[start, stop)` of a vector: gradients are of a few rows."""
+
+    start: int
+    stop: int
+    width: int
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table, or of this part of it."""
+        return (self.stop - self.start) // self.width
+
+    def between(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the rows `[first, stop)` in a range of the vector, which cuts none."""
+        low, high = max(start, self.start), min(stop, self.stop)
+        return (low - self.start) // self.width, (max(low, high) - self.start) // self.width
+
+
+def tables_in(slots: Iterable[Slot], widths: Mapping[str, int]) -> tuple[Table, ...]:
+    """Returns the tables in the vector that slots make, of parameters with such rows."""
+    found, position = [], 0
+    for slot in slots:
+        if slot.size and slot.parameter in widths:
+            found.append(Table(position, position + slot.size, widths[slot.parameter]))
+        position += slot.size
+    return tuple(found)
+
+
+def outside(tables: Iterable[Table], start: int, stop: int) -> Iterator[slice]:
+    """Yields the parts of `[start, stop)` between tables, which are ascending."""
+    for table in tables:
+        if start < min(table.start, stop):
+            yield slice(start, min(table.start, stop))
+        start = max(start, table.stop)
+    if start < stop:
+        yield slice(start, stop)
+
+
+def clipped(tables: Sequence[Table], start: int, stop: int) -> tuple[Table, ...]:
+    """Returns the parts of tables in `[start, stop)`."""
+    parts = (table._replace(start=max(table.start, start), stop=min(table.stop, stop)) for table in tables)
+    return tuple(part for part in parts if part.start < part.stop)
 
 
 class CommonRun(NamedTuple):

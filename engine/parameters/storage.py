@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from partita.engine.parameters.optimizers import Optimizer, UpdateContext
+from partita.engine.numerics.row_gradient import Rows, Values
+from partita.engine.parameters.optimizers import Optimizer, UpdateContext, update_rows
 from partita.engine.parameters.optimizers.sgd import AVERAGE
-from partita.engine.parameters.slots import intersections
+from partita.engine.parameters.slots import Table, intersections
 from partita.engine.parameters.snapshot import NotFinite
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore
@@ -97,7 +98,29 @@ class Updater:
         if start != span.stop:
             raise ValueError(f"the gradient of [{span.start}:{span.stop}] ends at {start}")
         if not finite:
-            raise NotFinite(
-                f"a push to its values [{span.start}:{span.stop}] is not finite; lower the learning rate, or "
-                "look at the data"
-            )
+            raise self._not_finite(span)
+
+    def apply_rows(self, table: Table, rows: Rows, gradient: Values, updates: int) -> None:
+        """Updates some rows of a table in `x`, after `updates` earlier updates of the table.
+
+        Args:
+            table: its range, which is trainable.
+            rows: int64 `[k]`, of the table, each once.
+            gradient: `[k, width]`, of the dtype of the values.
+            updates: for the optimizer's schedules.
+
+        Raises:
+            NotFinite: as `apply`.
+        """
+        names, own = (POINT, *self.optimizer.state_names), slice(table.start, table.stop)
+        vectors = {name: self.store.writable(Span(name, table.start, table.stop)) for name in names}
+        state = {name: vector[own].reshape(-1, table.width) for name, vector in vectors.items()}
+        values = state.pop(POINT)
+        if not update_rows(self.optimizer, values, rows, gradient, state, UpdateContext(updates)):
+            raise self._not_finite(Span(POINT, table.start, table.stop))
+
+    def _not_finite(self, span: Span) -> NotFinite:
+        return NotFinite(
+            f"a push to its values [{span.start}:{span.stop}] is not finite; lower the learning rate, or "
+            "look at the data"
+        )

@@ -32,6 +32,9 @@ from partita.engine.protocol.shard_effects import ApplyGradient, Policy, ShardEf
 MOST_STALE: Final = 1024
 """Staleness is counted up to here: the number of versions remembered for each machine's range."""
 
+MOST_CHANGES: Final = 64
+"""A part that lacks more pushes gets whole tables: the pushes whose rows a shard remembers."""
+
 Watermark: TypeAlias = tuple[int, int]
 """The last push of a part that is applied: (incarnation, sequence)."""
 
@@ -331,9 +334,21 @@ class ApplyOnArrival(Policy):
             part.held_before(),
             part.sequence + 1,
             tuple(self._units_at_start[machine]) if part.sequence < 0 else (),
+            self._pushes_since(machine, fetch.since),
         )
         span = self._own.span(POINT, machine)
         return [Send(sender, answer, span), *([self._report_lost(sender)] if any(lost) else [])]
+
+    def _pushes_since(self, machine: int, since: tuple[int, int] | None) -> int | None:
+        """Returns how many pushes to a machine's numbers followed a version; None where all rows are sent."""
+        if since is None or machine not in self._own.rows_bytes:
+            return None
+        incarnation, version = since
+        if incarnation != self._own.incarnation or version < self._parted_at:
+            return None
+        applied = self._applied_at[machine]
+        n = len(applied) - bisect_right(applied, version)
+        return n if n <= MOST_CHANGES else None
 
     @override
     def validate(self) -> None:

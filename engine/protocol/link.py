@@ -22,10 +22,15 @@ from partita.engine.protocol.retry import PendingRequest
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Effect: keep the payload as the next values of the span, invisible to computations."""
+    """Effect: keep the payload as the next values of the span, invisible to computations.
+
+    `has_rows`: of sparse tables, it has the rows alone that have changed since some values that were
+    installed, these or ones before them.
+    """
 
     span: Span
     payload: object
+    has_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,13 @@ class Links(Carrier, Generic[LinkT]):
         link = self._links.get(event.sender)
         if link is None:
             return "it holds no parameters of this machine"
-        expected, found = (link.stop - link.start) * self._item_bytes, payload_bytes(event.payload)
-        if isinstance(event.message, Parameters | Point) and found != expected:
-            return f"its parameters have {expected} bytes here, not {found}"
+        if isinstance(event.message, Parameters | Point):
+            (least, most), found = self._expected_bytes(link, event.message), payload_bytes(event.payload)
+            if not least <= found <= most:
+                wanted = f"{least}" if least == most else f"{least} to {most}"
+                return f"its parameters have {wanted} bytes here, not {found}"
         return None
+
+    def _expected_bytes(self, link: LinkT, message: Parameters | Point) -> tuple[int, int]:
+        """Returns the least and the most bytes of the payload with values."""
+        return ((link.stop - link.start) * self._item_bytes,) * 2

@@ -107,12 +107,15 @@ class Fetch(MessageStruct, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
     `acknowledged` counts the sender's pushes that the shard has acknowledged, and `earlier` those of the
-    processes before it: a shard restarted from a checkpoint finds its missing pushes by these counts.
+    processes before it: a shard restarted from a checkpoint finds its missing pushes by these counts. `since`
+    is the incarnation and version of the shard whose values the sender has: of sparse tables, the rows that
+    have changed since are enough.
     """
 
     request: Count
     acknowledged: Count = 0
     earlier: tuple[PushRecord, ...] = ()
+    since: tuple[Count, Count] | None = None
 
 
 class Parameters(MessageStruct, frozen=True, tag=True):
@@ -121,7 +124,8 @@ class Parameters(MessageStruct, frozen=True, tag=True):
     `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier`
     acknowledges the pushes of the part's previous process that the values include. `pushes` counts those of
     this process: the values hold them, or a checkpoint lacked them and they are lost. `units` are the units
-    of work that the values held when the shard began: for a process that has not pushed yet.
+    of work that the values held when the shard began: for a process that has not pushed yet. `pushes_since`:
+    of sparse tables, the payload has the rows that the last so many pushes changed; None: all rows.
     """
 
     request: Count
@@ -132,6 +136,7 @@ class Parameters(MessageStruct, frozen=True, tag=True):
     earlier: PushRecord | None = None
     pushes: Count = 0
     units: tuple[UnitRange, ...] = ()
+    pushes_since: Count | None = None
 
 
 class Push(MessageStruct, frozen=True, tag=True):

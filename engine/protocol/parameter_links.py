@@ -17,6 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
+from typing_extensions import override
+
+from partita.engine.protocol.batch_messages import Point
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
@@ -81,6 +84,7 @@ class ParameterLink(Link[Fetch, Push]):
     mirrors: bool = False  # the part's own updates have given its parameters the bits of the shard's
     has: Ranges = field(default_factory=Ranges)
     units: Ranges = field(default_factory=Ranges)
+    rows_bytes: tuple[int, int] | None = None  # the least and the most bytes of values with some rows
 
     @property
     def acknowledged(self) -> int:
@@ -188,6 +192,21 @@ class ParameterLinks(Links[ParameterLink]):
         """The shards with an open request, for reports and error messages."""
         return tuple(name for name, link in self._links.items() if link.fetch or link.push)
 
+    def take_rows(self, rows_bytes: Mapping[str, tuple[int, int]]) -> None:
+        """Asks these shards, which hold sparse tables, for the rows alone that have changed.
+
+        Args:
+            rows_bytes: for each shard, the least and the most bytes of such an answer.
+        """
+        for shard, both in rows_bytes.items():
+            self._links[shard].rows_bytes = both
+
+    @override
+    def _expected_bytes(self, link: ParameterLink, message: Parameters | Point) -> tuple[int, int]:
+        if isinstance(message, Parameters) and message.pushes_since is not None:
+            return link.rows_bytes or (0, 0)
+        return super()._expected_bytes(link, message)
+
     # Actions.
 
     def pull(self, now: float) -> Iterator[LinkEffect]:
@@ -276,7 +295,9 @@ class ParameterLinks(Links[ParameterLink]):
 
     def _fetch(self, link: ParameterLink, now: float) -> Send:
         link.requests += 1
-        return link.request(Fetch(link.requests - 1, link.acknowledged, link.earlier), now)
+        has_base = link.rows_bytes is not None and link.installed is not None and not self._alone
+        since = link.installed.version if has_base and link.installed is not None else None
+        return link.request(Fetch(link.requests - 1, link.acknowledged, link.earlier, since), now)
 
     def _install(self, link: ParameterLink) -> Iterator[LinkEffect]:
         if link.staged is None:
@@ -334,7 +355,7 @@ class ParameterLinks(Links[ParameterLink]):
         elif self._alone and link.mirrors and link.installed is not None:
             return  # the part's parameters are these, and its own gradients over them
         link.staged = values
-        yield Stage(link.span("staged"), payload)
+        yield Stage(link.span("staged"), payload, message.pushes_since is not None)
 
     def _inherit(self, link: ParameterLink, earlier: PushRecord | None) -> Iterator[LinkEffect]:
         """Counts pushes of an earlier process as acknowledged that were under way when it died; their steps

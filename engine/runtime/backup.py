@@ -7,15 +7,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from partita.engine.protocol.commands import POINT
+from partita.engine.parameters.row_payload import between
 from partita.engine.protocol.durability.backup import ApplyWithin, Backup
 from partita.engine.protocol.durability.snapshots import SnapshotBackup
-from partita.engine.protocol.events import Span
 from partita.engine.protocol.names import shard_name
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_body import ShardBody
 from partita.engine.runtime.task import HostContext
-from partita.engine.transport.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,7 @@ class BackupBody(ShardBody):
         return super().carry_out(effect, now)
 
     def _apply_within(self, effect: ApplyWithin) -> None:
-        apply = effect.apply
-        assert isinstance(apply.payload, Payload)
-        at = apply.span.start
-        for piece in apply.payload.numbers(self.dtype):
+        for piece in self.pieces(effect.apply):
             for start, stop in effect.ranges:
-                low, high = max(start, at), min(stop, at + piece.size)
-                if low < high:
-                    self.update(Span(POINT, low, high), [piece[low - at : high - at]], apply.updates)
-            at += piece.size
+                for part in between(piece, start, stop):
+                    self.apply_piece(part, effect.apply.updates)

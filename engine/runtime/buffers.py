@@ -40,7 +40,8 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
         for machine in range(len(plan.cluster))
     )
     shapes = {name: p.shape for name, p in plan.graph.parameters.items()}
-    return Layout(machines, shapes, shards, plan.graph.frozen, plan.graph.averaged)
+    graph = plan.graph
+    return Layout(machines, shapes, shards, graph.frozen, graph.averaged, graph.sparse)
 
 
 class Vectors:
@@ -53,6 +54,7 @@ class Vectors:
         copy: the same in bfloat16 (its bits, `[n]` of uint16) where the plan computes in it, else None.
         gradient: `[n]`, like the masters; empty where nothing asks for a whole gradient.
         frozen: names of parameters that are not trainable.
+        tables: whose gradients are of a few rows.
     """
 
     def __init__(self, plan: Plan, machine: int, *, gradient: bool = True) -> None:
@@ -65,6 +67,7 @@ class Vectors:
         size = layout.machine_size(machine)
         self.frozen = layout.frozen
         self._learning = learning(layout.machines[machine], layout.frozen)
+        self.tables = layout.tables_of(machine)
         self._averaged = learning(layout.machines[machine], layout.shapes.keys() - layout.averaged)
         self.dtype, read = master(plan.precision), storage(plan.precision)
         self.device = open_device(plan.cluster.machines[machine])

@@ -123,6 +123,7 @@ class LeasedHands(Hands):
             state_updates=held.updates if held else 0,
             item_bytes=item_bytes,
         )
+        links.take_rows(task.rows_bytes)
         work = LeasedWork(links, delay=self._instructions(task).pipeline.delay)
         return Part(task.program, work, needed=task.other_parts, watched=links.shards)
 

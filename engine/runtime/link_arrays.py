@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from partita.engine.files.access import NotesPushes
+from partita.engine.parameters.row_payload import RowPiece, decode
+from partita.engine.parameters.slots import clipped
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
@@ -38,16 +42,16 @@ class LinkArrays(Arrays):
             log: of acknowledged pushes; None where no link notes them.
         """
         self._vectors, self._updates, self._log = vectors, updates, log
-        self._staged: dict[int, Payload] = {}
+        self._staged: dict[int, tuple[Payload, bool]] = {}  # and whether it has changed rows alone
 
     def carry_out(self, effect: Any) -> None:
         """Carries out one effect of the part's machine."""
         match effect:
-            case Stage(span=span, payload=payload):
+            case Stage(span=span, payload=payload, has_rows=has_rows):
                 assert isinstance(payload, Payload)
                 if span.start in self._staged:
-                    self._staged[span.start].release()
-                self._staged[span.start] = payload
+                    self._staged[span.start][0].release()
+                self._staged[span.start] = payload, has_rows
             case Install(span=span):
                 self._install(effect)
             case SwapBuffers(span=span):
@@ -63,15 +67,39 @@ class LinkArrays(Arrays):
 
     def _install(self, effect: Install) -> None:
         own = slice(effect.span.start, effect.span.stop)
-        payload = self._staged.pop(own.start)
-        payload.copy_into(self._vectors.arriving(own))
+        payload, has_rows = self._staged.pop(own.start)
+        if has_rows:
+            self._install_rows(own, payload)
+        else:
+            payload.copy_into(self._vectors.arriving(own))
+            self._vectors.changed(own)
         payload.release()
-        self._vectors.changed(own)
         if isinstance(self._updates, GradientAccumulation):
             self._updates.install(own, effect.unheld, effect.updates)
 
+    def _install_rows(self, own: slice, payload: Payload) -> None:
+        """Writes the rows that have changed since the last values came, over those."""
+        updates, vectors = self._updates, self._vectors
+        assert isinstance(updates, GradientAccumulation), own
+        updates.restore(own)
+        tables = clipped(vectors.tables, own.start, own.stop)
+        for piece in decode(payload.numbers(np.uint8), own.start, own.stop, tables, vectors.dtype):
+            if isinstance(piece, RowPiece):
+                span = slice(piece.table.start, piece.table.stop)
+                ((table, first, _),) = updates.rows_in(span)
+                table.write(piece.rows + first, piece.values)
+                continue
+            start, numbers = piece
+            span = slice(start, start + numbers.size)
+            vectors.arriving(span)[:] = numbers
+            vectors.changed(span)
+
     def payload(self, span: Span) -> PayloadLike:
         """Returns the numbers of a gradient in flight."""
+        if isinstance(self._updates, GradientAccumulation):
+            rows = self._updates.pushed(slice(span.start, span.stop))
+            if rows is not None:
+                return rows
         found = self._vectors.device.given(self._updates.in_flight[span.start : span.stop])
         # Nothing writes to an accumulated gradient in flight before the shard has acknowledged it; to
         # that of an evaluation, something may as soon as the evaluation is over.

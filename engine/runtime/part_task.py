@@ -10,7 +10,10 @@ from typing import Any
 
 from partita.engine.files.host_files import FileDiffers
 from partita.engine.files.sources import DataSource, Rows
+from partita.engine.numerics import master
 from partita.engine.parameters.layout import Layout
+from partita.engine.parameters.row_payload import n_bytes
+from partita.engine.parameters.slots import clipped
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
@@ -90,6 +93,16 @@ class PartTask:
         """(shard, start, stop): the ranges of the machine's vector that shards hold."""
         overlaps = self.layout.shards_of(self.machine)
         return tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps)
+
+    @property
+    def rows_bytes(self) -> dict[str, tuple[int, int]]:
+        """The least and the most bytes of a payload with rows alone, for shards that hold sparse tables."""
+        tables, item = self.layout.tables_of(self.machine), master(self.plan.precision).itemsize
+        found = {}
+        for shard, start, stop in self.shard_spans:
+            if some := clipped(tables, start, stop):
+                found[shard] = n_bytes(start, stop, some, item)
+        return found
 
     @property
     def other_parts(self) -> list[str]:

@@ -13,16 +13,20 @@ import numpy as np
 from typing_extensions import override
 
 from partita.engine.files.background import BackgroundQueue
+from partita.engine.numerics.row_gradient import Rows
+from partita.engine.parameters.row_payload import Piece, RowPiece, decode, encode
+from partita.engine.parameters.slots import clipped, outside
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.parameters.storage import Updater
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import WORTH_SHARING, VectorStore, compile_operations
-from partita.engine.protocol.apply_on_arrival import RestoredState
+from partita.engine.protocol.apply_on_arrival import MOST_CHANGES, RestoredState
 from partita.engine.protocol.commands import POINT, n_vectors
 from partita.engine.protocol.durability import BeginSegment, Keep, RemoveRecords
 from partita.engine.protocol.durability.fill import ALL_VECTORS, WriteChunk
 from partita.engine.protocol.durability.settings import Replicated
 from partita.engine.protocol.events import Persist, Send, Span
+from partita.engine.protocol.messages import Parameters
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
@@ -61,6 +65,9 @@ would cost some percent. Longer ones are done in the background, while the host 
 """
 
 
+_NO_ROWS: Final = np.zeros(0, np.int64)
+
+
 class SpoiltPush(CannotGoOn):
     """A push that is not finite: the shard's values are lost, and its last checkpoint is what is left."""
 
@@ -76,6 +83,7 @@ class ShardBody(Body):
         """Loads the numbers, unless another copy of the shard sends all of them (`is_empty`)."""
         self._task, self._host = task, host
         self._slots = task.layout.slots_of(task.shard)
+        self._tables = task.layout.tables_on(task.shard) if task.policy.optimizer else ()
         self._checkpoints = host.files.checkpoints(task.folder, run=task.run)
         self._closing = threading.Event()
         size = sum(slot.size for slot in self._slots)
@@ -90,6 +98,7 @@ class ShardBody(Body):
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
         self._gradients = GradientPool(sizes, task.precision)
         self._copied: ShardSnapshot | None = None  # that another copy of the shard is filled from
+        self._touched: dict[int, deque[tuple[int, list[Rows]]]] = {}  # by range, the rows of the last pushes
         self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
         self._files = StateFiles(self._checkpoints, host, run=task.run)
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
@@ -105,10 +114,24 @@ class ShardBody(Body):
             if kept is not None:
                 return [vector[span.start : span.stop] for vector in (kept.values, *kept.state.values())]
             return [self._store.read(Span(name, span.start, span.stop)) for name in self._names]
+        if isinstance(send.message, Parameters) and send.message.pushes_since is not None:
+            return self._changed_rows(span, send.message.updates - send.message.pushes_since)
         found = self._store.read(span)
         if found.nbytes < WORTH_SHARING:
             return found
         return Versioned(found, self._store.readings(span))
+
+    def _changed_rows(self, span: Span, updates: int) -> PayloadLike:
+        """The numbers of a range; of tables, the rows that have changed since it had so many updates."""
+        values, tables = self._store.vector(POINT), clipped(self._tables, span.start, span.stop)
+        last = [rows for number, rows in self._touched.get(span.start, ()) if number >= updates]
+        rows = [np.unique(np.concatenate([_NO_ROWS, *(one[n] for one in last)])) for n in range(len(tables))]
+        found = [
+            values[table.start : table.stop].reshape(-1, table.width)[some]
+            for table, some in zip(tables, rows, strict=True)
+        ]
+        numbers = [values[part] for part in outside(tables, span.start, span.stop)]
+        return encode(numbers, list(zip(rows, found, strict=True)))
 
     @override
     def poll(self, now: float) -> Iterator[ShardEvent]:
@@ -236,9 +259,43 @@ class ShardBody(Body):
     def _apply(self, effect: ApplyGradient) -> None:
         payload = effect.payload
         assert isinstance(payload, Payload)
-        self.update(effect.span, payload.numbers(self._store.dtype), effect.updates)
+        if clipped(self._tables, effect.span.start, effect.span.stop):
+            pieces = list(self.pieces(effect))
+            for piece in pieces:
+                self.apply_piece(piece, effect.updates)
+            touched = self._touched.setdefault(effect.span.start, deque(maxlen=MOST_CHANGES))
+            rows = [piece.rows.copy() for piece in pieces if isinstance(piece, RowPiece)]
+            touched.append((effect.updates, rows))
+        else:
+            self.update(effect.span, payload.numbers(self._store.dtype), effect.updates)
         if not isinstance(self._task.durability, Replicated):
             payload.release()  # else it may have to be sent to the backup again
+
+    def pieces(self, effect: ApplyGradient) -> Iterator[Piece]:
+        """Yields the numbers of a push, and rows of tables. Raises SpoiltPush before the first one."""
+        payload, start, stop = effect.payload, effect.span.start, effect.span.stop
+        assert isinstance(payload, Payload)
+        if tables := clipped(self._tables, start, stop):
+            try:
+                yield from decode(payload.numbers(np.uint8), start, stop, tables, self._store.dtype)
+            except ValueError as error:
+                raise SpoiltPush(f"a push of {effect.part} cannot be read: {error}") from error
+            return
+        for numbers in payload.numbers(self._store.dtype):
+            yield start, numbers
+            start += numbers.size
+
+    def apply_piece(self, piece: Piece, updates: int) -> None:
+        """Updates numbers, or rows of a table, by a piece of a gradient. Raises SpoiltPush."""
+        if not isinstance(piece, RowPiece):
+            start, numbers = piece
+            self.update(Span(POINT, start, start + numbers.size), [numbers], updates)
+            return
+        assert self._updater is not None
+        try:
+            self._updater.apply_rows(piece.table, piece.rows, piece.values, updates)
+        except NotFinite as error:
+            raise SpoiltPush(str(error)) from error
 
     def update(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
         """Updates numbers by pieces of a gradient, after so many earlier updates. Raises SpoiltPush."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from partita.engine.parameters.layout import Layout
+from partita.engine.parameters.row_payload import n_bytes
+from partita.engine.parameters.slots import clipped
 from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.shard_effects import ShardRanges
@@ -55,4 +57,8 @@ class ShardSettings:
     def ranges(self, host: HostContext) -> ShardRanges:
         """Returns the numbers that the shard holds of each machine, for this host."""
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
-        return ShardRanges(host.name, host.incarnation, ranges, np.dtype(self.precision).itemsize)
+        item, rows = np.dtype(self.precision).itemsize, {}
+        for machine, span in ranges.items() if self.policy.optimizer else ():
+            if tables := clipped(self.layout.tables_on(self.shard), *span):
+                rows[machine] = n_bytes(*span, tables, item)
+        return ShardRanges(host.name, host.incarnation, ranges, item, rows)

@@ -5,7 +5,7 @@ The module must not know messages, or when anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from partita.engine.numerics.row_gradient import RowGradient, Values
+from partita.engine.numerics.row_gradient import RowGradient, Rows, Values
 from partita.engine.parameters.optimizers import (
     SGD,
     Optimizer,
@@ -24,9 +24,12 @@ from partita.engine.parameters.optimizers import (
 )
 from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.parameters.optimizers.update_loop import Stored
+from partita.engine.parameters.row_payload import encode
+from partita.engine.parameters.slots import outside
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.fused_update import Apply
+from partita.engine.runtime.row_tables import PartTable
 
 _IN_CACHE: Final = 1 << 18
 """Numbers whose state is copied while they are in a cache."""
@@ -178,6 +181,11 @@ class GradientAccumulation(LocalOptimizer):
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         if shared is not None:
             self.in_flight = shared.view(vectors.dtype)
+        if vectors.tables and not self.takes_rows:
+            raise ValueError(f"{optimizer} on {vectors.device} takes no gradients of a few rows")
+        kept = {"": vectors.parameters} if follows_shard or replicas > 1 else {}
+        kept |= self._state if follows_shard else {}
+        self.tables = [PartTable(place, vectors.parameters, vectors.copy, kept) for place in vectors.tables]
         self._on_shard = optimizer.on_shard()
         self._over: dict[tuple[str, int, int], Callable[[UpdateContext], None]] = {}
         self._mirror = _Mirror(self, vectors) if follows_shard else None
@@ -198,6 +206,9 @@ class GradientAccumulation(LocalOptimizer):
             unheld: of "in_flight" and "accumulated", those which the parameters do not hold.
             updates: of the new parameters so far.
         """
+        if self._mirror is None:
+            for table, first, stop in self.rows_in(span):
+                table.forget(first, stop)
         age = self._age + self._per_step
         for n, name in enumerate(unheld):
             if name == "accumulated" and self._mirror is not None:
@@ -208,14 +219,59 @@ class GradientAccumulation(LocalOptimizer):
 
     def swap_buffers(self, span: slice) -> None:
         """Moves the sum of a range into flight, and starts from zero."""
-        self.in_flight[span] = self.accumulated[span]
-        self.clear(span)
+        for part in outside(self._vectors.tables, span.start, span.stop):
+            self.in_flight[part] = self.accumulated[part]
+            self.accumulated[part] = 0.0
+        for table, first, stop in self.rows_in(span):
+            table.swap(first, stop)
         if self._mirror is not None:
             self._mirror.push(span, self._count)
 
     def clear(self, span: slice) -> None:
         """Sets the sum of a range to zero."""
-        self.accumulated[span] = 0.0
+        for part in outside(self._vectors.tables, span.start, span.stop):
+            self.accumulated[part] = 0.0
+        for table, first, stop in self.rows_in(span):
+            table.accumulated.remove(first, stop)
+
+    def pushed(self, span: slice) -> list[Vector] | None:
+        """The gradient in flight where it has rows of tables, see `row_payload`; None where it is whole."""
+        found = [(first, table.in_flight.between(first, stop)) for table, first, stop in self.rows_in(span)]
+        if not found:
+            return None
+        numbers = [self.in_flight[part] for part in outside(self._vectors.tables, span.start, span.stop)]
+        return encode(numbers, [(rows - first, values) for first, (rows, values) in found])
+
+    def restore(self, span: slice) -> None:
+        """Makes the rows of tables what was fetched last."""
+        for table, first, stop in self.rows_in(span):
+            table.restore(first, stop)
+
+    def rows_in(self, span: slice) -> Iterator[tuple[PartTable, int, int]]:
+        """Yields the tables in a range, and which rows are in it."""
+        for table in self.tables:
+            first, stop = table.place.between(span.start, span.stop)
+            if first < stop:
+                yield table, first, stop
+
+    @override
+    def bind(self, span: slice, gradient: Stored) -> Apply:
+        """Prepares the update of a range, see `LocalOptimizer`; of a table, that of the rows not zero."""
+        for table in self.tables:
+            if (table.place.start, table.place.stop) == (span.start, span.stop):
+                return self._bind_table(span, gradient.reshape(-1, table.place.width))
+        return super().bind(span, gradient)
+
+    def _bind_table(self, span: slice, gradient: Stored) -> Apply:
+        rows = RowGradient(gradient.shape[1], self._vectors.dtype)
+        apply = self.bind_rows(span, rows)
+
+        def update(factor: float, later: int = 0) -> bool:
+            rows.clear()
+            rows.add_table(gradient)
+            return apply(factor, later)
+
+        return update
 
     def bind_push(self, span: slice, name: str, state: Mapping[str, Vector]) -> Update:
         """Prepares the update of a range by a vector of gradients, as a shard makes it."""
@@ -227,13 +283,24 @@ class GradientAccumulation(LocalOptimizer):
             rule, vectors.parameters[span], gradient, state, accumulated=None, copy=copy
         )
 
+    def push_rows(
+        self, table: PartTable, rows: Rows, gradient: Values, context: UpdateContext, *, keep_state: bool
+    ) -> None:
+        """Updates rows of a table as a shard does; without `keep_state` the state does not change."""
+        vectors = self._vectors
+        state = {name: table.of(vector) for name, vector in self._state.items()}
+        copy = None if vectors.copy is None else table.of(vectors.copy)
+        values = table.of(vectors.parameters)
+        update_rows(self._on_shard, values, rows, gradient, state, context, copy=copy, keep_state=keep_state)
+
     def _accumulated(self, span: slice) -> Vector:
         return self.accumulated[span]
 
     @override
     def _accumulate_rows(self, span: slice, gradient: RowGradient, factor: float) -> None:
-        table = _table(self.accumulated, span, gradient.width)
-        table[gradient.rows] += gradient.values * gradient.values.dtype.type(factor)
+        for table, _, _ in self.rows_in(span):
+            table.save(gradient.rows)
+            table.accumulated.add(gradient.rows, gradient.values * gradient.values.dtype.type(factor))
 
     def _apply_over(self, name: str, span: slice) -> Callable[[UpdateContext], None]:
         """The update of a range by a vector of gradients, with copies of the state; prepared once."""
@@ -243,7 +310,8 @@ class GradientAccumulation(LocalOptimizer):
             scratch = {kept: vectors.device.zeros((most,), vectors.dtype) for kept in self._state}
             blocks = [
                 slice(start, min(start + most, part.stop))
-                for part in vectors.updated(span)
+                for whole in outside(vectors.tables, span.start, span.stop)
+                for part in vectors.updated(whole)
                 for start in range(part.start, part.stop, most)
             ]
             bound = [self._bind_over(name, block, scratch) for block in blocks]
@@ -251,6 +319,11 @@ class GradientAccumulation(LocalOptimizer):
             def apply(context: UpdateContext) -> None:
                 for block in bound:
                     block(context)
+                for table, first, stop in self.rows_in(span):
+                    rows, values = getattr(table, name).between(first, stop)
+                    if self._mirror is None:
+                        table.save(rows)
+                    self.push_rows(table, rows, values, context, keep_state=False)
 
             self._over[key] = apply
         return self._over[key]
@@ -285,8 +358,9 @@ class _Mirror:
         self._vectors = {"": vectors.parameters, **updates._state}
         device, dtype = vectors.device, vectors.dtype
         self._kept = {name: device.zeros(vector.shape, dtype) for name, vector in self._vectors.items()}
-        for name, vector in self._vectors.items():
-            self._kept[name][:] = vector
+        for part in self._parts(slice(0, len(vectors.parameters))):
+            for name, vector in self._vectors.items():
+                self._kept[name][part] = vector[part]
         self._state = updates._state
         self._bound: dict[tuple[int, int], list[Update]] = {}
         self._age = updates._age + updates._per_step  # updates of the state
@@ -301,7 +375,13 @@ class _Mirror:
 
     def keep(self, span: slice) -> None:
         """Keeps the present parameters of a range, which are those of a shard."""
-        self._kept[""][span] = self._vectors[""][span]
+        for part in self._parts(span):
+            self._kept[""][part] = self._vectors[""][part]
+        for table, first, stop in self._updates.rows_in(span):
+            table.refresh("", first, stop)
+
+    def _parts(self, span: slice) -> Iterator[slice]:
+        return outside(self._vectors_of.tables, span.start, span.stop)
 
     def push(self, span: slice, count: int) -> None:
         """Makes the update that a push causes, after `count` others."""
@@ -309,14 +389,22 @@ class _Mirror:
         if key not in self._bound:
             self._bound[key] = [
                 self._updates.bind_push(part, "in_flight", {n: v[part] for n, v in self._state.items()})
-                for part in self._vectors_of.updated(span)
+                for whole in self._parts(span)
+                for part in self._vectors_of.updated(whole)
             ]
+        context = UpdateContext(count, age=self._age)
         for name, vector in self._vectors.items():
-            vector[span] = self._kept[name][span]
+            for part in self._parts(span):
+                vector[part] = self._kept[name][part]
         for update in self._bound[key]:
-            update(UpdateContext(count, age=self._age))
+            update(context)
         for name, vector in self._vectors.items():
-            self._kept[name][span] = vector[span]
+            for part in self._parts(span):
+                self._kept[name][part] = vector[part]
+        for table, first, stop in self._updates.rows_in(span):
+            table.restore(first, stop)
+            rows, values = table.in_flight.between(first, stop)
+            self._updates.push_rows(table, rows, values, context, keep_state=True)
         self._pushed = True
 
 

@@ -63,7 +63,7 @@ class Folder:
         start: float = 0.0,
         files: HostFiles | None = None,
     ) -> ShardAlone:
-        save_parameters(self.path / "initial", {"weight": np.full(6, start)})
+        save_parameters(self.path / "initial", {"weight": np.full(layout.shapes["weight"], start)})
         task = ShardTask(
             shard=0,
             layout=layout,

@@ -20,6 +20,7 @@ def update_rows(
     context: UpdateContext,
     *,
     copy: Stored | None = None,
+    keep_state: bool = True,
 ) -> bool:
     """Updates rows of a table, and no others; the time depends on their number alone.
 
@@ -31,6 +32,7 @@ def update_rows(
         state: of the optimizer, like the values; changed in place.
         context: of the update.
         copy: `[n, width]` of uint16: receives the new values, rounded to bfloat16.
+        keep_state: whether the state changes, too.
 
     Returns:
         Whether every (scaled) gradient was finite.
@@ -41,7 +43,7 @@ def update_rows(
     update = optimizer.bind(own.reshape(-1), np.ascontiguousarray(gradient).reshape(-1), flat, copy=narrow)
     finite = update(context)
     values[rows] = own
-    for name, table in state.items():
+    for name, table in state.items() if keep_state else ():
         table[rows] = own_state[name]
     if copy is not None and narrow is not None:
         copy[rows] = narrow.reshape(own.shape)
