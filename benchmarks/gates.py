@@ -91,7 +91,7 @@ GATES: Final[dict[str, Gate]] = {
     "convolution 1 example": Gate(_CONVOLUTION, ((28, 28, 16),), 1),
     "max pool Caltech": Gate(MaxPool2D(3, stride=2), ((28, 38, 96),), 32),
     "max pool small": Gate(MaxPool2D(2), ((8, 8, 4),), 16),
-    "average pool": Gate(AveragePool2D(3, stride=2, padding="same"), ((28, 28, 32),), 64),
+    "average pool": Gate(AveragePool2D(3, stride=2, padding=1), ((28, 28, 32),), 64),
     "l2 pool three stages": Gate(L2Pool2D(3, stride=1), ((91, 91, 8),), 32),
     "l2 pool first": Gate(L2Pool2D(5), ((46, 46, 8),), 32),
     "l2 pool first 8 examples": Gate(L2Pool2D(5), ((46, 46, 8),), 8),

@@ -9,7 +9,13 @@ import numpy as np
 
 from partita.engine.kernels.calls import sequence, split_spans
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
-from partita.engine.kernels.normalisation_loops import add_channels, backward_input, normalise, sum_windows
+from partita.engine.kernels.normalisation_loops import (
+    Starts,
+    add_channels,
+    backward_input,
+    normalise,
+    sum_windows,
+)
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import rows_of
@@ -40,7 +46,7 @@ class LocalContrastNormalisationKernel(Kernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Sums over channels and columns for each row of the input, then over rows."""
         own, window, operations = self.context.rows, self.context.windows[0], self.context.operations
-        x, height, floor = self.arrays.inputs[0], self.context.sources[0].n_rows, self._floor
+        x, weights, floor = self.arrays.inputs[0], self._rows, self._floor
         sums, scratch = np.zeros((len(x), *self._row)), self._scratch(np.dtype(np.float64))
 
         def add(start: int, stop: int) -> None:
@@ -53,8 +59,16 @@ class LocalContrastNormalisationKernel(Kernel):
                 out, saved = (
                     rows_of(array, (start, stop), own) for array in (self.arrays.output, self._saved)
                 )
-                given = row.reshape(self._row), self._rows, floor, start, self._left
-                normalise(x, sums, window[0], height, out, saved, *given)
+                normalise(
+                    x,
+                    sums,
+                    out,
+                    saved,
+                    row.reshape(self._row),
+                    weights,
+                    floor,
+                    self._starts(start, window[0]),
+                )
 
         return sequence(
             split_spans(self.pool, (window,), add, operations=operations),
@@ -89,18 +103,20 @@ class LocalContrastNormalisationKernel(Kernel):
 
     def _share_out(self, sums: Array, first_sum: int, rows: Spans, accumulate: bool) -> Call:
         """Adds each window's share to these rows of the input."""
-        (first, _), (window, _) = self.context.rows, self.context.windows[0]
-        x, grad, saved = self.arrays.inputs[0], self.arrays.own_grad, self._saved
-        out, grad_window = self.arrays.grad_input(0), self.context.grad_windows[0]
-        scratch, weights = self._scratch(self.context.master), self._rows.astype(self.context.master)
+        given = self.arrays.inputs[0], self.arrays.own_grad, self._saved, sums
+        out, window = self.arrays.grad_input(0), self.context.grad_windows[0]
+        weights = self._rows.astype(self.context.master)
 
         def work(start: int, stop: int) -> None:
-            place = rows_of(out, (start, stop), grad_window)
-            given = x, window, grad, saved, first, sums, first_sum, weights, accumulate
-            with scratch.take(self._size) as row:
-                backward_input(place, start, *given, row.reshape(self._row), self._left)
+            place = rows_of(out, (start, stop), window)
+            backward_input(place, *given, weights, accumulate, self._starts(start, first_sum))
 
         return split_spans(self.pool, rows, work, operations=self.context.operations)
+
+    def _starts(self, out: int, sums: int) -> Starts:
+        """Rows at which arrays begin, for a call from row `out` on."""
+        (window, _), height = self.context.windows[0], self.context.sources[0].n_rows
+        return Starts(out, window, self.context.rows[0], sums, self._left, height)
 
     def _scratch(self, dtype: np.dtype[Any]) -> Scratch:
         """Scratch of a row for each thread."""

@@ -13,9 +13,32 @@ the variance is a small difference between them.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
+
+import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import compiled, downcast, fma, upcast
+
+
+class Starts(NamedTuple):
+    """The rows at which arrays begin.
+
+    Args:
+        out: first row that is computed.
+        x: of the inputs.
+        own: of the machine's outputs, and of their gradient.
+        sums: of the sums over windows.
+        left: column of the input over which column 0 of outputs lies.
+        height: rows of the input.
+    """
+
+    out: int
+    x: int
+    own: int
+    sums: int
+    left: int
+    height: int
 
 
 @compiled
@@ -59,30 +82,27 @@ def add_columns(x: Array, out: Array, weights: Array, first: int) -> None:
 def normalise(
     x: Array,
     sums: Array,
-    window: int,
-    height: int,
     output: Array,
     saved: Array,
     scratch: Array,
     rows: Array,
     floor: float,
-    first: int,
-    left: int,
+    starts: Starts,
 ) -> None:
-    """Computes rows from `first` on; `x` and `sums` begin at row `window` of an input of `height` rows.
+    """Computes rows of the output.
 
     `saved` is `[row, 3, column, example]` of the output's rows: the mean; 1 over the divisor; and that over
     the variance, or 0 where the floor is larger. `scratch` has the shape of one row of `sums`.
     """
-    half, n_channels = len(rows) // 2, x.shape[2]
+    half, n_channels, left = len(rows) // 2, x.shape[2], starts.left
     mean, square = scratch[0, 0], scratch[1, 0]
     for row in range(output.shape[0]):
-        at = first + row
+        at = starts.out + row
         for column in range(output.shape[1]):
             mean[:] = 0
             square[:] = 0
-            for k in range(max(0, half - at), min(len(rows), height + half - at)):
-                weight, place = rows[k] / n_channels, at + k - half - window
+            for k in range(max(0, half - at), min(len(rows), starts.height + half - at)):
+                weight, place = rows[k] / n_channels, at + k - half - starts.sums
                 means, squares = sums[place, 0, left + column], sums[place, 1, left + column]
                 for e in range(len(mean)):
                     mean[e] = fma(weight, means[e], mean[e])
@@ -90,7 +110,7 @@ def normalise(
             means, factors = saved[row, 0, column], saved[row, 1, column]
             _save(mean, square, floor, means, factors, saved[row, 2, column])
             for c in range(n_channels):
-                inputs, values = x[at - window, left + column, c], output[row, column, c]
+                inputs, values = x[at - starts.x, left + column, c], output[row, column, c]
                 for e in range(len(means)):
                     values[e] = downcast((upcast(inputs[e]) - means[e]) * factors[e], values[e])
 
@@ -136,42 +156,34 @@ def sum_windows(
 @compiled
 def backward_input(
     out: Array,
-    start: int,
     x: Array,
-    window: int,
     grad: Array,
     saved: Array,
-    first: int,
     returned: Array,
-    start_returned: int,
     rows: Array,
     accumulate: bool,
-    scratch: Array,
-    left: int,
+    starts: Starts,
 ) -> None:
-    """Computes rows of the input's gradient from `start` on.
-
-    `x` begins at row `window`, `grad` and `saved` at row `first`, `returned` at row `start_returned`;
-    `scratch` has the shape of one row of `returned`.
-    """
-    half, n_channels, total = len(rows) // 2, x.shape[2], scratch[0, 0]
+    """Computes rows of the input's gradient."""
+    half, n_channels, left = len(rows) // 2, x.shape[2], starts.left
+    total = np.empty(x.shape[3], returned.dtype)
     for row in range(out.shape[0]):
-        at = start + row
-        low, high = max(start_returned, at - half), min(start_returned + len(returned), at + half + 1)
+        at = starts.out + row
+        low, high = max(starts.sums, at - half), min(starts.sums + len(returned), at + half + 1)
         for column in range(out.shape[1]):
             for c in range(n_channels):
-                errors, inputs = out[row, column, c], x[at - window, column, c]
+                errors, inputs = out[row, column, c], x[at - starts.x, column, c]
                 for e in range(len(total)):
                     total[e] = upcast(errors[e]) if accumulate else type(total[e])(0)
                 for receiver in range(low, high):
                     weight = -rows[at - receiver + half] / type(rows[0])(n_channels)
-                    place = receiver - start_returned
+                    place = receiver - starts.sums
                     constant, slope = returned[place, 0, column], returned[place, 1, column]
                     for e in range(len(total)):
                         total[e] = fma(weight, fma(upcast(inputs[e]), slope[e], constant[e]), total[e])
                     if receiver == at and 0 <= column - left < grad.shape[1]:
                         own = column - left
-                        _add_own(total, grad[at - first, own, c], saved[at - first, 1, own])
+                        _add_own(total, grad[at - starts.own, own, c], saved[at - starts.own, 1, own])
                 for e in range(len(total)):
                     errors[e] = downcast(total[e], errors[e])
 

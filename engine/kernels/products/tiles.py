@@ -72,11 +72,12 @@ def _of_rows(
     """Prepares `a` times rows of so many lanes in a flat array, like `right`, a stride apart."""
     (m, k), left, result = a.shape, _flat(a), out.reshape(-1)
     row_stride, step_stride = (stride // a.itemsize for stride in a.strides)
-    bound(_rows, result, left, row_stride, step_stride, right, 0, 0, 0, k, lanes, accumulate)
+    bound(_rows, result, left, right, (row_stride, step_stride, 0), (0, 0), (k, lanes), accumulate)
 
     def multiply(right: Array, stride: int) -> None:
         def work(start: int, stop: int) -> None:
-            _rows(result, left, row_stride, step_stride, right, stride, start, stop, k, lanes, accumulate)
+            strides = row_stride, step_stride, stride
+            _rows(result, left, right, strides, (start, stop), (k, lanes), accumulate)
 
         pool.split(0, m, work, operations=2.0 * m * k * lanes)
 
@@ -160,17 +161,17 @@ def _shifted(strides: Strides, rows: int, steps: int) -> Strides:
 def _rows(
     out: Array,
     left: Array,
-    row_stride: int,
-    step_stride: int,
     right: Array,
-    right_stride: int,
-    start: int,
-    stop: int,
-    steps: int,
-    lanes: int,
+    strides: tuple[int, int, int],
+    rows: tuple[int, int],
+    size: tuple[int, int],
     accumulate: bool,
 ) -> None:
-    """Computes rows `[start, stop)` of a product."""
+    """Computes rows `[start, stop)` of a product of so many steps and lanes.
+
+    `strides` are those of `left` between rows and between steps, and of `right` between steps.
+    """
+    (start, stop), (steps, lanes), (row_stride, step_stride, right_stride) = rows, size, strides
     multiply_blocks(
         out,
         Strides(start * lanes, lanes, 0, 0),
