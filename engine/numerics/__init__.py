@@ -4,9 +4,8 @@
 cache, `fingerprint` the digest of a function's content, `code_files` the files of machine code. `precision`
 has the names of precisions, their storage types, and conversions, `arrays` operations on whole arrays,
 `functions` the exponential and similar ones for compiled loops, `philox` counted random bits,
-`row_gradient` the gradient of a few rows of a table. `cache` finds
-the user's cache folder, and `kept_file` is a file there that several processes add to. Nothing here knows a
-layer, an optimizer or a message.
+`row_gradient` the gradient of a few rows of a table. `cache` finds the user's cache folder.
+Nothing here knows a layer, an optimizer or a message.
 """
 
 from partita.engine.numerics.arrays import add_array, aligned, stored

@@ -1,10 +1,11 @@
 """Calibration before a run, and the profile of a network.
 
-Calibration: `calibration` measures what is not known yet of this machine and keeps it in the `store`. Kernels
-are timed by a `kernel_benchmark` of the parts of plans of all `sizes`; `links` measures what the runtime adds
-for an instruction and for a message, `products` which library computes which matrix product (`choices` keeps
-that); a measurement holds for a `signature`. All of it happens on a `bench` of real hosts, in some of which
-`step_timing` measures the work of their communication threads; `tables` shows what was measured.
+Calibration: `calibration` measures what is not known yet of this machine and keeps it in the `store`, a
+`kept_file`. Kernels are timed by a `kernel_benchmark` of the parts of plans of all `sizes`; `links` measures
+what the runtime adds for an instruction and for a message, `products` which library computes which matrix
+product (`choices` keeps that); a measurement holds for a `signature`. All of it happens on a `bench` of real
+hosts, in some of which `step_timing` measures the work of their communication threads; `tables` shows what
+was measured.
 
 Calibration of a pool: `pool_calibration` measures its machines, and the links of `pool_pairs` of them, on a
 `pool_bench` of hosts at its workers, some of which answer `host_questions`; `pool_tables` shows all of it.

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from partita.engine.numerics.cache import cache_folder
-from partita.engine.numerics.kept_file import KeptFile, Versioned
+from partita.engine.profile.kept_file import KeptFile, Versioned
 from partita.engine.profile.links import LinkMeasurement, Runtime
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.signature import signature
