@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from partita.engine.run.run import Run
     from partita.engine.run.session import Session
     from partita.engine.run.train import train
+    from partita.engine.runtime.metric import MeanAbsoluteError, Metric, TopK
 else:
     __getattr__ = names_of(__name__, __file__)
 
@@ -94,7 +95,9 @@ __all__ = [
     "LineSearchMethod",
     "LinearWarmup",
     "Log",
+    "MeanAbsoluteError",
     "Method",
+    "Metric",
     "Minimum",
     "Momentum",
     "NonlinearCG",
@@ -115,6 +118,7 @@ __all__ = [
     "Session",
     "SharedFolder",
     "StepDecay",
+    "TopK",
     "Torch",
     "Tree",
     "check_gradients",

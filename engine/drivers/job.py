@@ -23,6 +23,7 @@ from partita.engine.parameters.initial_values import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
 from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.metric import Metric
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.graph import Grid
 from partita.layers.layer import Placeholder
@@ -43,6 +44,7 @@ class Job:
         sources: those of the data that are no arrays.
         store: where checkpoints are kept; None: in the temporary folder, for restarts within the run.
         instruction_timeout_s: seconds that one computation of a part may take.
+        metrics: figures that are reported beside the loss.
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class Job:
     sources: Mapping[str, DataSource] = field(default_factory=dict)
     store: CheckpointStore | None = None
     instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def keep(self) -> bool:

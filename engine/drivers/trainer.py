@@ -183,6 +183,7 @@ class Trainer(ABC):
             instruction_timeout_s=job.instruction_timeout_s,
             program=self.program,
             hands=self.hands(checkpoint),
+            metrics=job.metrics,
         )
 
     def policy(self, shard: int) -> ShardPolicy:

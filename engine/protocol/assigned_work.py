@@ -146,7 +146,7 @@ class AssignedWork(Work):
         given = self._assigned[self.step]
         over = self.is_over(given.evaluation)
         if over and self._alone:
-            self._result = self._result_of(given, math.nan, 0)
+            self._result = self._result_of(given, StepDone(given.sequence, loss=math.nan))
             return
         self.computing = given.sequence
         self._playing = RunAssignment(
@@ -159,15 +159,16 @@ class AssignedWork(Work):
         """Counts the gradient of the assignment, unless its evaluation is over."""
         given, self._playing = self._assigned[self.step], None
         if self.is_over(given.evaluation):
-            self._result = self._result_of(given, math.nan, 0)
+            self._result = self._result_of(given, StepDone(given.sequence, loss=math.nan))
         else:
             self._links.computed(given.evaluation, given.unit)
-            self._result = self._result_of(given, done.loss, done.correct)
+            self._result = self._result_of(given, done)
         return ()
 
     @staticmethod
-    def _result_of(given: Assignment, loss: float, correct: int) -> AssignmentResult:
-        return AssignmentResult(given.sequence, given.evaluation, given.unit, loss, correct)
+    def _result_of(given: Assignment, done: StepDone) -> AssignmentResult:
+        numbers = given.sequence, given.evaluation, given.unit
+        return AssignmentResult(*numbers, done.loss, done.correct, done.sums)
 
     def waits(self) -> Iterator[tuple[str, str]]:
         """Yields the shards that a known assignment waits for."""

@@ -75,6 +75,7 @@ class AssignmentResult(MessageStruct, frozen=True, tag=True):
     unit: Count
     loss: float
     correct: Count
+    sums: tuple[float, ...] = ()
 
 
 class FetchPoint(MessageStruct, frozen=True, tag=True):

@@ -129,6 +129,7 @@ class Progress:
         counters: totals since the process of the source began: "pushes", "staleness".
         values: present values: "loss", "gradient_norm".
         note: exceptional events, in a few words; "" for none.
+        further: further sums over these examples, in the order in which parts report them; () for none.
     """
 
     source: str
@@ -138,6 +139,7 @@ class Progress:
     counters: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    further: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class EvaluationMode(WorkMode):
         self._in_round = position  # those that the round under way contains
         self._backups: Final = backups
         self._rewind = False  # shards must go back first
+        self._sums: tuple[float, ...] = ()  # further ones, of the last evaluation
 
     @override
     def attach(self, run: Supervision) -> None:
@@ -216,6 +217,8 @@ class EvaluationMode(WorkMode):
     def _finished(self, command: Command, evaluate: Evaluate | None, now: float) -> list[CoordinatorEffect]:
         """Takes the results of a command that every shard has answered, with every work unit computed."""
         losses = () if evaluate is None else self._scheduler.losses(evaluate)
+        if evaluate is not None:
+            self._sums = self._scheduler.sums
         self._scheduler.end()
         self._commands.end()
         if self._commands.purpose is not Purpose.REQUEST:
@@ -230,7 +233,7 @@ class EvaluationMode(WorkMode):
     def progress(self, iterated: Iterated) -> Progress:
         work, plain = self._scheduler, super().progress(iterated)
         more = {"redone": work.redone, "busy": work.busy, "replicas": work.replicas}
-        return replace(plain, values={**plain.values, **more})
+        return replace(plain, values={**plain.values, **more}, further=self._sums)
 
     # Work units.
 

@@ -238,7 +238,9 @@ class LeasedMode(WorkMode):
         sums = {"loss": report.loss, "correct": report.correct}
         counters = {"staleness": report.staleness, "pushes": report.pushes}
         shown = self._before[index] + report.step - replica.skipped
-        effects: list[CoordinatorEffect] = [Progress(host.name, shown, report.examples, sums, counters)]
+        effects: list[CoordinatorEffect] = [
+            Progress(host.name, shown, report.examples, sums, counters, further=report.sums)
+        ]
         if replica.steps_done > before:
             self.run.shards_answer()
             replica.progress_at, replica.stall_s = now, self.run.timeouts.stall_s

@@ -286,7 +286,8 @@ class ResumeStep(MessageStruct, frozen=True, tag=True):
 class Report(MessageStruct, frozen=True, tag=True):
     """Progress of a part: steps done, sums over the examples since the last report, and over all pushes.
 
-    The shards have acknowledged the gradients of its steps below `held`.
+    The shards have acknowledged the gradients of its steps below `held`. `sums` are further ones over the
+    examples, likewise.
     """
 
     step: Count
@@ -296,6 +297,7 @@ class Report(MessageStruct, frozen=True, tag=True):
     staleness: float
     pushes: Count
     held: Count = 0
+    sums: tuple[float, ...] = ()
 
 
 class Finished(MessageStruct, frozen=True, tag=True):

@@ -109,12 +109,14 @@ class StepDone:
     """Event, answers `RunStep`: the gradient is there, and finite; else the body raises, and not the machine.
 
     The sums are over the examples whose losses this part evaluates; `examples` counts those it reports.
+    `sums` are further ones, in an order that the coordinator's user knows.
     """
 
     number: int
     examples: int = 0
     loss: float = 0.0
     correct: int = 0
+    sums: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class ProgramReports:
         self._sent_at = float("-inf")
         self._open: list[StepDone] = []
         self._examples, self._loss, self._correct = 0, 0.0, 0
+        self._sums: tuple[float, ...] = ()
 
     def begin(self, now: float) -> None:
         """Notes that the part begins to work."""
@@ -43,6 +44,7 @@ class ProgramReports:
             self._examples += one.examples
             self._loss += one.loss
             self._correct += one.correct
+            self._sums = added(self._sums, one.sums)
         self._open.clear()
         passed_s = now - self._sent_at
         if step % self._every and passed_s < LATEST_REPORT_S:
@@ -58,6 +60,13 @@ class ProgramReports:
     ) -> list[Send]:
         """Returns the report of everything that is settled; for the numbers see `Report`."""
         self._sent_at = now
-        report = Report(step, self._examples, self._loss, self._correct, staleness, pushes, held)
-        self._examples, self._loss, self._correct = 0, 0.0, 0
+        report = Report(step, self._examples, self._loss, self._correct, staleness, pushes, held, self._sums)
+        self._examples, self._loss, self._correct, self._sums = 0, 0.0, 0, ()
         return [Send(COORDINATOR, report)]
+
+
+def added(sums: tuple[float, ...], more: tuple[float, ...]) -> tuple[float, ...]:
+    """Adds two rows of sums, either of which may be empty."""
+    return (
+        tuple(one + other for one, other in zip(sums, more, strict=True)) if sums and more else sums or more
+    )

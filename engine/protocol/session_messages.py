@@ -31,6 +31,7 @@ class Played(MessageStruct, frozen=True, tag=True):
     busy_s: float
     sent_messages: Count
     sent_bytes: Count
+    sums: tuple[float, ...] = ()
 
 
 class Ping(MessageStruct, frozen=True, tag=True):

@@ -74,6 +74,7 @@ class _Progress:
 
     unit: WorkUnit
     losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by machine; the first counts
+    sums: dict[int, tuple[float, ...]] = field(default_factory=dict)  # likewise
     assigned: int = 0  # times
     given: dict[_Worker, float] = field(default_factory=dict)  # when, to whom, last
     computed_by: list[_Worker] = field(default_factory=list)
@@ -131,6 +132,12 @@ class WorkScheduler:
             pieces = [p.losses[m] for p in self._progress if p.unit.segment == n for m in sorted(p.losses)]
             found += [exact_sum([loss for loss, _ in pieces]), float(sum(correct for _, correct in pieces))]
         return tuple(found)
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """The further sums of a complete evaluation, in the order in which parts report them."""
+        rows = [p.sums[m] for p in self._progress for m in sorted(p.sums) if p.sums[m]]
+        return tuple(map(exact_sum, map(list, zip(*rows, strict=True))))
 
     # Replicas come and go.
 
@@ -252,7 +259,7 @@ class WorkScheduler:
         if worker not in progress.computed_by:
             progress.computed_by.append(worker)
         if machine not in progress.losses:
-            progress.losses[machine] = (result.loss, result.correct)
+            progress.losses[machine], progress.sums[machine] = (result.loss, result.correct), result.sums
             self._left -= len(progress.losses) == self._machines
 
     def missing(self, ranges: Iterable[tuple[int, int]], since: float = -math.inf) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,8 @@ from partita.engine.run.phases import Phases, Show
 from partita.engine.run.run import Run
 from partita.engine.run.session import Hosts
 from partita.engine.run.step import Step
+from partita.engine.runtime.metric import Metric, check_metrics
+from partita.engine.runtime.reported_sums import ReportedSums
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.losses import HalfSquaredError
@@ -29,16 +31,18 @@ class Evaluation:
 
     Args:
         loss: mean over the examples.
-        accuracy: fraction of the examples that are right, the mean over losses with classes; NaN without any.
+        accuracy: fraction of the labels that are right, of all losses with labels; NaN without any.
         examples: number of examples.
         rms_error: root mean square of scores less targets, where the one loss is `HalfSquaredError`; else
             NaN.
+        metrics: the mean of each loss, without its weight, where there are several; and `metrics`.
     """
 
     loss: float
     accuracy: float
     examples: int
     rms_error: float = math.nan
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """The figures that the network's losses have, in a line."""
@@ -47,6 +51,7 @@ class Evaluation:
             figures.append(f"accuracy {self.accuracy:.3f}")
         if not math.isnan(self.rms_error):
             figures.append(f"root mean square error {self.rms_error:.4g}")
+        figures += [f"{name} {figure:.4g}" for name, figure in self.metrics.items()]
         return f"{', '.join(figures)} on {counted(self.examples, 'example')}"
 
 
@@ -58,8 +63,9 @@ def evaluate(
     hosts: Hosts | On | str = "threads",
     timeout_s: float = 300.0,
     show: Show = "auto",
+    metrics: Sequence[Metric] = (),
 ) -> Evaluation:
-    """Computes the mean loss and accuracy of a network.
+    """Computes the mean loss and accuracy of a network, and further metrics.
 
     Args:
         run: a trained (or loaded) network and its plan.
@@ -70,25 +76,35 @@ def evaluate(
             value of `on` of `train`, such as `Pool(...)`.
         timeout_s: seconds that hosts may take to start, and for any batch.
         show: how progress is shown, as in `train`, if it lasts.
+        metrics: figures such as `[TopK(5)]`. The scores that they need come to this process, so that they may
+            be cut in any way.
 
     Raises:
-        ValueError: `run` is no run, the network has no loss, or the data does not fit it.
+        ValueError: `run` is no run, the network has no loss, or the data or a metric does not fit it.
         HostError: a host failed, or took too long; with several replicas, several times.
     """
     _check_run(run, "evaluate")
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
-    loss, correct, seen = 0.0, 0, 0
+    graph, batch, asked = run.plan.graph, run.plan.batch, check_metrics(metrics)
+    reported = ReportedSums.of(graph, asked)
+    scores = tuple(dict.fromkeys(graph[one.loss].sources[0] for one in reported.metrics))
+    loss, correct, labels, seen, parts = 0.0, 0, 0, 0, dict.fromkeys(reported.losses, 0.0)
+    sums = np.zeros(len(reported))
     session = partial(SharedSession, run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    given = Minibatches(arrays, run.plan.batch)
+    given = Minibatches(arrays, batch, scores)
     for step, real in _steps(session, given, "evaluating", show, replicas=replicas):
         loss += step.loss * real
         correct += step.correct
+        labels += step.labels
+        parts = {name: part + step.losses[name] * real for name, part in parts.items()}
+        collected = {name: np.moveaxis(step.collected[name], -1, 0)[:real] for name in scores}
+        sums += reported.of_arrays(collected, {name: one[seen : seen + real] for name, one in arrays.items()})
         seen += real
-    answers = seen * len(run.plan.graph.classifiers)
-    mean, accuracy = loss / seen, correct / answers if answers else math.nan
-    return Evaluation(mean, accuracy, seen, _rms_error(run.plan.graph, mean))
+    mean, accuracy = loss / seen, correct / labels if labels else math.nan
+    figures = {name: part / seen for name, part in parts.items()} | reported.metric_figures(sums.tolist())
+    return Evaluation(mean, accuracy, seen, _rms_error(graph, mean), figures)
 
 
 def _rms_error(graph: Graph, mean_loss: float) -> float:

@@ -11,11 +11,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.protocol.names import part_indices
+from partita.engine.runtime.reported_sums import ReportedSums
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class TrainingProgress:
         staleness: mean over all pushes so far: pushes that others had applied in between, plus updates by
             which a gradient is late where minibatches overlap; NaN before the first push, and where replicas
             push nothing.
+        metrics: likewise: the mean of each loss, without its weight, where there are several; and `metrics`.
     """
 
     seconds: float
@@ -41,6 +43,7 @@ class TrainingProgress:
     accuracy: float
     examples_per_s: float
     staleness: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -50,7 +53,8 @@ class TrainingProgress:
     def __str__(self) -> str:
         accuracy = "" if math.isnan(self.accuracy) else f"accuracy {self.accuracy:.3f}  "
         staleness = "" if math.isnan(self.staleness) else f"  staleness {self.staleness:.2f}"
-        return f"loss {self.loss:.4f}  {accuracy}{self.examples_per_s:,.0f} examples/s{staleness}"
+        more = "".join(f"{name} {figure:.4g}  " for name, figure in self.metrics.items())
+        return f"loss {self.loss:.4f}  {accuracy}{more}{self.examples_per_s:,.0f} examples/s{staleness}"
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Iteration:
         busy: replicas that had a share in the last evaluation.
         replicas: number of replicas.
         note: exceptional events, in a few words; "" for none.
+        metrics: the mean of each loss where there are several, and `metrics`: of the last evaluation.
     """
 
     seconds: float
@@ -80,6 +85,7 @@ class Iteration:
     busy: int
     replicas: int
     note: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -90,6 +96,7 @@ class Iteration:
         return (
             f"loss {self.loss:.6g}  gradient {self.gradient_norm:.1e}  step {self.step:.3g}  "
             f"evaluations {self.evaluations}  redone {self.redone}  busy {self.busy}/{self.replicas}"
+            f"{''.join(f'  {name} {figure:.4g}' for name, figure in self.metrics.items())}"
         )
 
 
@@ -102,8 +109,9 @@ class Record:
         replica: the replica; None for a batch method, which has all of them.
         step: steps of the replica, or iterations, done.
         examples: examples of these steps; 0 for an iteration.
-        metrics: numbers by name: means over the examples ("loss", "accuracy"), means over all pushes so far
-            ("staleness"), and the present values of a method ("loss", "gradient_norm").
+        metrics: numbers by name: means over the examples ("loss", "accuracy", each loss where there are
+            several), `metrics`, means over all pushes so far ("staleness"), and the present values of a
+            method ("loss", "gradient_norm").
         note: exceptional events, in a few words; "" for none.
     """
 
@@ -116,7 +124,7 @@ class Record:
 
 
 Sums: TypeAlias = defaultdict[str, float]
-"""Sums by name: "examples", and over them "loss" and "correct"."""
+"""Sums by name: "examples", and over them "loss", "correct" and further ones by their numbers."""
 
 OnRecord: TypeAlias = Callable[[Record], object]
 """Called with each record, in the thread of the run."""
@@ -128,7 +136,7 @@ class _Replica:
     def __init__(self, machines: int) -> None:
         self._machines = machines
         self._steps: dict[str, int] = {}  # by part
-        self._waiting: dict[str, dict[int, Sums]] = {}  # by part, by step
+        self._waiting: dict[str, dict[int, Sums]] = {}  # by part, by step; further sums by their numbers
 
     @property
     def step(self) -> int:
@@ -140,6 +148,7 @@ class _Replica:
         self._steps[progress.source] = progress.step
         sums = Sums(float, progress.sums)
         sums["examples"] += progress.examples
+        sums.update((str(n), one) for n, one in enumerate(progress.further))
         self._waiting.setdefault(progress.source, {})[progress.step] = sums
         whole = Sums(float)
         if len(self._waiting) < self._machines:
@@ -173,7 +182,7 @@ class Metrics:
         unit: str = "step",
         done: Sequence[int] = (),
         machines: int = 1,
-        classifiers: int = 1,
+        reported: ReportedSums | None = None,
         on_record: OnRecord | None = None,
     ) -> None:
         """Time counts from here.
@@ -183,7 +192,8 @@ class Metrics:
             unit: see above.
             done: steps of each replica before this run.
             machines: machines of each replica.
-            classifiers: losses with classes; accuracy is their mean.
+            reported: what parts report; accuracy is the mean over all labels. If not given, a label for each
+                example.
             on_record: receives each record.
         """
         self.total: Final = total
@@ -192,7 +202,7 @@ class Metrics:
         self.history: list[TrainingProgress | Iteration] = []
         self._done: Final = tuple(done)
         self._machines: Final = machines
-        self._classifiers: Final = classifiers
+        self._reported: Final = reported
         self._on_record: Final = on_record
         self._began = self._last = time.monotonic()
         self._counters: dict[str, Mapping[str, float]] = {}  # of each present process
@@ -225,8 +235,9 @@ class Metrics:
 
     def _add_iteration(self, progress: Progress) -> None:
         record = Record(self.seconds, None, progress.step, 0, progress.values, progress.note)
-        self.history.append(_iteration(record))
-        self._publish(record)
+        figures = self._reported.figures(progress.further) if self._reported and progress.further else {}
+        self.history.append(replace(_iteration(record), metrics=figures))
+        self._publish(replace(record, metrics={**progress.values, **figures}))
 
     def _add_steps(self, progress: Progress, index: int) -> None:
         replica = self._replicas.setdefault(index, _Replica(self._machines))
@@ -252,11 +263,17 @@ class Metrics:
         counted = self._counted_before.copy()
         for counters in self._counters.values():
             _add(counted, counters)
-        answers = sums["examples"] * self._classifiers
+        examples, answers = sums["examples"], sums["examples"]
+        more: dict[str, float] = {}
+        if self._reported is not None:
+            further = [sums[str(n)] for n in range(len(self._reported))]
+            answers = self._reported.answers(further, examples)
+            more = self._reported.figures(further)
         return {
-            "loss": sums["loss"] / sums["examples"],
+            "loss": sums["loss"] / examples,
             "accuracy": sums["correct"] / answers if answers else math.nan,
             "staleness": counted["staleness"] / counted["pushes"] if counted["pushes"] else math.nan,
+            **more,
         }
 
     def latest(self) -> TrainingProgress | Iteration | None:
@@ -277,7 +294,8 @@ class Metrics:
             means["loss"],
             means["accuracy"],
             self._since["examples"] / max(now - self._last, 1e-9),
-            means["staleness"],
+            means.pop("staleness"),
+            {name: mean for name, mean in means.items() if name not in ("loss", "accuracy")},
         )
         self._last, self._since = now, Sums(float)
         self.history.append(found)

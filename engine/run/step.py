@@ -14,6 +14,7 @@ from partita.engine.parameters.layout import Layout, scatter
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.session_messages import Play
+from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.runtime.session import PartStep
 from partita.engine.runtime.trace import PartTrace, StepTrace, table_shape
 from partita.partitioner.ir.buffer import Buffer, parse_buffer
@@ -45,6 +46,8 @@ class Step:
         collected: collected activations and gradients of outputs, by buffer: node-major, `[*grid, batch]`.
         vectors: collected parameters or gradients, whole, by their name: "gradient" -> {"dense.weight": ...}.
         trace: trace of each part, if one was requested.
+        losses: mean of each loss, without its weight, where there are several.
+        labels: number of labels that can be right: of the examples, or of their positions, less ignored ones.
     """
 
     loss: float
@@ -55,6 +58,8 @@ class Step:
     collected: Mapping[str, Array] = field(default_factory=dict)
     vectors: Mapping[str, dict[str, Vector]] = field(default_factory=dict)
     trace: StepTrace | None = None
+    losses: Mapping[str, float] = field(default_factory=dict)
+    labels: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,9 @@ class Collector:
                     finish()
         traces = zip(self.programs, tables, clocks, strict=True) if order.trace else ()
         played = [part.played for part in parts]
+        reported = ReportedSums.of(self.plan.graph)
+        found = [one.sums for one in played if one.sums]
+        sums = np.sum(found, axis=0).tolist() if found else [0.0] * len(reported)
         return Step(
             sum(one.loss for one in played) / order.examples if self.plan.graph.losses else float("nan"),
             sum(one.correct for one in played),
@@ -104,6 +112,8 @@ class Collector:
             {name: upcast_array(array) for name, array in arrays.items()},
             vectors,
             StepTrace(tuple(PartTrace.of(*part) for part in traces)) if order.trace else None,
+            reported.figures(sums),
+            int(reported.answers(sums, order.examples)),
         )
 
     def _empty(self, buffer: Buffer) -> Array:

@@ -32,6 +32,8 @@ from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
 from partita.engine.run.training import Training
+from partita.engine.runtime.metric import Metric, check_metrics
+from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.transport.encryption import Encryption
 from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_choice, check_fields, check_seconds, check_whole
@@ -85,6 +87,8 @@ class TrainArguments(Arguments):
             `trusted_network`.
         trusted_network: allows `encrypt_payloads=False` beyond loopback: whoever can read or change what is
             sent on this network may do so.
+        metrics: figures that are reported beside the loss, such as `[TopK(5), MeanAbsoluteError()]`: in the
+            progress, the history and the records. Accuracy is always reported for losses with labels.
         on_record: called in this thread with each `Record` of the metrics: steps of a replica, or an
             iteration.
 
@@ -109,6 +113,12 @@ class TrainArguments(Arguments):
         "num_epochs": ("epochs",),
         "verbose": ("show",),
         "callbacks": ("on_record",),
+        "metric": ("metrics",),
+        "weighted_metrics": ("metrics",),
+        "loss": "the loss is the network's: net.loss = SoftmaxCrossEntropy()(scores, net.target(...))",
+        "loss_weights": "weights are the network's: net.loss = loss + 0.3 * other",
+        "class_weight": "it is an argument of the loss: SoftmaxCrossEntropy(weight=...)",
+        "sample_weight": "it is a target of the loss: Loss()(scores, target, sample_weight=net.target(...))",
         "checkpoint_every": ("checkpoint_every_s",),
     }
 
@@ -132,6 +142,7 @@ class TrainArguments(Arguments):
     encrypt_payloads: bool = True
     trusted_network: bool = False
     on_record: OnRecord | None = None
+    metrics: Sequence[Metric] = ()
     on: On | str | None = None
 
     def __post_init__(self) -> None:
@@ -164,6 +175,8 @@ class TrainArguments(Arguments):
         seconds = (field.name for field in fields(self) if field.name.endswith("_s"))
         check_fields(self, check_seconds, *seconds, of="")
         check_choice(self.show, "show is", get_args(Show))
+        object.__setattr__(self, "metrics", check_metrics(self.metrics))
+        ReportedSums.of(graph, self.metrics).check(self.plan)
 
     @property
     def store(self) -> CheckpointStore | None:
@@ -194,7 +207,8 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
     arrays = check_data(plan.graph, given.data, targets=True, precision=plan.precision, sources=sources)
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
-        job = Job(plan, given.seed, arrays, folder, sources, given.store, given.instruction_timeout_s)
+        metrics, timeout_s = tuple(given.metrics), given.instruction_timeout_s
+        job = Job(plan, given.seed, arrays, folder, sources, given.store, timeout_s, metrics)
         trainings = [
             Training(one, caller, on_record=given.on_record)
             for one in trainers(given.driver, job, given.epochs or 0)

@@ -38,6 +38,7 @@ from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
 from partita.engine.run.supervisor import Supervisor, Work
+from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.runtime.shard_recovery import LogPlace
 from partita.engine.runtime.task import HostTask
 from partita.engine.runtime.versions import versions
@@ -195,7 +196,7 @@ class Training(Work):
             unit=trainer.unit,
             done=trainer.done,
             machines=len(plan.cluster),
-            classifiers=len(plan.graph.classifiers),
+            reported=ReportedSums.of(plan.graph, trainer.job.metrics),
             on_record=self._on_record,
         )
 

@@ -50,9 +50,8 @@ class AssignedHands(Hands):
         order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=self.shuffled)
         feed = PortionFeed(task.opened(host), order)
         updates, program = GradientSum(vectors), plan.programs_for(StepKind())[task.machine]
-        computations = Computations(
-            Buffers(plan, task.machine, program, vectors, keep=plan.kept), feed, updates
-        )
+        buffers = Buffers(plan, task.machine, program, vectors, keep=plan.kept)
+        computations = Computations(buffers, feed, updates, metrics=task.metrics)
         arrays, prepare = LinkArrays(vectors, updates), _prepared(work, feed, updates)
         watchdog, timeout_s = computations.watchdog, task.instruction_timeout_s
         if any(instruction.op not in COMPUTES for instruction in program.instructions):

@@ -111,7 +111,7 @@ class SinglePartRunner(Runner):
             for position in self._positions:
                 run(position)
         self._computations.finish()
-        return StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct)
+        return StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct, sums=metrics.sums)
 
 
 class MultiPartRunner(Runner):
@@ -168,7 +168,7 @@ class MultiPartRunner(Runner):
         self._assignment = None
         self._computations.finish()
         metrics = self._computations.metrics
-        yield StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct)
+        yield StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct, sums=metrics.sums)
 
     def _begin_portion(self) -> None:
         if self._assignment is not None and self._player.may_begin():

@@ -6,7 +6,7 @@ This is where buffers, kernels and the feed meet. The module must not know messa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from partita.engine.kernels.calls import sequence
@@ -16,10 +16,12 @@ from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.fused_update import Updates
 from partita.engine.runtime.layer_kernel import LayerKernel
+from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.nonfinite import NonfiniteWatch
 from partita.engine.runtime.parameter_calls import ParameterCalls
 from partita.engine.runtime.regularisation import Regularisation
+from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.runtime.watchdog import Watchdog
 from partita.layers.box import Spans
 from partita.layers.losses import Loss
@@ -40,14 +42,23 @@ class Computations:
         pool: the threads of the machine's kernels, for work between two steps.
     """
 
-    def __init__(self, buffers: Buffers, feed: Feed, updates: Updates | None = None) -> None:
+    def __init__(
+        self,
+        buffers: Buffers,
+        feed: Feed,
+        updates: Updates | None = None,
+        *,
+        metrics: Sequence[Metric] = (),
+    ) -> None:
         """Builds and compiles every kernel.
 
         Args:
             buffers: the arrays of the machine's program.
             feed: fills inputs and targets.
             updates: a driver's use of gradients; None leaves them alone.
+            metrics: figures that are reported beside the loss.
         """
+        self._reported = ReportedSums.of(buffers.plan.graph, metrics)
         plan, program = buffers.plan, buffers.program
         self.buffers, self._feed, self._plan = buffers, feed, plan
         self.metrics, self.watch, self.watchdog = Metrics(), NonfiniteWatch(buffers), Watchdog(self._describe)
@@ -176,11 +187,13 @@ class Computations:
         kernel = self._of(buffer.layer, buffer).kernel
         if not isinstance(kernel, LossKernel):
             return sequence(self._begin(kernel, buffer), call)
-        counts = self.buffers.machine in self._plan.ownership.loss_owners(buffer.layer)
+        owners = self._plan.ownership.loss_owners(buffer.layer)
+        counts = self.buffers.machine in owners
         loss_kernel, first, examples = kernel, self._first_example(buffer), kernel.context.batch
         begin = self._begin(kernel, buffer)
         layer = self._plan.graph[buffer.layer].layer
         weight = layer.loss_weight if isinstance(layer, Loss) else 1.0
+        is_first = self.buffers.machine == owners[0]
         if counts:
             self.metrics.expect(buffer)
 
@@ -190,8 +203,10 @@ class Computations:
             call()
             if not counts:
                 return
-            loss, correct = loss_kernel.metrics(self._real(first, examples))
-            self.metrics.add(buffer, weight * loss, correct)
+            real = self._real(first, examples)
+            loss, correct = loss_kernel.metrics(real)
+            sums = self._reported.of_kernel(loss_kernel, loss, real, self._device.given, is_first=is_first)
+            self.metrics.add(buffer, weight * loss, correct, sums)
             if not math.isfinite(loss):
                 self.watch.look()
 

@@ -61,7 +61,8 @@ class JoinedHands(Hands):
             Vectors(plan, machine),
             plan.programs_for(StepKind(gradients="whole"))[machine],
         )
-        computations = Computations(Buffers(plan, machine, instructions, vectors, keep=plan.kept), feed)
+        buffers = Buffers(plan, machine, instructions, vectors, keep=plan.kept)
+        computations = Computations(buffers, feed, metrics=task.metrics)
         slots, norms = task.layout.machines[machine], self._norms(task)
         exchanged = ProgramVectors(vectors, self.optimizer, slots, norms=norms, pool=computations.pool)
         loaded = self._load(task, exchanged, host.files)

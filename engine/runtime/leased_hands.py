@@ -73,7 +73,7 @@ class LeasedHands(Hands):
         sampler = Sampler(examples=task.examples, batch=plan.batch, minibatches=minibatches, seed=task.seed)
         feed = DatasetFeed(task.opened(host), sampler)
         buffers = Buffers(plan, task.machine, self._instructions(task), vectors, keep=plan.kept)
-        computations = Computations(buffers, feed, updates)
+        computations = Computations(buffers, feed, updates, metrics=task.metrics)
 
         def prepare(step: RunUnit) -> None:
             updates.advance(step.updates)

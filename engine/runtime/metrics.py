@@ -5,6 +5,9 @@ Each micro-batch of a step has sums of its own, so that the order in which they 
 
 from __future__ import annotations
 
+import numpy as np
+
+from partita.engine.kernels.kernel import Array
 from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.plan import Plan
 
@@ -15,16 +18,20 @@ class Metrics:
     def __init__(self) -> None:
         self._losses: dict[Buffer, float] = {}
         self._correct: dict[Buffer, int] = {}
+        self._sums: dict[Buffer, Array] = {}
         self._terms: dict[str, float] = {}  # by parameter
 
     def expect(self, loss_buffer: Buffer) -> None:
         """Adds a loss in this buffer, or sets its sums to zero."""
         self._losses[loss_buffer], self._correct[loss_buffer] = 0.0, 0
+        self._sums.pop(loss_buffer, None)
 
-    def add(self, loss_buffer: Buffer, loss: float, correct: int) -> None:
-        """Adds the sums of a micro-batch."""
+    def add(self, loss_buffer: Buffer, loss: float, correct: int, sums: Array | None = None) -> None:
+        """Adds the sums of a micro-batch; `sums` are those of `ReportedSums`, where there are any."""
         self._losses[loss_buffer] += loss
         self._correct[loss_buffer] += correct
+        if sums is not None:
+            self._sums[loss_buffer] = self._sums.get(loss_buffer, 0.0) + sums
 
     def add_term(self, parameter: str, loss: float) -> None:
         """Adds the sum over examples of a parameter's regulariser."""
@@ -41,6 +48,12 @@ class Metrics:
         """The sum of all losses, in the order of the program, and of the terms of regularisers."""
         terms = [self._terms[name] for name in sorted(self._terms)]
         return sum(self._losses.values()) + sum(terms)
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """The further sums, in the order of `ReportedSums`."""
+        found = [self._sums[buffer] for buffer in self._losses if buffer in self._sums]
+        return tuple(np.sum(found, axis=0).tolist()) if found else ()
 
     @property
     def correct(self) -> int:

@@ -18,6 +18,7 @@ from partita.engine.protocol.actions import Program
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.partitioner.plan import Plan
@@ -48,6 +49,7 @@ class PartTask:
         instruction_timeout_s: seconds that one computation may take.
         program: the `replica` of the driver.
         hands: carry out the actions of the program.
+        metrics: figures that the part reports beside the loss.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class PartTask:
     instruction_timeout_s: float
     program: Callable[[Any], Program]
     hands: Hands
+    metrics: tuple[Metric, ...] = ()
 
     def role(self, host: HostContext) -> tuple[RoleMachine, PartBody]:
         """See the protocol `HostTask`."""

@@ -175,7 +175,9 @@ class SessionPart(Arrays):
         took_s = time.perf_counter() - self._began
         metrics, busy_s = self.computations.metrics, took_s if busy_s is None else busy_s
         step = self._play.step
-        return Played(step, metrics.loss, metrics.correct, took_s, busy_s, messages, n_bytes)
+        return Played(
+            step, metrics.loss, metrics.correct, took_s, busy_s, messages, n_bytes, sums=metrics.sums
+        )
 
     def payload(self, span: Span) -> list[Array]:
         """Returns what is to be collected of the last step, and the table of its trace."""

@@ -68,7 +68,8 @@ class StepRunner(PlayerRunner):
         if not finite or bad or not math.isfinite(computations.metrics.loss):
             self._fail(step.step, now)
             return None
-        return StepDone(over.step, self._counted(), computations.metrics.loss, computations.metrics.correct)
+        metrics = computations.metrics
+        return StepDone(over.step, self._counted(), metrics.loss, metrics.correct, metrics.sums)
 
     def _fail(self, step: int, now: float) -> None:
         """Raises `NotFinite`; later if the array came from a machine that may raise an earlier cause."""

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,8 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.run import Record
 from partita.engine.run.display import Display
 from partita.engine.run.metrics import Metrics
+from partita.engine.runtime.reported_sums import ReportedSums
+from partita.layers import HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
@@ -198,13 +201,23 @@ def test_a_live_line_keeps_its_percentage_and_breaks_no_figure(
     assert ("━" in line) == (width == 120)
 
 
+def labelled(count: int) -> Network:
+    """A network with so many losses with labels, or one without."""
+    net = Network("labelled")
+    scores = net.input("scores", shape=3)
+    kind = SoftmaxCrossEntropy if count else HalfSquaredError
+    net.loss = [kind(name=f"loss_{n}")(scores, net.target(f"y{n}")) for n in range(count or 1)]
+    return net
+
+
 def test_accuracy_is_the_mean_over_losses_with_classes_and_is_left_out_without_any() -> None:
-    one = report("part 0.0", 1, 10, 5.0, 15, 0, 0)
-    both, none = Metrics(100, done=(0,), classifiers=2), Metrics(100, done=(0,), classifiers=0)
+    one = replace(report("part 0.0", 1, 10, 5.0, 15, 0, 0), further=(10.0, 1.0, 4.0))
+    both, none = (Metrics(100, done=(0,), reported=ReportedSums.of(labelled(n).graph())) for n in (2, 0))
     for found in (both, none):
         found.add(one)
     assert (latest := both.latest()) is not None
     assert latest.accuracy == 0.75
+    assert latest.metrics == {"loss_0": 0.1, "loss_1": 0.4}
     assert "accuracy" not in str(none.latest())
 
 
