@@ -46,7 +46,7 @@ class Metric(Arguments):
 
     @property
     def figure(self) -> str:
-        """Name of the figure."""
+        """The figure's name in reports."""
         return self.name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @abstractmethod
@@ -84,15 +84,15 @@ class TopK(Metric):
 
     @property
     def figure(self) -> str:
-        """Name of the figure."""
+        """The figure's name in reports."""
         return self.name or f"top_{self.k}"
 
     def fits(self, loss: Loss) -> bool:
-        """Losses with labels."""
+        """Returns whether one class of each label's scores is right."""
         return isinstance(loss, LabelLoss)
 
     def splits_scores(self, scores: Shape) -> bool:
-        """Machines may share positions, but no classes."""
+        """Returns whether the rows are positions: machines may share those, but no classes."""
         return len(scores) > 1
 
     def update(self, scores: Array, target: Array) -> tuple[float, float]:
@@ -102,7 +102,7 @@ class TopK(Metric):
         return float(((others < self.k) & np.isfinite(own[:, 0])).sum()), float(len(scores))
 
     def result(self, sums: Sequence[float]) -> float:
-        """Divides both."""
+        """Divides the first number by the second; NaN over nothing."""
         return _ratio(sums)
 
 
@@ -116,11 +116,11 @@ class MeanAbsoluteError(Metric):
     """
 
     def fits(self, loss: Loss) -> bool:
-        """Losses with a target of the scores' shape."""
+        """Returns whether each score has a number to be compared with."""
         return isinstance(loss, ScoreLoss)
 
     def splits_scores(self, scores: Shape) -> bool:
-        """Differences add up."""
+        """Returns True: absolute differences of rows add up to those of the whole."""
         return True
 
     def update(self, scores: Array, target: Array) -> tuple[float, float]:
@@ -128,7 +128,7 @@ class MeanAbsoluteError(Metric):
         return float(np.abs(scores.astype(np.float64) - target).sum()), float(scores.size)
 
     def result(self, sums: Sequence[float]) -> float:
-        """Divides both."""
+        """Divides the first number by the second; NaN over nothing."""
         return _ratio(sums)
 
 

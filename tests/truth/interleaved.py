@@ -7,7 +7,7 @@ interleaving, the results must be the same.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +30,11 @@ from partita.engine.protocol.instruction_scheduler import (
     StepOver,
     Transmit,
 )
+from partita.engine.protocol.program_reports import added
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed, node_major
+from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport import Payload
 from partita.layers import BoxSet, Graph
@@ -55,6 +57,8 @@ class Result:
     gradients: dict[str, Array] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
     loss: float = 0.0
+    correct: int = 0
+    sums: tuple[float, ...] = ()
     sent: list[tuple[str, Any, int, int, int]] = field(default_factory=list)
 
 
@@ -84,6 +88,7 @@ class Player:
         *,
         optimizer: Optimizer | None,
         keep: Collection[Buffer] | None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         machine = program.machine
         self.plan, self.index, self.program = plan, machine, program
@@ -100,7 +105,7 @@ class Player:
         )
         self.given = MessageFeed()
         self.given.count = plan.batch * overlap
-        self.computations = Computations(self.buffers, self.given, self.updates)
+        self.computations = Computations(self.buffers, self.given, self.updates, metrics=metrics)
         self.machine = InstructionScheduler([work(i, self.buffers) for i in program.instructions], lanes=3)
 
     def _fill_with_nonsense(self, keep: Collection[Buffer]) -> None:
@@ -147,12 +152,14 @@ class InterleavedReplica:
         kind: StepKind = StepKind(gradients="whole"),  # noqa: B008 - frozen
         optimizer: Optimizer | None = None,
         keep: Collection[Buffer] | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         """Steps of this kind; windows lie apart, unless `keep` says which must outlast a step."""
         programs = plan.programs_for(kind)
         self.plan, self.keep = plan, keep
         self.players = [
-            Player(plan, program, parameters, optimizer=optimizer, keep=keep) for program in programs
+            Player(plan, program, parameters, optimizer=optimizer, keep=keep, metrics=metrics)
+            for program in programs
         ]
         self.random = random.Random(seed)
         self.pending: list[tuple[Any, ...]] = []
@@ -232,6 +239,8 @@ class InterleavedReplica:
             scatter(player.layout, player.vectors.gradient, result.gradients)
             scatter(player.layout, player.vectors.parameters, result.parameters)
             result.loss += player.computations.metrics.loss
+            result.correct += player.computations.metrics.correct
+            result.sums = added(result.sums, player.computations.metrics.sums)
             for grid in graph.computed:
                 rows = owned.rows(grid.name, player.index)
                 edges = owned.edges(grid.name)
