@@ -33,6 +33,7 @@ class DenseKernel(Kernel):
     """
 
     layer = Dense
+    gradient_by_threads = True
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
@@ -43,7 +44,7 @@ class DenseKernel(Kernel):
         self._weight = arrays.parameters[0].reshape(-1, n_inputs)
         self._output = columns(arrays.output)
         self._block_scratch: tuple[Array, Array] | None = None
-        self._transposed = Scratch(1, context.dtype)
+        self._transposed = Scratch(pool.threads, context.dtype)
         self._is_exact = context.dtype == context.master  # so that a sum may be continued where it is
         assert context.windows[0][0] <= self._inputs[0] and self._inputs[1] <= context.windows[0][1], (
             f"{context.grid.name} holds only {context.windows[0]} of its input"

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -210,6 +211,9 @@ class Kernel(ABC):
     writes_rows: ClassVar[bool] = False
     """Whether a parameter that is `sparse` may have a `RowGradient` in the place of an array."""
 
+    gradient_by_threads = False
+    """Whether parameter gradients of different rows can be computed at the same time, see `on_one_thread`."""
+
     follows_steps: ClassVar[bool] = False
     """Whether `begin` has to be called before each forward pass."""
 
@@ -234,6 +238,15 @@ class Kernel(ABC):
             real: how many of its examples are real; the others fill the arrays. All if not given.
             mean_over: examples over which gradients are the mean; `context.minibatch` if not given.
         """
+
+    @contextmanager
+    def on_one_thread(self) -> Iterator[None]:
+        """Calls that are prepared meanwhile run on the thread that makes them."""
+        pool, self.pool = self.pool, self.pool.at_most(1)
+        try:
+            yield
+        finally:
+            self.pool = pool
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:

@@ -7,10 +7,12 @@ Importing this imports torch.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -34,14 +36,24 @@ from partita.engine.numerics.philox import key_of
 from partita.layers.box import Box, Span, Spans
 from partita.layers.contract import Step
 
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 Gradients: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
 """Gradients of the inputs, and of the parameters; None where there is none."""
+
+
+_FOR_A_THREAD: Final = 1e6
+"""Operations that each of several threads has at least, at the rate of products of matrices."""
+_FOR_A_GRADIENT: Final = 10.0
+"""Operations for each shared number of which a thread makes a gradient of its own, and adds it."""
 
 
 class LayerFormKernel(Kernel):
     """A layer's `forward` and `backward` over the machine's rows.
 
-    Numbers in bfloat16 are computed in float32 and rounded once.
+    Numbers in bfloat16 are computed in float32 and rounded once. Of a layer that may be cut, each thread of
+    the pool computes rows of its own, as a machine would: PyTorch's own threads go on spinning after a call,
+    and would keep those of the pool from a core.
     """
 
     gradient_by_rows = False
@@ -51,7 +63,9 @@ class LayerFormKernel(Kernel):
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self._pieces: dict[Span, FormPiece] = {}
-        self._multiply = multiplication(context.products, pool)
+        self._per_run = self._pieces_per_run()
+        self._torch_threads = context.threads if self._per_run == 1 and not context.grid.layer.cuttable else 1
+        self._multiply = multiplication(context.products, pool.at_most(self._torch_threads))
         self._lock = threading.Lock()
         self._gradients: list[Gradients] | None = None
         self.begin(OneStep(), micro_batch=0, first_example=0)
@@ -105,15 +119,43 @@ class LayerFormKernel(Kernel):
 
     def forward_rows(self, rows: Spans) -> Call:
         """Computes some of the machine's rows."""
-        pieces = [self._piece(run) for run in rows]
+        pieces = [self._piece(part) for run in rows for part in self._parts(run)]
 
         def call() -> None:
-            use_threads(self.context.threads)
             self._gradients = None
-            for piece in pieces:
-                piece.play()
+            self._each(FormPiece.play, pieces)
 
         return call
+
+    def _pieces_per_run(self) -> int:
+        """The pieces into which a run of rows is divided: one for each thread that has enough to do."""
+        context, grid = self.context, self.context.grid
+        if context.device != "cpu" or not grid.layer.cuttable or grid.summary is not None:
+            return 1
+        shared = sum(math.prod(parameter.shape) for parameter in grid.parameters if parameter.shared)
+        each = max(_FOR_A_THREAD, _FOR_A_GRADIENT * shared)
+        return max(min(context.threads, int(context.operations * grid.layer.slowdown / each)), 1)
+
+    def _parts(self, run: Span) -> list[Span]:
+        """Divides a run of rows."""
+        n = min(self._per_run, run[1] - run[0])
+        cuts = [run[0] + (run[1] - run[0]) * k // n for k in range(n)] if n else []
+        return list(pairwise((*cuts, run[1])))
+
+    def _each(self, act: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
+        """Calls a function of each piece, on the threads of the pool if there are several for a run."""
+        found: list[Any] = [None] * len(items)
+
+        def work(start: int, stop: int) -> None:
+            use_threads(self._torch_threads)
+            for k in range(start, stop):
+                found[k] = act(items[k])
+
+        if self._per_run == 1:
+            work(0, len(items))
+        else:
+            self.pool.split(0, len(items), work)
+        return found
 
     def _piece(self, rows: Span) -> FormPiece:
         if rows not in self._pieces:
@@ -124,20 +166,20 @@ class LayerFormKernel(Kernel):
         """Computes the summary of the machine's rows."""
         if self.arrays.summaries is None:
             return no_op
-        rows, threads = self._piece(self.context.rows), self.context.threads
+        rows = self._piece(self.context.rows)
 
         def call() -> None:
-            use_threads(threads)
+            use_threads(self._torch_threads)
             rows.summarise(piece)
 
         return call
 
     def summarise_gradient(self, piece: int) -> Call:
         """Computes the gradient of the machine's rows for the summary of all."""
-        rows, threads = self._piece(self.context.rows), self.context.threads
+        rows = self._piece(self.context.rows)
 
         def call() -> None:
-            use_threads(threads)
+            use_threads(self._torch_threads)
             rows.summarise_gradient(piece)
 
         return call
@@ -165,22 +207,28 @@ class LayerFormKernel(Kernel):
         places = [out[start - window[0] : stop - window[0]] for start, stop in rows]
 
         def call() -> None:
-            all_windows, gradients = self._all_windows(), self._all_gradients()
-            if not accumulate and len(gradients) == 1 and len(rows) == 1:
-                (windows,), ((found, _),) = all_windows, gradients
-                if found[source] is not None and windows[source] == rows[0]:
-                    places[0].copy_(found[source])
-                    return
-            for place in () if accumulate else places:
-                place.zero_()
-            for windows, (found, _) in zip(all_windows, gradients, strict=True):
-                if found[source] is None:
-                    continue
-                low, high = windows[source]
+            spans = [windows[source] for windows in self._all_windows()]
+            gradients = [found[source] for found, _ in self._all_gradients()]
+            given = [pair for pair in zip(spans, gradients, strict=True) if pair[1] is not None]
+            apart = _cover(rows, [span for span, _ in given])
+
+            def add(pair: tuple[Span, torch.Tensor]) -> None:
+                (low, high), found = pair
                 for place, (start, stop) in zip(places, rows, strict=True):
                     begin, end = max(start, low), min(stop, high)
                     if begin < end:
-                        place[begin - start : end - start].add_(found[source][begin - low : end - low])
+                        part = place[begin - start : end - start]
+                        (part.copy_ if apart and not accumulate else part.add_)(
+                            found[begin - low : end - low]
+                        )
+
+            if apart:
+                self._each(add, given)
+                return
+            for place in () if accumulate else places:
+                place.zero_()
+            for pair in given:
+                add(pair)
 
         return call
 
@@ -220,12 +268,18 @@ class LayerFormKernel(Kernel):
         """The gradients of all inputs and parameters, for each piece; computed by the first that asks."""
         with self._lock:
             if self._gradients is None:
-                use_threads(self.context.threads)
                 self._gradients = self._derived()
             return self._gradients
 
     def _derived(self) -> list[Gradients]:
-        return [piece.gradients() for piece in self._pieces.values()]
+        return self._each(FormPiece.gradients, list(self._pieces.values()))
+
+
+def _cover(rows: Spans, spans: Sequence[Span]) -> bool:
+    """Whether spans cover all of these rows, and none twice."""
+    ends = sorted(span for span in spans if span[0] < span[1])
+    apart = all(one[1] == other[0] for one, other in pairwise(ends))
+    return apart and bool(ends) and all(ends[0][0] <= a and b <= ends[-1][1] for a, b in rows)
 
 
 class FormPiece:

@@ -8,6 +8,8 @@ minibatch comes in several micro-batches, a block adds up all of them before the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -55,6 +57,8 @@ class Updates(Protocol):
 Scratch: TypeAlias = Callable[[int, Sequence[int], np.dtype[Any]], Array]
 """Makes an array at an offset (bytes) in memory that all layers of a machine share, one at a time."""
 
+_LANE_OPERATIONS: Final = 24e6
+"""Operations of a gradient that take a thread four times as long as waking it."""
 _WORTH_A_THREAD: Final = 1 << 16
 """Numbers whose update takes longer than waking a thread."""
 
@@ -73,6 +77,8 @@ class FusedUpdate:
     ) -> None:
         """Decides the blocks: each takes `GRADIENT_BLOCK_BYTES` for each thread, but at least a row.
 
+        Where the kernel can, each thread computes and applies blocks of its own, which stay in its cache.
+
         Args:
             kernels: of the layer, one for each micro-batch of the minibatch.
             held: the machine's slices of the parameters, or whole shared ones.
@@ -83,15 +89,25 @@ class FusedUpdate:
         self._kernels, self._kernel, self._start, self._held = kernels, kernels[0], start, held
         self._takes_rows = takes_rows and self._kernel.writes_rows
         first, stop = held[0].box[0]
-        block = stop - first
+        context, rows, size = self._kernel.context, stop - first, sum(each.size for each in held)
+        self._apart = by_blocks and all(kernel.gradient_by_threads for kernel in kernels)
+        self._lanes, block = 1, rows
+        if self._apart:
+            enough = int(2.0 * size * context.batch / _LANE_OPERATIONS)
+            self._lanes = max(min(context.threads, enough, rows), 1)
         if self._kernel.gradient_by_rows and by_blocks:
-            n_bytes = sum(each.size for each in held) * self._kernel.gradient_dtype.itemsize
-            block = max(1, int(GRADIENT_BLOCK_BYTES * self._kernel.context.threads / (n_bytes / block)))
+            most = GRADIENT_BLOCK_BYTES * (1 if self._apart else context.threads)
+            n_blocks = -(-size * self._kernel.gradient_dtype.itemsize // (most * self._lanes)) * self._lanes
+            block = max(rows // n_blocks, 1)
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of the gradients of the largest block."""
+        """Bytes of the gradients of the largest block, for each thread that computes some."""
+        return self._lanes * self._block_bytes
+
+    @property
+    def _block_bytes(self) -> int:
         return max(self._offsets(rows)[-1] for rows in self._blocks)
 
     def call(
@@ -108,16 +124,33 @@ class FusedUpdate:
         Returns:
             The update, after so many other minibatches of the same step.
         """
-        steps = [self._prepared(rows, scratch, updates, terms) for rows in self._blocks]
+        steps, n = [], len(self._blocks)
+        with ExitStack() as stack:
+            for kernel in self._kernels if self._apart else ():
+                stack.enter_context(kernel.on_one_thread())
+            for k, rows in enumerate(self._blocks):
+                own = partial(_from, scratch, k * self._lanes // n * self._block_bytes)
+                steps.append(self._prepared(rows, own, updates, terms))
+        cuts = [-(-n * lane // self._lanes) for lane in range(self._lanes + 1)]
+        finite = [True] * n
 
-        def call(later: int) -> None:
-            finite = True
-            for gradient, added, apply in steps:
+        def work(start: int, stop: int) -> None:
+            for k in range(cuts[start], cuts[stop]):
+                gradient, added, apply = steps[k]
                 gradient()
                 for add in added:
-                    add(later)
-                finite &= apply(later)
-            if not finite:
+                    add(later_of[0])
+                finite[k] = apply(later_of[0])
+
+        later_of, in_order = [0], any(added for _, added, _ in steps)
+
+        def call(later: int) -> None:
+            later_of[0] = later
+            if in_order or self._lanes == 1:  # terms are added up in the order of the blocks
+                work(0, self._lanes)
+            else:
+                self._kernel.pool.split(0, self._lanes, work)
+            if not all(finite):
                 report_nonfinite()
 
         return call
@@ -159,7 +192,7 @@ class FusedUpdate:
         dtype, begin = self._kernel.gradient_dtype, self._start
         out: list[Any] = []
         added: list[AddTerm | None] = []
-        applies: list[list[Apply]] = [[] for _ in range(self._kernel.context.threads)]
+        applies: list[list[Apply]] = [[] for _ in range(self._kernel.pool.threads)]
         for held, offset in zip(self._held, self._offsets(rows), strict=False):
             part, start = held.part(rows), begin + held.before(rows[0])
             begin += held.size
@@ -180,7 +213,7 @@ class FusedUpdate:
 
     def _together(self, applies: list[list[Apply]]) -> Callable[[int], bool]:
         """The updates of a block; each thread makes those of its share."""
-        finite = [True] * len(applies)
+        finite, pool = [True] * len(applies), self._kernel.pool
 
         def call(later: int) -> bool:
             def work(start: int, stop: int) -> None:
@@ -189,7 +222,7 @@ class FusedUpdate:
                     for apply in applies[thread]:  # every one of them, whatever the others say
                         finite[thread] &= apply(1.0, later)
 
-            self._kernel.pool.split(0, len(applies), work)
+            pool.split(0, len(applies), work)
             return all(finite)
 
         return call
@@ -203,6 +236,11 @@ class FusedUpdate:
     def _is_by_rows(self, held: ParameterSlice) -> bool:
         """Whether the gradient of a parameter is that of some rows."""
         return self._takes_rows and held.parameter.sparse and held.parameter.trainable
+
+
+def _from(scratch: Scratch, base: int, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array at an offset from a base, in scratch."""
+    return scratch(base + offset, shape, dtype)
 
 
 def _shares(n: int, threads: int) -> list[slice]:
