@@ -72,6 +72,8 @@ class FeedForward(Arguments):
     def __call__(self, x: SymbolicTensor) -> SymbolicTensor:
         """Places the layers, and returns the output of the last one, of the shape of `x`.
 
+        Later calls in the same network use the parameters of the first.
+
         Raises:
             ValueError: `x` is no sequence of another layer.
         """
@@ -87,7 +89,8 @@ class FeedForward(Arguments):
             "trainable": self.trainable,
         }
         first, last = (ToUnits, ToPositions) if self.rows == "units" else (Linear, Linear)
-        hidden = first(self.units, name=f"{name}_hidden", **settings)(x)
-        return last(x.shape[1], name=name, **settings)(
-            Activation(self.activation, name=f"{name}_activation")(hidden)
-        )
+        placed = x.network.placed(self)
+        hidden = placed.setdefault("hidden", first(self.units, name=f"{name}_hidden", **settings))(x)
+        active = Activation(self.activation, name=unused(x.network, f"{name}_activation"))(hidden)
+        result: SymbolicTensor = placed.setdefault("last", last(x.shape[1], name=name, **settings))(active)
+        return result

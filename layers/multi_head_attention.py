@@ -97,6 +97,8 @@ class MultiHeadAttention(Arguments):
     ) -> SymbolicTensor:
         """Places the layers, and returns the output of the last one, of the shape of `query`.
 
+        Later calls in the same network use the parameters of the first.
+
         Args:
             query: (positions, features), from which queries are made.
             memory: from which keys and values are made; `query` if not given.
@@ -122,15 +124,27 @@ class MultiHeadAttention(Arguments):
             "regulariser": self.regulariser,
             "trainable": self.trainable,
         }
-        masked: Any = {"causal": self.causal, "masked": mask is not None, "name": f"{name}_heads"}
+        masked: Any = {"causal": self.causal, "masked": mask is not None}
+        masked["name"] = unused(network, f"{name}_heads")
+        placed: dict[str, Any] = network.placed(self)
         if self.rows == "heads":
             sequences = (query,) if memory == query else (query, memory)
-            heads = AttentionHeads(self.num_heads, key_dim, **settings, **masked)(*sequences, *given)
-            return ToPositions(query.shape[1], name=name, **settings)(heads)
-        queries = Linear(width, name=f"{name}_query", **settings)(query)
-        pairs = Linear(2 * width, name=f"{name}_key_value", **settings)(memory)
-        heads = Attention(self.num_heads, key_dim, **masked)(queries, pairs, *given)
-        return Linear(query.shape[1], name=name, **settings)(heads)
+            every = AttentionHeads(self.num_heads, key_dim, **settings, **masked)
+            heads = placed.setdefault("heads", every)
+            if heads.masked != every.masked:
+                raise ValueError(
+                    f"MultiHeadAttention '{name}' was called {'with' if heads.masked else 'without'} a mask "
+                    "before, and its calls share their parameters; give all of them a mask, or none"
+                )
+            last = placed.setdefault("last", ToPositions(query.shape[1], name=name, **settings))
+            result: SymbolicTensor = last(heads(*sequences, *given))
+            return result
+        queries = placed.setdefault("query", Linear(width, name=f"{name}_query", **settings))(query)
+        pairs = placed.setdefault("pairs", Linear(2 * width, name=f"{name}_key_value", **settings))(memory)
+        found = Attention(self.num_heads, key_dim, **masked)(queries, pairs, *given)
+        last = placed.setdefault("last", Linear(query.shape[1], name=name, **settings))
+        output: SymbolicTensor = last(found)
+        return output
 
     def _columns(self, query: Shape, memory: Shape, mask: Shape | None) -> int:
         """Columns of a head. Raises ValueError where the shapes do not fit."""

@@ -43,6 +43,7 @@ class Network:
         self._grids: dict[str, Grid] = {}
         self._losses: dict[str, float] = {}
         self._parameters: dict[str, dict[str, Parameter]] = {}
+        self._several: dict[int, tuple[object, dict[str, Layer]]] = {}
 
     @property
     def parameters(self) -> dict[str, dict[str, Parameter]]:
@@ -127,6 +128,14 @@ class Network:
         names, flops = tuple(s.name for s in sources), layer.flops_per_node(shapes)
         grid = Grid(name, shape, layer, names, parameters, flops, layer.wirings(shapes))
         return self._register(grid)
+
+    def placed(self, several: object) -> dict[str, Layer]:
+        """The layers that a call of `several`, such as a `FeedForward`, placed, by their parts in it.
+
+        A call fills it; a later call of the same object calls these layers again, so that it uses their
+        parameters.
+        """
+        return self._several.setdefault(id(several), (several, {}))[1]
 
     @property
     def loss(self) -> tuple[SymbolicTensor, ...]:

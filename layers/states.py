@@ -20,6 +20,9 @@ class Builder(Protocol):
     def shape(self, name: str) -> Shape:
         """The grid of a layer."""
 
+    def placed(self, several: object) -> dict[str, Any]:
+        """The layers that earlier calls of an object placed."""
+
 
 @dataclass(frozen=True)
 class SymbolicTensor:

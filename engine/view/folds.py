@@ -54,15 +54,19 @@ def sketched(owned: Ownership, routes: Sequence[Route]) -> Sketch:
         block, stop = tuple(computed[start : start + period]), start + period * times
         stands_for |= {computed[n]: block[(n - start) % period] for n in range(start, stop)}
         folds.append(Fold(block, times, computed[stop - 1]))
-    return Sketch(_wiring(graph, stands_for), stands_for, tuple(folds))
+    sent = [found.via for found in routes if found.message.buffer.parameter is not None and found.via]
+    return Sketch(_wiring(graph, stands_for, set(sent)), stands_for, tuple(folds))
 
 
-def _wiring(graph: Graph, stands_for: dict[str, str]) -> Wiring:
-    """Wires the layers that are drawn, and what is given to one of them."""
+def _wiring(graph: Graph, stands_for: dict[str, str], weights: set[tuple[str, str]]) -> Wiring:
+    """Wires the layers that are drawn, and what is given to one of them; `weights` go from layer to layer."""
     drawn = [grid for grid in graph.grids if stands_for[grid.name] == grid.name]
     used = {source for grid in drawn for source in grid.sources}
     kept = [grid for grid in drawn if not grid.is_placeholder or grid.name in used]
     sources = {grid.name: tuple(stands_for[source] for source in grid.sources) for grid in kept}
+    for below, above in sorted((stands_for[one], stands_for[other]) for one, other in weights):
+        if below != above and below not in sources[above]:
+            sources[above] += (below,)
     return Wiring(sources, frozenset(grid.name for grid in kept if grid.is_placeholder))
 
 

@@ -51,9 +51,12 @@ def route(owned: Ownership, message: Message) -> Route:
 
     Forward: to the first layer at its destination that uses it. Backward: to the owner, or to the next in a
     sum. Below the bar of a layer stays what its machines exchange: weights, their gradients, sums over
-    scores; of a layer that is cut by its inputs, partial sums and gradients.
+    scores; of a layer that is cut by its inputs, partial sums and gradients. Weights of another layer go to
+    the first layer that uses them, as activations do.
     """
     layer, source, destination = message.layer, message.source, message.destination
+    if message.buffer.parameter is not None:
+        return _route_of_parameter(owned, message)
     if not message.buffer.travels_along_edges:
         return Route(message, (layer, source, "bottom"), (layer, destination, "bottom"), None)
     if message.direction == "forward":
@@ -65,6 +68,21 @@ def route(owned: Ownership, message: Message) -> Route:
     if message.rows.overlaps(owned.rows(layer, destination)):
         return Route(message, (above, source, "bottom"), (layer, destination, "top"), (layer, above))
     return Route(message, (above, source, "bottom"), (above, destination, "bottom"), None)
+
+
+def _route_of_parameter(owned: Ownership, message: Message) -> Route:
+    """The route of a parameter that several layers use, or of its gradient back to the owner."""
+    layer, is_forward = message.layer, message.direction == "forward"
+    users = owned.graph.users[f"{layer}.{message.buffer.parameter}"]
+    owner, user = message.source, message.destination
+    if not is_forward:
+        owner, user = user, owner
+    above = next(one for one in users if owned.rows(one, user))
+    ends: tuple[Port, Port] = (layer, owner, "top"), (above, user, "bottom")
+    if above == layer:
+        ends = (layer, owner, "bottom"), (layer, user, "bottom")
+    start, stop = ends if is_forward else ends[::-1]
+    return Route(message, start, stop, None if above == layer else (layer, above))
 
 
 def line_ends(
@@ -104,7 +122,8 @@ def drawn(
         line = svg.path("M", *start, "C", start[0], dip, stop[0], dip, *stop)
     else:
         line = svg.curve([start, *(lanes if forward else lanes[::-1]), stop])
-    content = f"{message.buffer.contents} of {message.layer}"
+    named = ".".join(filter(None, (message.layer, message.buffer.parameter)))
+    content = f"{message.buffer.contents} of {named}"
     if message.buffer.contents in {"activations", "gradients", "partial sums"}:
         content += f", rows {message.rows}"  # others have rows of their own
     names = f"{palette.names[message.source]} to {palette.names[message.destination]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,10 @@ from partita.layers import (
     Conv2D,
     Dense,
     Embedding,
+    FeedForward,
     GlobalAveragePool,
     Linear,
+    MultiHeadAttention,
     Network,
     ParameterOf,
     SymbolicTensor,
@@ -89,3 +92,22 @@ def test_a_second_call_needs_an_input_of_the_same_features() -> None:
 def test_a_reference_names_its_layer() -> None:
     assert repr(Embedding(9, 4, name="table").weight) == "<weight of Embedding 'table'>"
     assert repr(ParameterOf(Dense(2), "bias")) == "<bias of Dense>"
+
+
+@pytest.mark.parametrize(
+    "several", [MultiHeadAttention(2), MultiHeadAttention(2, rows="heads"), FeedForward(6)]
+)
+def test_what_places_several_layers_uses_their_parameters_again(several: Any) -> None:
+    net = Network("n")
+    found = several(net.input("x", shape=(3, 4)))
+    alone = set(net.graph().parameters)
+    several(found)
+    assert set(net.graph().parameters) == alone and net.graph().tied
+
+
+def test_heads_that_share_parameters_have_a_mask_or_none() -> None:
+    net = Network("n")
+    attention, x = MultiHeadAttention(2, rows="heads", name="attention"), net.input("x", shape=(3, 4))
+    attention(x)
+    with pytest.raises(ValueError, match="'attention' was called without a mask before, and its calls"):
+        attention(x, mask=net.input("mask", shape=3))
