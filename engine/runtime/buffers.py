@@ -200,7 +200,7 @@ class Buffers:
                 continue
             start, _ = placement.owners(name)[self.machine]
             arrays = {BufferKind.PARAMETERS: vectors.read[span]}
-            if self.program.kind.gradients == "whole":
+            if self.program.kind.gradients == "whole" and placement.learns(name):
                 arrays[BufferKind.GRADIENT] = vectors.gradient[span]
             for kind, array in arrays.items():
                 self.windows[of_parameter(kind, name)] = self.device.window(start, array)
@@ -242,11 +242,12 @@ class Buffers:
     def used(self, kind: BufferKind, layer: str) -> list[Array]:
         """The numbers of a layer's parameters that the machine's rows use (or of their gradient), where these
         have places of their own: views, in their shapes, or `[run, number]` if they do not lie in one piece.
+        What is in no place, as the gradient of a parameter that does not learn, gets an array.
         """
         found = []
         for held in self.plan.ownership.used_slices(layer, self.machine):
             name = of_parameter(kind, held.parameter.name)
-            if not held.size:
+            if not held.size or name not in self.windows:
                 found.append(self.device.zeros(held.shape, _dtype(self.plan.sizes.row(name)[1])))
                 continue
             window, (start, stop, run, stride) = self.windows[name], held.runs

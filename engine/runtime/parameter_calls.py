@@ -118,13 +118,13 @@ class ParameterCalls:
         slices = self._buffers.plan.ownership.used_slices(layer, machine)
         places = self._buffers.used(BufferKind.GRADIENT, layer)
         fresh: list[tuple[Parameter, Array]] = []  # whole sums that this layer is the first to add to
-        covered = True
-        for held in slices:
+        adds = False
+        for held, place in zip(slices, places, strict=True):
             name = of_parameter(BufferKind.GRADIENT, held.parameter.name)
-            if name in self._buffers.windows and name not in begun:
-                fresh.append((held.parameter, self._buffers.windows[name].array))
-                covered &= held.size == fresh[-1][1].size
-        adds = len(fresh) < len(slices) or not covered
+            window = self._buffers.windows.get(name)
+            if name not in begun:
+                fresh.append((held.parameter, place if window is None else window.array))
+            adds |= name in begun or fresh[-1][1].size != held.size
         zeros = [partial(_zero, array) for _, array in fresh] if adds else []
         terms = sequence(*(self._term(*each, minibatch) for each in fresh))
         in_place = all(not held.runs[2] for held in slices)

@@ -60,8 +60,14 @@ class Placement:
         return [name for name in self._graph.placed if self.held(name, machine)]
 
     def learns(self, name: str) -> bool:
-        """Whether kernels compute its gradient."""
-        return any(self._graph[layer].learns for layer in self._graph.users[name])
+        """Whether its gradient is computed; if so, all layers that use it learn."""
+        parameter = self._graph.parameters[name]
+        return parameter.trainable or parameter.averaged
+
+    def learning(self, layer: str, machine: int) -> list[str]:
+        """The parameters of a layer that learn and that a machine has in its memory."""
+        names = (parameter.name for parameter in self._graph[layer].parameters)
+        return [name for name in names if self.learns(name) and self.held(name, machine)]
 
     def transfers(self, name: str) -> Iterator[Transfer]:
         """The ranges that owners send to users in each minibatch, and whose gradients they get back."""

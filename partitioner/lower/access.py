@@ -76,9 +76,11 @@ class Access:
         """The parameters that the machine's rows of a layer use, or their gradient, where they lie."""
         if layer not in self.graph.tied:
             return (Operand(Buffer(kind, layer), self._parameter_rows(layer)),)
+        placement, machine = self.owned.placement, self.machine
+        if kind is BufferKind.GRADIENT:
+            return tuple(self.placed(kind, name) for name in placement.learning(layer, machine))
         names = (parameter.name for parameter in self.graph[layer].parameters)
-        held = (name for name in names if self.owned.placement.held(name, self.machine))
-        return tuple(self.placed(kind, name) for name in held)
+        return tuple(self.placed(kind, name) for name in names if placement.held(name, machine))
 
     def placed(self, kind: BufferKind, name: str) -> Operand:
         """All that the machine has of a parameter that several layers use, or of its gradient."""
@@ -87,9 +89,8 @@ class Access:
         return Operand(of_parameter(kind, name), BoxSet.of_rows(numbers))
 
     def users(self, name: str) -> list[str]:
-        """The machine's layers that learn and use a parameter."""
-        users = (user for user in self.graph.users[name] if self.graph[user].learns)
-        return [user for user in users if self.owned.rows(user, self.machine)]
+        """The machine's layers that use a parameter."""
+        return [user for user in self.graph.users[name] if self.owned.rows(user, self.machine)]
 
     @memoised
     def own(self, layer: str) -> Operand:

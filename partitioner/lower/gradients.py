@@ -28,7 +28,8 @@ class UpdateWriter:
         """Whether another machine waits for this machine's gradient of a layer."""
         machine, owners = self.writer.machine, self.owned.placement.owners
         if grid.name in self.writer.graph.tied:
-            return any(machine not in owners(parameter.name) for parameter in grid.parameters)
+            names = self.owned.placement.learning(grid.name, machine)
+            return any(machine not in owners(name) for name in names)
         return machine in self.owned.weight_receivers(grid.name)
 
     def write(self, grid: Grid) -> None:
@@ -57,8 +58,7 @@ class UpdateWriter:
 
     def _write_tied(self, grid: Grid, given: tuple[Operand, ...]) -> None:
         """Adds a layer's gradient to the sums of its parameters, and updates those that are complete."""
-        machine, held = self.writer.machine, self.owned.placement.held
-        names = [parameter.name for parameter in grid.parameters if held(parameter.name, machine)]
+        names = self.owned.placement.learning(grid.name, self.writer.machine)
         begun = (self.access.placed(BufferKind.GRADIENT, name) for name in names if name in self._uses)
         self.writer.emit(Op.GRADIENT, self.access.gradient(grid.name), *given, *begun)
         for name in names:

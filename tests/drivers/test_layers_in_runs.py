@@ -13,6 +13,7 @@ from partita.layers import (
     Dropout,
     Embedding,
     LayerNorm,
+    Linear,
     MultiHeadAttention,
     Network,
     PaddingMask,
@@ -72,16 +73,20 @@ def test_numbers_of_words_are_fed_and_looked_up(driver: Downpour | AllReduce, on
 
 
 def test_a_small_language_model_learns_over_two_machines(on_threads: object) -> None:
-    """The next word is the first of three, which attention finds; padding is left out by a mask."""
+    """The next word is the first of all, which attention finds; padding is left out by a mask. The table in
+    which words are looked up also scores them.
+    """
     net = Network("language")
     words = net.input("words", shape=4, classes=6)
-    x = PositionEmbedding()(Embedding(6, 8, initialiser="he", name="table")(words))
+    table = Embedding(6, 8, initialiser="he", name="table")
+    x = PositionEmbedding()(table(words))
     attended = MultiHeadAttention(2, name="attention")(x, mask=PaddingMask(0)(words))
-    net.loss = SoftmaxCrossEntropy()(Dense(6, name="scores")(attended), net.target("next"))
+    scores = Linear(6, weight=table.weight, name="scores")(attended)
+    net.loss = SoftmaxCrossEntropy()(scores, net.target("next"))
     drawn = np.random.default_rng(5).integers(1, 6, (60, 4))
     drawn[::3, 3] = 0
-    data = {"words": drawn, "next": drawn[:, 0]}
-    layers = ("table", "attention_query", "attention_key_value", "attention_heads", "attention")
+    data = {"words": drawn, "next": np.repeat(drawn[:, :1], 4, axis=1)}
+    layers = ("table", "attention_query", "attention_key_value", "attention_heads", "attention", "scores")
     plan = partition(net, Cluster.local(machines=2), batch=10, cuts={name: RowSplit(2) for name in layers})
     run = train(plan, data, driver=Downpour(optimizer=Adagrad(0.2)), epochs=15, show="nothing")
     assert evaluate(run, data).accuracy > 0.9
