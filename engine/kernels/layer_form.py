@@ -385,9 +385,13 @@ class FormPiece:
             place.copy_(found)
 
     def gradients(self) -> Gradients:
-        """The gradients of the inputs and of the parameters, by the gradient of the output."""
+        """The gradients of the inputs and of the parameters, by the gradient of the output; once.
+
+        What the forward pass kept for them is freed with it.
+        """
         output, exchange = self._played
         inputs, parameters = self._given, self._used
+        del self._played, self._given, self._used
         if self._layer.has_backward:
             assert self._grad is not None, "this layer has no backward pass"
             with torch.no_grad():
