@@ -27,13 +27,27 @@ def add_gradient(place: torch.Tensor | RowGradient, found: Any) -> None:
         return
     rows, values = pair
     values = _wide(values, place)
-    rows, inverse = torch.unique(rows, return_inverse=True)
-    # The sums of the gradient of a whole table: the same bits.
-    sums = torch.ops.aten.embedding_dense_backward(values, inverse, len(rows), -1, False)
+    rows, sums = _summed(rows, values)
     if isinstance(place, RowGradient):
         place.add(rows.numpy(), sums.numpy())
     else:
         place[rows] += sums
+
+
+def _summed(rows: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows, ascending, and the sum for each, with the bits of the gradient of a whole table."""
+    rows, inverse, counts = torch.unique(rows, return_inverse=True, return_counts=True)
+    place = torch.empty(len(rows), dtype=torch.int64)
+    place[inverse] = torch.arange(len(inverse))
+    sums = values.index_select(0, place)
+    repeated = counts > 1
+    (some,) = repeated[inverse].nonzero(as_tuple=True)
+    if len(some):
+        number = repeated.cumsum(0) - 1
+        of = number[inverse[some]]
+        n = int(number[-1]) + 1
+        sums[repeated] = torch.ops.aten.embedding_dense_backward(values[some], of, n, -1, False)
+    return rows, sums
 
 
 def _pair_of(found: Any) -> tuple[torch.Tensor, torch.Tensor] | None:

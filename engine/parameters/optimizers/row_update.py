@@ -37,7 +37,8 @@ def update_rows(
     Returns:
         Whether every (scaled) gradient was finite.
     """
-    own, own_state = values[rows], {name: table[rows] for name, table in state.items()}
+    own = np.take(values, rows, axis=0)
+    own_state = {name: np.take(table, rows, axis=0) for name, table in state.items()}
     narrow = None if copy is None else np.empty(own.size, np.uint16)
     flat = {name: part.reshape(-1) for name, part in own_state.items()}
     update = optimizer.bind(own.reshape(-1), np.ascontiguousarray(gradient).reshape(-1), flat, copy=narrow)
