@@ -403,6 +403,24 @@ def _() -> bool:
     return theirs is Momentum(0.1).nesterov
 
 
+@row("optimizers of a sparse gradient")
+def _() -> bool:
+    def takes(optimizer: Callable[..., Any], **settings: Any) -> bool:
+        weight = torch.nn.Parameter(torch.ones(3, 2))
+        with torch.sparse.check_sparse_tensor_invariants(enable=True):
+            torch.nn.functional.embedding(torch.tensor([1]), weight, sparse=True).sum().backward()
+            try:
+                optimizer([weight], lr=0.1, **settings).step()
+            except RuntimeError:
+                return False
+        return True
+
+    assert takes(torch.optim.SGD) and takes(torch.optim.Adagrad) and takes(torch.optim.SparseAdam)
+    assert SGD(0.1).supports_sparse and Adagrad(0.1).supports_sparse
+    assert not takes(torch.optim.Adam) and not Adam(0.1).supports_sparse
+    return takes(torch.optim.SGD, momentum=0.9) is Momentum(0.1).supports_sparse
+
+
 @row("weight decay of `SGD`, `Adam`, `Adagrad`, `RMSProp`")
 def _() -> bool:
     optim = torch.optim
