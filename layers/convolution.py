@@ -85,9 +85,9 @@ class Conv2D(Convolution):
     its filter; the bias is `[filters]`. PyTorch's weight is `[filters, channels / groups, kernel height,
     kernel width]`: `permute(0, 2, 3, 1)` converts it; Keras's kernel needs `transpose(3, 0, 1, 2)`.
 
-    From 16 examples on, a cut layer agrees with the whole one to the bit in its activations and their
-    gradients; PyTorch computes fewer, within rounding. Parameter gradients agree within rounding: each
-    machine sums over its own places, and then their sums are added.
+    From 16 examples on and without groups and dilation, a cut layer agrees with the whole one to the bit in
+    its activations and their gradients; PyTorch computes others, within rounding. Parameter gradients agree
+    within rounding: each machine sums over its own places, and then their sums are added.
 
     Args:
         filters: number of nodes at each patch.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -121,7 +122,7 @@ def is_rounded(grid: Grid) -> bool:
     """Whether PyTorch's functions compute the layer, so that its cuts agree within rounding."""
     layer = grid.layer
     sequential = Attention | AttentionHeads | ToPositions | ToUnits | Recurrent | Conv1D
-    by_torch = GroupNorm | LayerNorm | Linear | RMSNorm | Softmax | DepthwiseConv2D
+    by_torch = GroupNorm | LayerNorm | Linear | RMSNorm | Softmax | Conv2D | DepthwiseConv2D
     return isinstance(layer, by_torch | sequential) or (
         isinstance(layer, Activation) and layer.function not in EXACT
     )
@@ -197,7 +198,7 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers += [lambda: draw(attentions()), lambda: draw(recurrent()), lambda: draw(feed_forwards())]
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
-        makers += [lambda: draw(convolutions(shape))] * (4 * shared)
+        makers += [lambda: draw(convolutions(shape, plain=local))] * (4 * shared)
         makers.append(lambda: draw(normalisations()))
     return draw(st.sampled_from(makers))()
 
@@ -239,9 +240,11 @@ def recurrent(draw: st.DrawFn) -> Recurrent:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn, shape: Shape) -> Conv2D:
-    """Filters that all places of a picture of this shape share."""
+def convolutions(draw: st.DrawFn, shape: Shape, *, plain: bool = False) -> Conv2D:
+    """Filters that all places of a picture of this shape share; without groups and gaps if `plain`."""
     patch, groups = draw(patches(shape)), draw(st.sampled_from([1, shape[-1]]))
+    if plain:
+        patch, groups = replace(patch, dilation=1, padding="same"), 1
     return Conv2D(
         groups * draw(st.integers(1, 2)),
         patch.size,

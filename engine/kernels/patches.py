@@ -42,6 +42,12 @@ def inside(start: int, size: int, extent: int) -> tuple[int, int]:
 @compiled
 def receivers(y: int, geometry: PatchGeometry, first: int, last: int) -> tuple[int, int]:
     """The rows of places among `[first, last)` that have row `y` of the picture in their patches."""
-    reach = y + geometry.before_y
-    lowest = -((geometry.size_y - 1 - reach) // geometry.stride_y)  # ceil((reach - size + 1) / stride)
-    return max(first, lowest), min(last, reach // geometry.stride_y + 1)
+    return receivers_on(y, geometry.size_y, geometry.stride_y, geometry.before_y, first, last)
+
+
+@compiled
+def receivers_on(node: int, size: int, stride: int, before: int, first: int, last: int) -> tuple[int, int]:
+    """The places of an axis among `[first, last)` that have the node in their patches."""
+    reach = node + before
+    lowest = -((size - 1 - reach) // stride)  # ceil((reach - size + 1) / stride)
+    return max(first, lowest), min(last, reach // stride + 1)

@@ -98,8 +98,11 @@ def normalisations(draw: st.DrawFn) -> LocalContrastNormalisation2D:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> Conv2D:
+def convolutions(draw: st.DrawFn, *, plain: bool = False) -> Conv2D:
+    """A convolution; without gaps and groups if `plain`."""
     size, dilation, groups = draw(extents), draw(extents), draw(st.sampled_from([1, 1, 2, 3]))
+    if plain:
+        dilation, groups = 1, 1
     smallest = min(size) if isinstance(size, tuple) else size
     return Conv2D(
         groups * draw(st.integers(1, 6 // groups)),
@@ -115,10 +118,14 @@ def convolutions(draw: st.DrawFn) -> Conv2D:
 
 @st.composite
 def convolution_cases(
-    draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = batches, dtype: type = np.float64
+    draw: st.DrawFn,
+    *,
+    sizes: st.SearchStrategy[int] = batches,
+    dtype: type = np.float64,
+    plain: bool = False,
 ) -> Case:
     """A convolution over a picture in which its widest patch has room."""
-    layer = draw(convolutions())
+    layer = draw(convolutions(plain=plain))
     picture = draw(st.integers(7, 11)), draw(st.integers(7, 9)), layer.groups * draw(st.integers(1, 2))
     return case(layer, picture, batch=draw(sizes), seed=draw(seeds), dtype=dtype)
 

@@ -27,10 +27,13 @@ def test_equals_its_node_definition_whole_and_in_pieces(data: st.DataObject, giv
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
 
-@given(st.data(), convolution_cases(sizes=st.sampled_from([16, 17, 33]), dtype=np.float32))
+@given(st.data(), convolution_cases(sizes=st.sampled_from([16, 17, 33]), dtype=np.float32, plain=True))
 @settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(data: st.DataObject, given_case: Case) -> None:
-    """All but the gradients of pieces, whose sums are those of their own rows; from 16 examples on."""
+    """All but the gradients of pieces, whose sums are those of their own rows.
+
+    From 16 examples on, and without groups and gaps.
+    """
     cuts = data.draw(cut_points(given_case.grid.n_rows))
     whole = play(given_case)
     pieces = play(given_case, *cuts, extra=data.draw(st.integers(0, 2)))

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.engine.kernels.convolution.geometry import Geometry, are_joined, inside
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.patches import PatchGeometry, inside
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
 from partita.engine.numerics import compiled, compiled_reassociating, upcast
@@ -29,9 +29,9 @@ def backward_weight(
     sums: Array,
     out: Array,
     filters: tuple[int, int],
-    g: Geometry,
+    g: PatchGeometry,
 ) -> None:
-    """Computes the gradient of filters `[begin, end)`, all of one group, over all places of `grad`.
+    """Computes the gradient of filters `[begin, end)` over all places of `grad`.
 
     `x` and `grad` begin at rows `starts` of the input and of the layer. `out` is `[filter, tap and channel]`;
     `transposed`, `[place column, example, filter]`, and `sums`, `[tap and channel, filter]`, are scratch.
@@ -40,10 +40,10 @@ def backward_weight(
     sums[:, begin:end] = 0
     for row in range(grad.shape[0]):
         _transpose(grad[row], transposed, begin, end)
-        low, high = inside(first + row, g.y)
-        top = (first + row) * g.y.stride - g.y.before - window
+        top = (first + row) * g.stride_y - g.before_y
+        low, high = inside(top, g.size_y, g.height)
         for tap in range(low, high):
-            _add_products(sums, x, top + tap * g.y.dilation, tap, transposed, begin, end, g)
+            _add_products(sums, x, top + tap - window, tap, transposed, filters, g)
     taps, n_filters = sums.shape
     flat, turned_back = sums.reshape(-1), out.reshape(-1)
     transpose(flat, begin, n_filters, turned_back, begin * taps, taps, taps, end - begin)
@@ -61,29 +61,31 @@ def _transpose(grad: Array, transposed: Array, begin: int, end: int) -> None:
 
 @compiled
 def _add_products(
-    sums: Array, x: Array, row: int, tap: int, transposed: Array, begin: int, end: int, g: Geometry
+    sums: Array, x: Array, row: int, tap: int, transposed: Array, filters: tuple[int, int], g: PatchGeometry
 ) -> None:
     """Adds the products of one row of the input with the gradients of one row of places."""
     flat, inputs, grads = sums.reshape(-1), x.reshape(-1), transposed.reshape(-1)
-    (_, width, channels, batch), (columns, _, filters) = x.shape, transposed.shape
-    group_channels = channels // g.groups
-    group = begin // (filters // g.groups)
-    joined = are_joined(g)
-    column = 0
+    (_, width, channels, batch), (columns, _, n_filters) = x.shape, transposed.shape
+    (begin, end), column = filters, 0
     while column < columns:
-        low, high = inside(column, g.x)
+        left = column * g.stride_x - g.before_x
+        low, high = inside(left, g.size_x, g.width)
         stop = column + 1
-        while stop < columns and inside(stop, g.x) == (low, high):
+        while stop < columns and inside(stop * g.stride_x - g.before_x, g.size_x, g.width) == (low, high):
             stop += 1
-        from_grad = Strides(column * batch * filters + begin, 0, batch * filters, filters)
-        for tap_x in range(low, min(high, low + 1) if joined else high):
-            place = row * width + column * g.x.stride - g.x.before + tap_x * g.x.dilation
-            from_inputs = Strides(
-                (place * channels + group * group_channels) * batch, batch, g.x.stride * channels * batch, 1
+        if low < high:
+            place = (row * width + left + low) * channels * batch
+            multiply(
+                flat,
+                Strides((tap * g.size_x + low) * channels * n_filters + begin, n_filters, 0, 0),
+                inputs,
+                Strides(place, batch, g.stride_x * channels * batch, 1),
+                grads,
+                Strides(column * batch * n_filters + begin, 0, batch * n_filters, n_filters),
+                Extent((high - low) * channels, end - begin, stop - column, batch),
+                True,
+                NOWHERE,
             )
-            into = Strides((tap * g.x.size + tap_x) * group_channels * filters + begin, filters, 0, 0)
-            extent = Extent((high - low if joined else 1) * group_channels, end - begin, stop - column, batch)
-            multiply(flat, into, inputs, from_inputs, grads, from_grad, extent, True, NOWHERE)
         column = stop
 
 

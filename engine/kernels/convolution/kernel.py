@@ -10,10 +10,10 @@ import numpy as np
 
 from partita.engine.kernels.activations import multiply_by_slope
 from partita.engine.kernels.calls import accumulated, sequence, split_spans
-from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.convolution.gradient import accumulate_bias, backward_weight
 from partita.engine.kernels.convolution.loops import ACTIVATIONS, backward_input, forward, pack
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, no_op
+from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.vector_products import ROWS
@@ -41,18 +41,19 @@ class Conv2DKernel(Kernel):
         layer, source = context.grid.layer, context.sources[0].shape
         connectivity = context.grid.connectivity
         assert isinstance(layer, Conv2D) and isinstance(connectivity, Patch)
-        self._function, self._geometry = layer.activation, Geometry.of(connectivity, source)
+        self._function, self._geometry = layer.activation, PatchGeometry.of(connectivity, source)
         self._shape = filters, height, width, channels = context.grid.parameters[0].shape
         self._weight = arrays.parameters[0].reshape(self._shape)
         self._bias = arrays.parameters[1] if layer.use_bias else np.zeros(filters, context.dtype)
-        tiles = layer.groups * -(-channels // ROWS) * any(grad is not None for grad in arrays.grad_inputs)
-        self._packed = np.zeros((tiles, height, width, filters // layer.groups, ROWS), context.master)
+        tiles = -(-channels // ROWS) * any(grad is not None for grad in arrays.grad_inputs)
+        self._packed = np.zeros((tiles, height, width, filters, ROWS), context.master)
         self._scratch = Scratch(pool.threads, context.master)
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Whether there are examples enough to fill a vector."""
-        return context.batch >= _LEAST
+        """Whether examples fill a vector, and filters read whole patches."""
+        connectivity = context.grid.connectivity
+        return context.batch >= _LEAST and isinstance(connectivity, Patch) and connectivity.is_box
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Multiplies matrices, one for each place."""
@@ -71,12 +72,12 @@ class Conv2DKernel(Kernel):
 
     def _packing(self) -> Call:
         """Lays out the weights for the backward pass."""
-        weight, packed, geometry = self._weight, self._packed, self._geometry
+        weight, packed = self._weight, self._packed
         if not len(packed):
             return no_op
 
         def work(begin: int, end: int) -> None:
-            pack(weight, packed, geometry, begin, end)
+            pack(weight, packed, begin, end)
 
         return split_spans(self.pool, ((0, len(packed)),), work, operations=packed.size)
 
@@ -127,8 +128,6 @@ class Conv2DKernel(Kernel):
         return sequence(multiply, add_bias if len(out) > 1 else no_op)
 
     def _parts(self) -> list[tuple[int, int]]:
-        """Filters `[begin, end)` for a thread at a time, of one group each."""
-        groups, size = self._geometry.groups, self._shape[0] // self._geometry.groups
-        n = max(1, min(-(-self.pool.threads // groups), size // _LEAST))
-        cuts = [group * size + size * k // n for group in range(groups) for k in range(n)]
-        return list(pairwise([*cuts, groups * size]))
+        """Filters `[begin, end)` for a thread at a time."""
+        n = max(1, min(self.pool.threads, self._shape[0] // _LEAST))
+        return list(pairwise(self._shape[0] * k // n for k in range(n + 1)))

@@ -4,7 +4,7 @@ A patch row is contiguous (its columns times their channels), so that a product 
 gradients where they lie; only weights are laid out anew, for the backward pass.
 
 Axes: inputs and their gradient `[row, column, channel, example]`, outputs and theirs `[place row, place
-column, filter, example]`, weights `[filter, kernel row, kernel column, channel of the group]`, all in storage
+column, filter, example]`, weights `[filter, kernel row, kernel column, channel]`, all in storage
 type; sums have the masters' type.
 
 Each sum is one chain of fused multiply-adds: forward in the order of the patch, for an input's gradient over
@@ -14,8 +14,8 @@ receivers in ascending rows. Neither tiles, nor vectors, nor cuts, nor threads c
 from __future__ import annotations
 
 from partita.engine.kernels.activations import LOOPS
-from partita.engine.kernels.convolution.geometry import Geometry, Receivers, are_joined, inside, receivers
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.patches import PatchGeometry, inside, receivers, receivers_on
 from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, Extent, Strides, multiply
 from partita.engine.numerics import compiled, downcast, upcast
 
@@ -37,7 +37,7 @@ def forward(
     begin: tuple[int, int],
     activation: int,
     sums: Array,
-    g: Geometry,
+    g: PatchGeometry,
 ) -> None:
     """Computes rows of places; `x` and `out` begin at these rows of the input and of the layer.
 
@@ -63,20 +63,18 @@ def finish(activation: int, sums: Array, bias: Array, out: Array) -> None:
 
 
 @compiled
-def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g: Geometry) -> None:
+def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g: PatchGeometry) -> None:
     """Computes the sums of one row of places, block of weights after block."""
-    low, high = inside(row, g.y)
-    filters = sums.shape[1] // g.groups
+    filters, top = sums.shape[1], row * g.stride_y - g.before_y
+    low, high = inside(top, g.size_y, g.height)
     n_filters = filters if weight.nbytes <= CACHED_BYTES else 4 * ROWS
-    n_taps = max(1, CACHED_BYTES // (n_filters * weight[0, 0].nbytes)) if are_joined(g) else 1
-    for group in range(g.groups):
-        end = (group + 1) * filters
-        for f in range(group * filters, end, n_filters):
-            for tap in range(low, max(high, low + 1), n_taps):  # on the padding too: sums begin with zero
-                rows, taps = (f, min(f + n_filters, end)), (tap, min(tap + n_taps, high))
-                top = row * g.y.stride - g.y.before + tap * g.y.dilation - window
-                for column in range(sums.shape[0]):
-                    _multiply_patch(sums[column], x, weight, (top, column), rows, taps, tap > low, g)
+    n_taps = max(1, CACHED_BYTES // (n_filters * weight[0, 0].nbytes))
+    for f in range(0, filters, n_filters):
+        for tap in range(low, max(high, low + 1), n_taps):  # on the padding too: sums begin with zero
+            rows, taps = (f, min(f + n_filters, filters)), (tap, min(tap + n_taps, high))
+            for column in range(sums.shape[0]):
+                place = top + tap - window, column
+                _multiply_patch(sums[column], x, weight, place, rows, taps, tap > low, g)
 
 
 @compiled
@@ -88,53 +86,43 @@ def _multiply_patch(
     rows: tuple[int, int],
     taps: tuple[int, int],
     continued: bool,
-    g: Geometry,
+    g: PatchGeometry,
 ) -> None:
-    """Computes sums of some filters of a group at one place, over some rows of its patch.
+    """Computes sums of some filters at one place, over some rows of its patch.
 
     `place` is the row of `x` that is the first of these, and the column of the place.
     """
-    batch, (_, width, channels, _), group_channels = sums.shape[1], x.shape, weight.shape[3]
-    (top, column), group = place, rows[0] // (weight.shape[0] // g.groups)
-    patch, patch_row = g.y.size * g.x.size * group_channels, g.x.size * group_channels
-    low, high = inside(column, g.x)
-    left = column * g.x.stride - g.x.before + low * g.x.dilation
-    if are_joined(g):
-        outer_steps, steps = taps[1] - taps[0], (high - low) * group_channels
-        weight_outer, input_outer = patch_row, g.y.dilation * width * channels * batch
-    else:  # one row of the patch at a time
-        outer_steps, steps = (taps[1] - taps[0]) * (high - low), group_channels
-        weight_outer, input_outer = group_channels, g.x.dilation * channels * batch
+    (top, column), (_, width, channels, batch) = place, x.shape
+    patch_row = g.size_x * channels
+    left = column * g.stride_x - g.before_x
+    low, high = inside(left, g.size_x, g.width)
+    from_weight = (rows[0] * g.size_y + taps[0]) * patch_row + low * channels
     multiply(
         sums.reshape(-1),
         Strides(rows[0] * batch, batch, 0, 0),
         weight.reshape(-1),
-        Strides(rows[0] * patch + taps[0] * patch_row + low * group_channels, patch, weight_outer, 1),
+        Strides(from_weight, g.size_y * patch_row, patch_row, 1),
         x.reshape(-1),
-        Strides(((top * width + left) * channels + group * group_channels) * batch, 0, input_outer, batch),
-        Extent(rows[1] - rows[0], batch, outer_steps, steps),
+        Strides((top * width + left + low) * channels * batch, 0, width * channels * batch, batch),
+        Extent(rows[1] - rows[0], batch, taps[1] - taps[0], (high - low) * channels),
         continued,
         NOWHERE,
     )
 
 
 @compiled
-def pack(weight: Array, packed: Array, g: Geometry, begin: int, end: int) -> None:
+def pack(weight: Array, packed: Array, begin: int, end: int) -> None:
     """Lays out weights for the backward pass, tiles `[begin, end)` of channels.
 
-    `packed` is `[tile, kernel row, kernel column, filter of the group, ROWS channels]`; tiles of one group
-    after those of another.
+    `packed` is `[tile, kernel row, kernel column, filter, ROWS channels]`.
     """
-    filters, channels = weight.shape[0] // g.groups, weight.shape[3]
-    tiles = packed.shape[0] // g.groups
+    filters, height, width, channels = weight.shape
     for tile in range(begin, end):
-        group, first = tile // tiles, tile % tiles * ROWS
         for f in range(filters):
-            for tap_y in range(weight.shape[1]):
-                for tap_x in range(weight.shape[2]):
-                    for c in range(first, min(first + ROWS, channels)):
-                        value = upcast(weight[group * filters + f, tap_y, tap_x, c])
-                        packed[tile, tap_y, tap_x, f, c - first] = value
+            for tap_y in range(height):
+                for tap_x in range(width):
+                    for c in range(tile * ROWS, min((tile + 1) * ROWS, channels)):
+                        packed[tile, tap_y, tap_x, f, c - tile * ROWS] = upcast(weight[f, tap_y, tap_x, c])
 
 
 @compiled
@@ -146,7 +134,7 @@ def backward_input(
     first: int,
     accumulate: bool,
     sums: Array,
-    g: Geometry,
+    g: PatchGeometry,
 ) -> None:
     """Computes rows of the input's gradient from `start` on; `grad` begins at row `first` of places.
 
@@ -159,7 +147,7 @@ def backward_input(
                 for e in range(grads.shape[2]):
                     before = upcast(grads[column, c, e])
                     sums[column, c, e] = before if accumulate else type(before)(0)
-        _add_rows(sums, packed, grad, first, receivers(start + row, g.y, first, first + grad.shape[0]), g)
+        _add_rows(sums, packed, grad, first, start + row, g)
         for column in range(grads.shape[0]):
             for c in range(grads.shape[1]):
                 for e in range(grads.shape[2]):
@@ -167,18 +155,20 @@ def backward_input(
 
 
 @compiled
-def _add_rows(sums: Array, packed: Array, grad: Array, first: int, rows: Receivers, g: Geometry) -> None:
+def _add_rows(sums: Array, packed: Array, grad: Array, first: int, row: int, g: PatchGeometry) -> None:
     """Adds the terms of rows of places to one row of the input, block of weights after block."""
-    whole = packed.nbytes <= CACHED_BYTES
-    n_tiles, n_rows = (packed.shape[0], max(rows.n_places, 1)) if whole else (1, 1)
+    low, high = receivers(row, g, first, first + grad.shape[0])
+    n_places, whole = max(high - low, 0), packed.nbytes <= CACHED_BYTES
+    n_tiles, n_rows = (packed.shape[0], max(n_places, 1)) if whole else (1, 1)
     for tile in range(0, packed.shape[0], n_tiles):
-        for k in range(0, rows.n_places, n_rows):
+        for k in range(low, low + n_places, n_rows):
             for column in range(sums.shape[0]):
-                columns = receivers(column, g.x, 0, grad.shape[1])
-                for above in range(k, k + n_rows):
-                    place, tap = rows.place + above * rows.step - first, rows.tap - above * rows.tap_step
+                columns = receivers_on(column, g.size_x, g.stride_x, g.before_x, 0, grad.shape[1])
+                tap = column + g.before_x - columns[0] * g.stride_x
+                for place in range(k, k + n_rows):
+                    taps = row + g.before_y - place * g.stride_y, tap
                     for t in range(tile, tile + n_tiles):
-                        _add_place(sums[column], packed, t, tap, grad, place, columns, g)
+                        _add_place(sums[column], packed, t, taps, grad, place - first, columns, g)
 
 
 @compiled
@@ -186,26 +176,25 @@ def _add_place(
     sums: Array,
     packed: Array,
     tile: int,
-    tap: int,
+    taps: tuple[int, int],
     grad: Array,
     row: int,
-    columns: Receivers,
-    g: Geometry,
+    columns: tuple[int, int],
+    g: PatchGeometry,
 ) -> None:
-    """Adds the terms of places in a row of `grad` to a tile of channels of one place of the input."""
-    (batch, (_, n_columns, n_filters, _)), channels = (sums.shape[1], grad.shape), sums.shape[0] // g.groups
-    filters, tiles = n_filters // g.groups, packed.shape[0] // g.groups
-    group, first = tile // tiles, tile % tiles * ROWS
-    from_weights = ((tile * g.y.size + tap) * g.x.size + columns.tap) * filters * ROWS
-    from_grad = ((row * n_columns + columns.place) * n_filters + group * filters) * batch
+    """Adds the terms of places in a row of `grad` to a tile of channels of one place of the input, which is
+    number `taps` of the first patch.
+    """
+    (channels, batch), (_, n_columns, filters, _) = sums.shape, grad.shape
+    from_weights = ((tile * g.size_y + taps[0]) * g.size_x + taps[1]) * filters * ROWS
     multiply(
         sums.reshape(-1),
-        Strides((group * channels + first) * batch, batch, 0, 0),
+        Strides(tile * ROWS * batch, batch, 0, 0),
         packed.reshape(-1),
-        Strides(from_weights, 1, -columns.tap_step * filters * ROWS, ROWS),
+        Strides(from_weights, 1, -g.stride_x * filters * ROWS, ROWS),
         grad.reshape(-1),
-        Strides(from_grad, 0, columns.step * n_filters * batch, batch),
-        Extent(min(ROWS, channels - first), batch, columns.n_places, filters),
+        Strides((row * n_columns + columns[0]) * filters * batch, 0, filters * batch, batch),
+        Extent(min(ROWS, channels - tile * ROWS), batch, max(columns[1] - columns[0], 0), filters),
         True,
         NOWHERE,
     )
