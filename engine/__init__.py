@@ -4,8 +4,8 @@
 learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an algorithm
 (`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which
 can be saved; `evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients`
-compares a layer's backward function with finite differences; `Torch` makes a layer of a module of PyTorch;
-`minimise` runs a batch method on any function.
+compares a layer's backward function with finite differences; `Torch` makes a layer of a module of PyTorch,
+and `from_torch` a network; `minimise` runs a batch method on any function.
 """
 
 from typing import TYPE_CHECKING
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from partita.engine.protocol.durability import Log, Replicated
     from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
     from partita.engine.protocol.failure import HostError, RunFailed
+    from partita.engine.pytorch.from_torch import from_torch
     from partita.engine.pytorch.module_layer import Torch
     from partita.engine.run.evaluate import Evaluation, evaluate, predict
     from partita.engine.run.interrupt import Interrupted
@@ -123,6 +124,7 @@ __all__ = [
     "Tree",
     "check_gradients",
     "evaluate",
+    "from_torch",
     "minimise",
     "predict",
     "train",

@@ -137,6 +137,31 @@ class Network:
         """
         return self._several.setdefault(id(several), (several, {}))[1]
 
+    def initialise(self, values: Mapping[str, Any]) -> None:
+        """Gives parameters arrays of initial values, by their full names, such as "hidden.weight".
+
+        Raises:
+            ValueError: there is no such parameter, or it has another shape.
+        """
+        known = {one.name for own in self._parameters.values() for one in own.values()}
+        for name in values:
+            if name not in known:
+                raise ValueError(
+                    f"network '{self.name}' has no parameter '{name}'; it has {', '.join(known)}"
+                )
+        given = {name: InitialValues(array) for name, array in values.items()}
+
+        def begun(parameter: Parameter) -> Parameter:
+            if parameter.name not in given:
+                return parameter
+            given[parameter.name].check(parameter.name, parameter.shape)
+            return replace(parameter, initialiser=given[parameter.name])
+
+        for name, own in self._parameters.items():
+            self._parameters[name] = {short: begun(one) for short, one in own.items()}
+            grid = self._grids[name]
+            self._grids[name] = replace(grid, parameters=tuple(map(begun, grid.parameters)))
+
     @property
     def loss(self) -> tuple[SymbolicTensor, ...]:
         """The losses whose sum is minimised. Assign one, a weighted sum (`loss + 0.3 * other`), or several as

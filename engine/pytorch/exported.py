@@ -1,0 +1,125 @@
+"""A module of PyTorch as a graph of operations, by `torch.export`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The operations of a module in training, for any number of examples.
+
+    Args:
+        program: of `torch.export`.
+        state: for each node that is a parameter or a buffer, its name in the module, and its numbers.
+    """
+
+    program: torch.export.ExportedProgram
+    state: dict[fx.Node, tuple[str, torch.Tensor]]
+
+    @classmethod
+    def of(cls, module: torch.nn.Module, example_args: Sequence[torch.Tensor]) -> Exported:
+        """Exports a module.
+
+        Args:
+            module: in training; takes tensors whose axis 0 is that of the examples.
+            example_args: some examples for each.
+
+        Raises:
+            ValueError: `torch.export` cannot make a graph of it, or only for this number of examples.
+        """
+        batch = torch.export.Dim("batch", min=2)
+        shapes: tuple[Any, ...] = tuple({0: batch} for _ in example_args)
+        if _is_variadic(module):
+            shapes = (shapes,)
+        try:
+            with warnings.catch_warnings():  # of weights that recurrent layers keep in a list, too
+                warnings.filterwarnings("ignore", message="The tensor attributes")
+                program = torch.export.export(module, tuple(example_args), dynamic_shapes=shapes)
+        except Exception as error:
+            raise ValueError(f"torch.export makes no graph of the module: {_first_lines(error)}") from error
+        signature = program.graph_signature
+        names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        constants = signature.inputs_to_lifted_tensor_constants
+        state = {}
+        for node in program.graph.nodes:
+            if node.op == "placeholder" and node.name in names:
+                name = names[node.name]
+                kept = program.state_dict.get(name, program.constants.get(name))
+                state[node] = (name, kept)
+            elif node.op == "placeholder" and node.name in constants:
+                state[node] = ("", program.constants[constants[node.name]])
+        return cls(program, state)
+
+    @cached_property
+    def inputs(self) -> tuple[fx.Node, ...]:
+        """The inputs, in their order."""
+        graph = self.program.graph
+        return tuple(one for one in graph.nodes if one.op == "placeholder" and one not in self.state)
+
+    @cached_property
+    def outputs(self) -> tuple[fx.Node, ...]:
+        """The tensors that the module returns; not the buffers that it changes."""
+        names = {name for name in self.program.graph_signature.user_outputs if isinstance(name, str)}
+        return tuple(one for one in self.program.graph.nodes if one.name in names)
+
+    @cached_property
+    def operations(self) -> tuple[fx.Node, ...]:
+        """The operations that the outputs need, each after those that it needs."""
+        needed: set[fx.Node] = set()
+        stack = list(self.outputs)
+        while stack:
+            node = stack.pop()
+            if node not in needed:
+                needed.add(node)
+                stack += node.all_input_nodes
+        return tuple(one for one in self.program.graph.nodes if one in needed and one.op == "call_function")
+
+
+def operation_of(node: fx.Node) -> str:
+    """The name of a node's operation, such as "conv2d", "add" or "getitem"; "relu_" is "relu"."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target).split(".")[1].rstrip("_")
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def module_of(node: fx.Node) -> str:
+    """The path in the module of the part that made a node; "" for the module itself."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return re.sub(r"L\['self'\]\.?", "", stack[-1][0]) if stack else ""
+
+
+def place_of(node: fx.Node) -> str:
+    """The line of the user's source that made a node: `file:line: text`."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s*(.*)', node.meta.get("stack_trace") or "")
+    own = [one for one in frames if "/torch/nn/modules/" not in one[0]] or frames
+    if not own:
+        return "a line that torch.export did not keep"
+    file, line, text = own[-1]
+    return f"{file}:{line}: {text.strip()}"
+
+
+def _is_variadic(module: torch.nn.Module) -> bool:
+    """Whether `forward` takes `*args`: then torch.export wants one entry for all of them."""
+    code = getattr(module.forward, "__code__", None)
+    return code is not None and code.co_argcount <= 1 and bool(code.co_flags & 0x04)
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())[:400] or type(error).__name__
+
+
+def shape_of(node: fx.Node) -> tuple[Any, ...]:
+    """The extents of a node's tensor; that of the examples is a symbol."""
+    found = node.meta["val"]
+    if not isinstance(found, torch.Tensor):
+        raise TypeError(f"{node.name} is no tensor")
+    return tuple(found.shape)

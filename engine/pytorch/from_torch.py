@@ -1,0 +1,86 @@
+"""`from_torch`: a network from a module of PyTorch, operation by operation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from partita.engine.pytorch import operations, sequences, weights  # noqa: F401 - they register what becomes what
+from partita.engine.pytorch.conversion import Conversion, ImportedNetwork, Missing, name_of
+from partita.engine.pytorch.exported import Exported
+from partita.engine.pytorch.kept import Call, calls_of, part_around, stand_for
+from partita.engine.pytorch.values import Unsupported
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example_args: Sequence[torch.Tensor],
+    *,
+    opaque: bool = False,
+    name: str = "",
+) -> ImportedNetwork:
+    """Declares the network that a module of PyTorch computes, with its numbers as initial values.
+
+    The module's graph comes from `torch.export`, in training; its dropout and batch normalisation are those
+    of the network. The inputs have the module's own order of axes, such as (channels, height, width); inside,
+    pictures are turned where a layer needs it. The module stays as it is.
+
+    Args:
+        module: takes tensors whose axis 0 is that of the examples, and returns one.
+        example_args: a tensor for each input, with two examples or more; only shapes and types matter.
+        opaque: whether a part of the module that has operations without layers stays as it is, as one layer
+            `Torch`: the smallest part that takes and returns tensors of examples.
+        name: of the network; that of the module's class if not given.
+
+    Returns:
+        The network, with its `output`; assign `net.loss`.
+
+    Raises:
+        ValueError: `torch.export` makes no graph of the module, or operations have no layers: all of them are
+            named, with the lines of the source.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"{module!r} is no module; give an instance of torch.nn.Module")
+    calls = calls_of(copy.deepcopy(module).train(), example_args) if opaque else {}
+    name, parts = name_of(name or type(module).__name__), set[str]()
+    while True:
+        network, missing = _converted(module, example_args, calls, parts, name)
+        if not missing:
+            network.keep_names(module)
+            return network
+        around = {part_around(one.module, calls) for one in missing}
+        if not opaque or "" in around or around <= parts:
+            listed = "\n  ".join(dict.fromkeys(map(str, missing)))
+            advice = "parts around them cannot stay as they are" if opaque else "opaque=True keeps them"
+            raise ValueError(f"{type(module).__name__} has operations without layers; {advice}:\n  {listed}")
+        parts |= around
+        parts = {one for one in parts if not any(one.startswith(f"{other}.") for other in parts)}
+
+
+def _converted(
+    module: torch.nn.Module,
+    example_args: Sequence[torch.Tensor],
+    calls: Mapping[str, Call],
+    parts: Iterable[str],
+    name: str,
+) -> tuple[ImportedNetwork, list[Missing]]:
+    """Declares the network of a module some of whose parts stay as they are; returns what has no layer."""
+    network, rest = ImportedNetwork(name), copy.deepcopy(module).train()
+    kept = stand_for(rest, parts, calls)
+    exported = Exported.of(rest, example_args)
+    if len(exported.outputs) != 1:
+        raise ValueError(
+            f"the module returns {len(exported.outputs)} tensors; let its forward return one, or give each "
+            "result a module of its own"
+        )
+    try:
+        conversion = Conversion(network, exported, kept)
+    except Unsupported as error:
+        raise ValueError(f"{type(module).__name__} cannot be a network: {error}") from None
+    missing = conversion.convert()
+    if not missing:
+        network.output = conversion.value(exported.outputs[0]).in_order()
+        network.initialise(conversion.initial)
+    return network, missing

@@ -1,0 +1,253 @@
+"""Operations without parameters: functions of numbers, sums, pools, and other shapes of the same numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import fx
+
+from partita.engine.pytorch.conversion import Conversion, operation
+from partita.engine.pytorch.exported import operation_of, shape_of
+from partita.engine.pytorch.values import Unsupported, Value, placed
+from partita.engine.pytorch.weights import arguments
+from partita.layers import (
+    Activation,
+    Add,
+    AveragePool2D,
+    Concatenate,
+    Dropout,
+    GlobalAveragePool,
+    GlobalMaxPool,
+    MaxPool2D,
+    Multiply,
+    Reshape,
+    Slice,
+    Softmax,
+)
+
+PICTURE = (1, 2, 0)
+"""Dimensions of (channels, height, width) in the order of a picture."""
+
+
+@operation("relu", "sigmoid", "tanh", "silu", "softplus", "elu", "gelu", "leaky_relu")
+def activation(at: Conversion, node: fx.Node) -> Value:
+    """A function of each number, with the settings that the layer has."""
+    name, a = operation_of(node), arguments(node)
+    expected: dict[str, dict[str, Any]] = {"gelu": {"approximate": "none"}, "leaky_relu": {"negative_slope": 0.01}}
+    expected |= {"elu": {"alpha": 1}, "softplus": {"beta": 1}}
+    for setting, value in expected.get(name, {}).items():
+        if a[setting] != value:
+            raise Unsupported(f"its {setting} is {a[setting]}; the layer has {value}")
+    x = at.value(node.args[0])
+    return x.with_states(at.layer(node, Activation, x.states, function=name))
+
+
+@operation("add", "mul")
+def joined(at: Conversion, node: fx.Node) -> Value:
+    """The sum or the product of two values of the same extents."""
+    a = arguments(node)
+    if a.get("alpha", 1) != 1:
+        raise Unsupported(f"its alpha is {a['alpha']}")
+    left, right = (at.value(a[name]) for name in ("self", "other"))
+    make = Add if operation_of(node) == "add" else Multiply
+    return left.with_states(at.layer(node, make, left.states, right.like(left)))
+
+
+@operation("dropout", "feature_dropout")
+def dropout(at: Conversion, node: fx.Node) -> Value:
+    """Zeros in the place of some numbers, while a network trains."""
+    a = arguments(node)
+    x = at.value(a["input"])
+    if operation_of(node) == "feature_dropout":
+        raise Unsupported("it drops whole channels; the layer drops single numbers")
+    return x.with_states(at.layer(node, Dropout, x.states, rate=a["p"])) if a["p"] and a["train"] else x
+
+
+@operation("softmax")
+def softmax(at: Conversion, node: fx.Node) -> Value:
+    """Shares of one dimension."""
+    a = arguments(node)
+    x = at.value(a["self"])
+    along = _dimension(a["dim"], len(x.axes))
+    order = [*(one for one in x.present if one != along), along]
+    return placed(at.layer(node, Softmax, x.arranged(order)), order, len(x.axes))
+
+
+@operation("max_pool2d", "avg_pool2d")
+def pool(at: Conversion, node: fx.Node) -> Value:
+    """A pool over patches of a picture."""
+    a = arguments(node)
+    x = at.value(a["self"])
+    if len(x.axes) != 3 or a.get("ceil_mode") or a.get("divisor_override"):
+        raise Unsupported("its input is no picture, or ceil_mode or divisor_override is given")
+    if any(one != 1 for one in a.get("dilation") or ()):
+        raise Unsupported("it has a dilation")
+    settings: dict[str, Any] = {
+        "pool_size": _both(a["kernel_size"]),
+        "stride": _both(a["stride"] or a["kernel_size"]),
+        "padding": tuple((one, one) for one in _both(a["padding"])),
+    }
+    if operation_of(node) == "avg_pool2d":
+        settings["count_include_pad"] = a["count_include_pad"]
+    make = AveragePool2D if operation_of(node) == "avg_pool2d" else MaxPool2D
+    return placed(at.layer(node, make, x.arranged(PICTURE), **settings), PICTURE, 3)
+
+
+@operation("adaptive_avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool1d", "mean")
+def global_pool(at: Conversion, node: fx.Node) -> Value:
+    """A number for each channel, of all its places; or patches that divide a picture evenly."""
+    a, name = arguments(node), operation_of(node)
+    x = at.value(a["self"])
+    n = len(x.axes)
+    if name == "mean":
+        over = sorted(_dimension(one, n) for one in a["dim"] or ())
+    else:
+        over, extents = list(range(1, n)), _both(a["output_size"])[: n - 1]
+        if any(one != 1 for one in extents):
+            return _even(at, node, x, extents)
+    kept = [one for one in x.present if one not in over]
+    if len(kept) != 1 or not over:
+        raise Unsupported("it keeps more than one dimension, or takes the mean over the examples")
+    present = [one for one in x.present if one in over]
+    make = GlobalMaxPool if "max" in name else GlobalAveragePool
+    states = x.arranged([*present, *kept])
+    found = placed(at.layer(node, make, states) if present else states, kept, n)
+    if name == "mean" and not a["keepdim"]:
+        return Value(found.states, tuple(axis for one, axis in enumerate(found.axes) if one not in over))
+    return found
+
+
+def _even(at: Conversion, node: fx.Node, x: Value, extents: tuple[int, ...]) -> Value:
+    have = x.extents[1:]
+    if len(have) != 2 or any(one % other for one, other in zip(have, extents, strict=True)):
+        raise Unsupported(f"it makes places {extents} of {have}, which they do not divide")
+    if have == extents:
+        return x
+    size = tuple(one // other for one, other in zip(have, extents, strict=True))
+    make = MaxPool2D if "max" in operation_of(node) else AveragePool2D
+    return placed(at.layer(node, make, x.arranged(PICTURE), pool_size=size), PICTURE, 3)
+
+
+@operation("flatten", "view", "reshape", "_unsafe_view", "unflatten", "squeeze", "unsqueeze")
+def reshaped(at: Conversion, node: fx.Node) -> Value:
+    """The same numbers in another shape, in the module's order."""
+    x = at.value(node.args[0])
+    extents = _extents(node)
+    kept = [one for one in extents if one != 1]
+    if kept == [one for one in x.extents if one != 1]:  # only dimensions of extent 1 come or go
+        places = iter([axis for axis, extent in zip(x.axes, x.extents, strict=True) if extent != 1])
+        if all(axis is None for axis, extent in zip(x.axes, x.extents, strict=True) if extent == 1):
+            return Value(x.states, tuple(None if one == 1 else next(places) for one in extents))
+    states = x.in_order()
+    if states.shape != tuple(extents):
+        states = at.layer(node, Reshape, states, target_shape=tuple(extents))
+    return Value.plain(states)
+
+
+@operation("permute", "transpose", "t")
+def permuted(at: Conversion, node: fx.Node) -> Value:
+    """Another order of the dimensions, which costs nothing until a layer needs it."""
+    a, n, name = arguments(node), len(shape_of(node)), operation_of(node)
+    x, order = at.value(a["self"]), list(range(n))
+    if name == "permute":
+        order = [one % n for one in a["dims"]]
+    else:
+        first, second = (a["dim0"] % n, a["dim1"] % n) if name == "transpose" else (0, 1)
+        order[first], order[second] = order[second], order[first]
+    if order[0] != 0:
+        raise Unsupported("it moves the examples from axis 0")
+    return Value(x.states, tuple(x.axes[one - 1] for one in order[1:]))
+
+
+@operation("contiguous", "clone", "detach", "alias", "lift_fresh_copy")
+def same(at: Conversion, node: fx.Node) -> Value:
+    """The same value."""
+    return at.value(node.args[0])
+
+
+@operation("cat")
+def concatenated(at: Conversion, node: fx.Node) -> Value:
+    """Values one behind the other along a dimension."""
+    a = arguments(node)
+    first, *others = (at.value(one) for one in a["tensors"])
+    along = _dimension(a["dim"], len(first.axes))
+    order = [one for one in first.present if one != along]
+    order.insert(first.present.index(along) if along in first.present else len(order), along)
+    found = at.layer(
+        node, Concatenate, *(one.arranged(order) for one in (first, *others)), axis=order.index(along)
+    )
+    return placed(found, order, len(first.axes))
+
+
+@operation("select", "slice")
+def part(at: Conversion, node: fx.Node) -> Value:
+    """Some places of a dimension, or one of them."""
+    a, name = arguments(node), operation_of(node)
+    x = at.value(a["self"])
+    if a["dim"] == 0:
+        if name == "slice" and a["start"] in (None, 0) and (a["end"] is None or a["end"] > 1 << 40):
+            return x
+        raise Unsupported("it takes some of the examples")
+    along = _dimension(a["dim"], len(x.axes))
+    extent, axis = x.extents[along], x.axes[along]
+    start = a["index"] if name == "select" else a["start"] or 0
+    start = start + extent if start < 0 else start
+    stop = start + 1 if name == "select" else min(extent if a["end"] is None else a["end"], extent)
+    stop = stop + extent if stop < 0 else stop
+    step = a.get("step") or 1
+    states = x.states
+    if axis is not None and (start, stop, step) != (0, extent, 1):
+        states = at.layer(node, Slice, states, start=start, stop=stop, step=step, axis=axis)
+    found = Value(states, x.axes)
+    if name == "slice":
+        return found
+    order = [one for one in found.present if one != along]
+    rest = found.arranged([*order, along])
+    if axis is not None:
+        rest = Reshape(rest.shape[:-1] or (1,))(rest) if order else rest
+    dimensions = [one for one in range(len(x.axes)) if one != along]
+    whole = placed(rest, order or [along], len(x.axes))
+    return Value(whole.states, tuple(whole.axes[one] for one in dimensions))
+
+
+@operation("split", "chunk", "split_with_sizes")
+def parts(at: Conversion, node: fx.Node) -> tuple[Value, ...]:
+    """Places of a dimension, one run behind the other."""
+    x = at.value(node.args[0])
+    made = [tuple(one.shape) for one in node.meta["val"]]
+    a = arguments(node)
+    along = _dimension(a["dim"], len(x.axes))
+    axis = x.axes[along]
+    if axis is None:
+        return (x,)
+    found, start = [], 0
+    for shape in made:
+        stop = start + int(shape[along + 1])
+        states = at.layer(node, Slice, x.states, start=start, stop=stop, axis=axis)
+        found.append(Value(states, x.axes))
+        start = stop
+    return tuple(found)
+
+
+def _dimension(given: Any, n: int) -> int:
+    """A dimension behind the examples, of n, from an argument of PyTorch."""
+    found = given[0] if isinstance(given, list | tuple) else given
+    found = found + n + 1 if found < 0 else found
+    if found == 0:
+        raise Unsupported("it is along the examples")
+    return int(found) - 1
+
+
+def _extents(node: fx.Node) -> list[int]:
+    """The extents of a result behind the examples, which stay in their place."""
+    before, after = (shape_of(one) for one in (node.all_input_nodes[0], node))
+    if not after or str(before[0]) != str(after[0]):
+        raise Unsupported("it mixes the examples with another dimension")
+    found = [int(one) for one in after[1:]]
+    assert math.prod(found) == math.prod(map(int, before[1:]))
+    return found or [1]
+
+
+def _both(given: Any) -> tuple[int, ...]:
+    return tuple(given) * (2 // len(given)) if isinstance(given, list | tuple) else (given, given)

@@ -1,0 +1,163 @@
+"""Operations with parameters: products, convolutions, normalisations, tables, recurrent layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from partita.engine.pytorch.conversion import Conversion, operation
+from partita.engine.pytorch.values import Unsupported, Value, placed
+from partita.layers import (
+    BatchNorm,
+    Conv1D,
+    Conv2D,
+    Dense,
+    DepthwiseConv2D,
+    Embedding,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+)
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by their names, with the defaults of those that were not given."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    found |= {one.name: given for one, given in zip(schema.arguments, node.args, strict=False)}
+    return {**found, **node.kwargs}
+
+
+def given(name: str, argument: Any, order: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    """The parameter of a layer that is this argument, unless there is none."""
+    return {} if argument is None else {name: (argument, order)}
+
+
+@operation("linear")
+def linear(at: Conversion, node: fx.Node) -> Value:
+    """A product along the last dimension: `Dense` where it is the only one, else `Linear`."""
+    a = arguments(node)
+    x, weight = at.value(a["input"]), at.numbers(a["weight"])[1]
+    n = len(x.axes)
+    order = [one for one in x.present if one != n - 1]
+    states = x.arranged([*order, n - 1])
+    found = at.weighted(
+        node,
+        Linear if order else Dense,
+        states,
+        given={**given("weight", a["weight"], (0, 1)), **given("bias", a["bias"])},
+        units=len(weight),
+        use_bias=a["bias"] is not None,
+    )
+    return placed(found, [*order, n - 1], n)
+
+
+@operation("conv1d", "conv2d")
+def convolution(at: Conversion, node: fx.Node) -> Value:
+    """A convolution over places; one filter for each channel of its own is `DepthwiseConv2D`."""
+    a = arguments(node)
+    x, (_, weight) = at.value(a["input"]), at.numbers(a["weight"])
+    n, places = len(x.axes), weight.dim() - 2
+    if n != places + 1:
+        raise Unsupported(f"its input has {n} dimensions behind the examples, not {places + 1}")
+    padding = a["padding"] if isinstance(a["padding"], str) else tuple((one, one) for one in a["padding"])
+    depthwise = places == 2 and a["groups"] == weight.shape[0] // max(weight.shape[0] // a["groups"], 1)
+    depthwise = depthwise and weight.shape[1] == 1 and a["groups"] > 1
+    settings: dict[str, Any] = {"groups": a["groups"], "filters": weight.shape[0]}
+    if depthwise:
+        settings = {"depth_multiplier": weight.shape[0] // a["groups"]}
+    order = [*range(1, n), 0]
+    shape = (0, *range(2, weight.dim()), 1)
+    make = DepthwiseConv2D if depthwise else (Conv1D, Conv2D)[places - 1]
+    found = at.weighted(
+        node,
+        make,
+        x.arranged(order),
+        given={**given("weight", a["weight"], shape), **given("bias", a["bias"])},
+        kernel_size=tuple(weight.shape[2:]),
+        stride=tuple(a["stride"]),
+        padding=padding,
+        dilation=tuple(a["dilation"]),
+        use_bias=a["bias"] is not None,
+        **settings,
+    )
+    return placed(found, order, n)
+
+
+@operation("batch_norm")
+def batch_norm(at: Conversion, node: fx.Node) -> Value:
+    """Normalisation of channels over the examples and the places."""
+    a = arguments(node)
+    if a["running_mean"] is None or a["momentum"] is None:
+        raise Unsupported("it has no running statistics, or means of all steps; give it a momentum")
+    x = at.value(a["input"])
+    order = [*(one for one in x.present if one), 0]
+    names = {"running_mean": "running_mean", "running_variance": "running_var", "weight": "weight"}
+    parameters = {own: (a[name], (0,)) for own, name in names.items() if a[name] is not None}
+    found = at.weighted(
+        node,
+        BatchNorm,
+        x.arranged(order),
+        given={**parameters, **given("bias", a["bias"])},
+        momentum=a["momentum"],
+        epsilon=a["eps"],
+        scale=a["weight"] is not None,
+    )
+    return placed(found, order, len(x.axes))
+
+
+@operation("layer_norm")
+def layer_norm(at: Conversion, node: fx.Node) -> Value:
+    """Normalisation over the last dimension."""
+    a = arguments(node)
+    x = at.value(a["input"])
+    n = len(x.axes)
+    if len(a["normalized_shape"]) != 1 or (a["weight"] is None) != (a["bias"] is None):
+        raise Unsupported("it is over several dimensions, or has a weight and no bias")
+    order = [*(one for one in x.present if one != n - 1), n - 1]
+    found = at.weighted(
+        node,
+        LayerNorm,
+        x.arranged(order),
+        given={**given("weight", a["weight"]), **given("bias", a["bias"])},
+        epsilon=a["eps"],
+        scale=a["weight"] is not None,
+    )
+    return placed(found, order, n)
+
+
+@operation("group_norm")
+def group_norm(at: Conversion, node: fx.Node) -> Value:
+    """Normalisation over groups of channels and all places."""
+    a = arguments(node)
+    x = at.value(a["input"])
+    order = [*range(1, len(x.axes)), 0]
+    found = at.weighted(
+        node,
+        GroupNorm,
+        x.arranged(order),
+        given={**given("weight", a["weight"]), **given("bias", a["bias"])},
+        groups=a["num_groups"],
+        epsilon=a["eps"],
+        scale=a["weight"] is not None,
+    )
+    return placed(found, order, len(x.axes))
+
+
+@operation("embedding")
+def embedding(at: Conversion, node: fx.Node) -> Value:
+    """A row of a table for each number of a class."""
+    a = arguments(node)
+    x, (_, table) = at.value(a["indices"]), at.numbers(a["weight"])
+    padding = int(a["padding_idx"])
+    found = at.weighted(
+        node,
+        Embedding,
+        x.states,
+        given=given("weight", a["weight"], (0, 1)),
+        classes=len(table),
+        units=table.shape[1],
+        padding_idx=None if padding < 0 else padding,
+    )
+    return placed(found, [*x.present, len(x.axes)], len(x.axes) + 1)

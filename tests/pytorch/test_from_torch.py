@@ -1,0 +1,130 @@
+"""Networks from modules of PyTorch: losses, gradients and names are the module's, on any number of parts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from partita.engine import SGD, Session, from_torch
+from partita.engine.parameters import initialise
+from partita.layers import HalfSquaredError
+from partita.partitioner import Cluster, partition
+from tests.pytorch.modules import Decoder, Language, Pictures, Plain, Strange, Texts
+
+BATCH = 4
+RATE = 0.25
+PICTURES = torch.empty(BATCH, 2, 8, 8)
+WORDS = torch.empty(BATCH, 7, dtype=torch.int64)
+
+
+def drawn(like: torch.Tensor) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(5)
+    if like.is_floating_point():
+        return torch.randn(like.shape, generator=draw, dtype=torch.float64)
+    return torch.randint(0, 9, like.shape, generator=draw)
+
+
+def step_of_torch(
+    module: nn.Module, x: torch.Tensor, y: torch.Tensor
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss, and the module's state after a step of gradient descent."""
+    alone = copy.deepcopy(module).double().train()
+    loss = (alone(x) - y).square().sum() / 2 / BATCH
+    loss.backward()
+    with torch.no_grad():
+        for one in alone.parameters():
+            if one.grad is not None:
+                one -= RATE * one.grad
+    return loss.item(), alone.state_dict()
+
+
+def check(module: nn.Module, like: torch.Tensor, machines: int, **settings: Any) -> None:
+    """A step of the network is that of the module, in float64."""
+    net = from_torch(module, (like,), **settings)
+    net.loss = HalfSquaredError()(net.output, net.target("y"))
+    cluster = Cluster.local(machines=machines)
+    plan = partition(net, cluster, batch=BATCH, strategy="balanced", precision="float64")
+    parameters = initialise(plan.graph.parameters.values(), 0, dtype="float64")
+    x = drawn(like)
+    y = torch.randn(BATCH, *net.output.shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    loss, expected = step_of_torch(module, x, y)
+    [name] = (one.name for one in net.graph().inputs)
+    with Session(plan, parameters, train=True, optimizer=SGD(RATE)) as session:
+        step = session.step({name: x.numpy(), "y": y.numpy()}, collect=("parameters",))
+    assert step.loss == pytest.approx(loss, rel=1e-9)
+    found = net.state_dict(step.vectors["parameters"])
+    assert list(found) == list(expected)
+    for key, values in expected.items():
+        if "num_batches_tracked" not in key:
+            torch.testing.assert_close(found[key].double(), values, rtol=1e-8, atol=1e-10, msg=key)
+    copy.deepcopy(module).load_state_dict(found, strict=True)
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+@pytest.mark.parametrize(
+    ("make", "like"),
+    [
+        (Pictures, PICTURES),
+        (Plain, PICTURES),
+        (Decoder, torch.empty(BATCH, 6, 8)),
+        (Texts, WORDS),
+    ],
+)
+def test_a_step_is_the_modules(make: Any, like: torch.Tensor, machines: int) -> None:
+    torch.manual_seed(3)
+    check(make(), like, machines)
+
+
+def test_what_has_no_layer_is_named_with_its_line_and_may_stay_as_it_is() -> None:
+    torch.manual_seed(3)
+    like = torch.empty(BATCH, 4)
+    with pytest.raises(
+        ValueError, match=r"(?s)opaque=True.*fft_fft.*modules.py:\d+: return torch.fft"
+    ) as error:
+        from_torch(Strange(), (like,))
+    assert "linear" not in str(error.value)
+    check(Strange(), like, 2, opaque=True)
+    net = from_torch(Strange(), (like,), opaque=True)
+    assert [one.layer.kind for one in net.graph().grids] == ["Input", "Dense", "Torch", "Dense"]
+
+
+def test_frozen_and_shared_weights_stay_so() -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    module[0].requires_grad_(False)
+    check(module, torch.empty(BATCH, 4), 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: from_torch(nn.ReLU, (PICTURES,)), "is no module"),  # type: ignore[arg-type]
+        (lambda: from_torch(nn.LSTM(8, 3, batch_first=True), (PICTURES[:, 0],)), "returns 3 tensors"),
+        (lambda: from_torch(nn.Linear(3, 3), (PICTURES,)), "torch.export makes no graph"),
+        (lambda: from_torch(nn.Identity(), (WORDS,)), "holds whole numbers"),
+        (lambda: from_torch(nn.Flatten(0), (PICTURES,)), "mixes the examples with another dimension"),
+    ],
+)
+def test_what_cannot_be_a_network_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_numbers_of_the_module_are_those_of_the_network() -> None:
+    """And the module may change afterwards."""
+    torch.manual_seed(3)
+    module = Language(9, 4)
+    with pytest.raises(ValueError, match="div, at "):
+        from_torch(module, (WORDS,))
+    module = Plain()
+    net = from_torch(module, (PICTURES,))
+    before = copy.deepcopy(module.state_dict())
+    with torch.no_grad():
+        module.classifier[0].weight.zero_()
+    found = net.state_dict(initialise(net.graph().parameters.values(), 0))
+    for name, values in before.items():
+        torch.testing.assert_close(found[name], values, rtol=0, atol=0)
