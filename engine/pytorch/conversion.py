@@ -75,7 +75,7 @@ class Origin:
         return values.detach().cpu().permute(self.order).contiguous().numpy()
 
     def returned(self, values: npt.NDArray[Any]) -> torch.Tensor:
-        """The module's tensor."""
+        """The numbers in the order and shape that the module has."""
         ordered = np.asarray(values).reshape([self.shape[one] for one in self.order])
         return torch.from_numpy(np.ascontiguousarray(ordered.transpose(np.argsort(self.order))))
 
@@ -133,8 +133,8 @@ class Conversion:
         if node.meta["val"].is_floating_point():
             return None
         for user in node.users:
-            if operation_of(user) == "embedding" and user.args[0] in self._exported.state:
-                return len(self._exported.state[user.args[0]][1])
+            if operation_of(user) == "embedding":
+                return len(self.numbers(user.args[0])[1])
         raise Unsupported(f"the input {node.name!r} holds whole numbers, and no embedding looks them up")
 
     def value(self, argument: Any) -> Value:
@@ -211,10 +211,10 @@ class Conversion:
 
     def keep(self, node: fx.Node, part: Bound, path: str) -> Value:
         """Places a part of the module as one layer."""
-        values = [self.value(one) for one in node.args[2]]  # type: ignore[union-attr]
-        integers = {self._is_whole(one) for one in node.args[2]}  # type: ignore[union-attr]
-        layer = Torch(part, channels_first=False, integers=integers == {True}, name=self._free(node))
-        states = layer(*(one.in_order() for one in values))
+        inputs: Any = node.args[2]
+        integers = all(not one.meta["val"].is_floating_point() for one in inputs)
+        layer = Torch(part, channels_first=False, integers=integers, name=self._free(node))
+        states = layer(*(one.in_order() for one in map(self.value, inputs)))
         for short, own in self.network.parameters[states.name].items():
             tensor = (
                 part.get_parameter(short) if own.trainable or not own.averaged else part.get_buffer(short)
@@ -224,9 +224,6 @@ class Conversion:
             )
             self.network.origins[own.name] = of
         return Value.plain(states)
-
-    def _is_whole(self, node: fx.Node) -> bool:
-        return not node.meta["val"].is_floating_point()
 
     def convert(self) -> list[Missing]:
         """Makes the layers of all operations; returns those that have none."""

@@ -69,12 +69,8 @@ def calls_of(module: nn.Module, example_args: Sequence[torch.Tensor]) -> dict[st
     def watch(path: str) -> Any:
         def note(part: nn.Module, args: Any, named: Any, output: Any) -> None:
             tensors = [one for one in pytree.tree_leaves((args, named)) if isinstance(one, torch.Tensor)]
-            fits = isinstance(output, torch.Tensor) and output.dim() > 1 and tensors
-            fits = (
-                fits
-                and all(len(one) == n for one in (*tensors, output) if one.dim())
-                and all(one.dim() for one in tensors)
-            )
+            batched = all(one.dim() and len(one) == n for one in tensors) and bool(tensors)
+            fits = batched and isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == n
             numbers = iter(range(len(tensors)))
             given = pytree.tree_map_only(torch.Tensor, lambda _: Input(next(numbers)), (args, named))
             seen.setdefault(path, []).append(Call(given, tuple(output.shape[1:]) if fits else None))
@@ -109,7 +105,7 @@ def stand_for(module: nn.Module, parts: Iterable[str], calls: Mapping[str, Call]
         part, shape = module.get_submodule(path), calls[path].shape
         assert shape is not None, path
         found[path] = Bound(copy.deepcopy(part), calls[path].given)
-        part.forward = partial(_stand, path, list(shape))  # type: ignore[method-assign]
+        part.forward = partial(_stand, path, list(shape))
     return found
 
 

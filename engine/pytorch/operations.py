@@ -34,7 +34,10 @@ PICTURE = (1, 2, 0)
 def activation(at: Conversion, node: fx.Node) -> Value:
     """A function of each number, with the settings that the layer has."""
     name, a = operation_of(node), arguments(node)
-    expected: dict[str, dict[str, Any]] = {"gelu": {"approximate": "none"}, "leaky_relu": {"negative_slope": 0.01}}
+    expected: dict[str, dict[str, Any]] = {
+        "gelu": {"approximate": "none"},
+        "leaky_relu": {"negative_slope": 0.01},
+    }
     expected |= {"elu": {"alpha": 1}, "softplus": {"beta": 1}}
     for setting, value in expected.get(name, {}).items():
         if a[setting] != value:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 from partita.engine import SGD, Session, from_torch
 from partita.engine.parameters import initialise
+from partita.engine.pytorch.conversion import OPERATIONS
 from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
 from tests.pytorch.modules import Decoder, Language, Pictures, Plain, Strange, Texts
@@ -64,7 +67,7 @@ def check(module: nn.Module, like: torch.Tensor, machines: int, **settings: Any)
     copy.deepcopy(module).load_state_dict(found, strict=True)
 
 
-@pytest.mark.parametrize("machines", [1, 3])
+@pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("make", "like"),
     [
@@ -128,3 +131,10 @@ def test_the_numbers_of_the_module_are_those_of_the_network() -> None:
     found = net.state_dict(initialise(net.graph().parameters.values(), 0))
     for name, values in before.items():
         torch.testing.assert_close(found[name], values, rtol=0, atol=0)
+
+
+def test_the_page_names_every_operation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}
+    assert OPERATIONS.keys() <= named
