@@ -53,7 +53,7 @@ class Bound(nn.Module):
         self.module, self._given = module, given
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Calls the part."""
+        """Calls the part with its other arguments, too."""
         filled = pytree.tree_map_only(
             Input, lambda one: inputs[one.number], self._given, is_leaf=lambda one: isinstance(one, Input)
         )

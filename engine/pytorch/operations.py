@@ -82,14 +82,15 @@ def pool(at: Conversion, node: fx.Node) -> Value:
     """A pool over patches of a picture."""
     a = arguments(node)
     x = at.value(a["self"])
-    if len(x.axes) != 3 or a.get("ceil_mode") or a.get("divisor_override"):
-        raise Unsupported("its input is no picture, or ceil_mode or divisor_override is given")
+    if len(x.axes) != 3 or a.get("divisor_override"):
+        raise Unsupported("its input is no picture, or divisor_override is given")
     if any(one != 1 for one in a.get("dilation") or ()):
         raise Unsupported("it has a dilation")
     settings: dict[str, Any] = {
         "pool_size": _both(a["kernel_size"]),
         "stride": _both(a["stride"] or a["kernel_size"]),
         "padding": tuple((one, one) for one in _both(a["padding"])),
+        "ceil_mode": a["ceil_mode"],
     }
     if operation_of(node) == "avg_pool2d":
         settings["count_include_pad"] = a["count_include_pad"]
@@ -165,7 +166,7 @@ def permuted(at: Conversion, node: fx.Node) -> Value:
 
 @operation("contiguous", "clone", "detach", "alias", "lift_fresh_copy")
 def same(at: Conversion, node: fx.Node) -> Value:
-    """The same value."""
+    """Its input: nothing is computed."""
     return at.value(node.args[0])
 
 

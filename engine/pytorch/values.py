@@ -33,7 +33,7 @@ class Value:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Of the dimensions."""
+        """Extents of the dimensions."""
         return tuple(1 if axis is None else self.states.shape[axis] for axis in self.axes)
 
     @property

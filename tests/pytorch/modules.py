@@ -67,7 +67,7 @@ class Plain(nn.Module):
         self.features = nn.Sequential(
             nn.Conv2d(2, 4, 3, padding=1),
             nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.MaxPool2d(3, 2, ceil_mode=True),
             nn.GroupNorm(2, 4),
             nn.AvgPool2d(3, 1, 1),
         )
