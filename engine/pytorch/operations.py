@@ -166,7 +166,7 @@ def permuted(at: Conversion, node: fx.Node) -> Value:
 
 @operation("contiguous", "clone", "detach", "alias", "lift_fresh_copy")
 def same(at: Conversion, node: fx.Node) -> Value:
-    """Its input: nothing is computed."""
+    """The input: nothing is computed."""
     return at.value(node.args[0])
 
 
