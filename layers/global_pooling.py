@@ -73,13 +73,25 @@ class GlobalPool(Layer):
 class GlobalAveragePool(GlobalPool):
     """The mean of each channel over all places: (height, width, channels) becomes (channels).
 
+    Where it is cut by its inputs, each machine sums over its own rows of places, and they exchange the sums.
+
     Args:
         name: the layer's name in the network.
     """
 
+    splits_sum = True
+
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The mean over the places."""
         return self._places(step, inputs[0]).mean(0)
+
+    def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum over some of the places, divided by the number of all."""
+        return self._places(step, inputs[0]).sum(0) / math.prod(step.sources[0][:-1])
+
+    def finish(self, step: Step, sums: Tensor) -> Tensor:
+        """The sums as they are."""
+        return sums
 
     @property
     def definition(self) -> NodeDefinition:

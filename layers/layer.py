@@ -220,6 +220,12 @@ class Layer(Arguments, ABC):
         """The connectivity over each input, for inputs of these shapes; that of all unless they differ."""
         return (self.connectivity,) * len(sources)
 
+    def described_wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
+        """The nodes that a node reads in the layer's `definition`: those of `wirings`, unless a summary
+        stands for some.
+        """
+        return self.wirings(sources)
+
     @abstractmethod
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """The layer's grid over inputs of these shapes. Raises ValueError where they do not fit."""

@@ -11,8 +11,9 @@ import numpy as np
 from partita.layers.box import Box, Shape, Span
 from partita.layers.checks import check_flag, check_number
 from partita.layers.connectivity import Connectivity, Index, OneToOne
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.moments import N_MOMENTS, joined, moments
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,16 @@ class FeatureNorm(Layer):
 
     @property
     def connectivity(self) -> Connectivity:
-        """The node itself, and the nodes of its place."""
+        """The node itself, and the nodes of its place; see `wirings`."""
         return Features()
+
+    def wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
+        """Of an input of one axis the node itself alone: the others come as a summary."""
+        return (OneToOne() if len(sources[0]) == 1 else self.connectivity,)
+
+    def described_wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
+        """The node itself, and the nodes of its place."""
+        return (self.connectivity,)
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """The shape of the input."""
@@ -74,8 +83,7 @@ class FeatureNorm(Layer):
         return Parameter(name, shape[-1:], initialiser, shared=len(shape) > 1)
 
     def _scaled(self, step: Step, normal: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
-        """Takes the rows to be computed, where the input is one place, and applies the parameters."""
-        normal = normal[step.own] if len(step.shape) == 1 else normal
+        """Applies the parameters."""
         for parameter, apply in zip(parameters, (step.torch.mul, step.torch.add), strict=False):
             normal = apply(normal, parameter.unsqueeze(-1))
         return normal
@@ -102,9 +110,24 @@ class LayerNorm(FeatureNorm):
         factor = super().parameters(shape, sources)
         return (*factor, self._of_features("bias", "zeros", shape)) if factor else ()
 
+    def summary(self, shape: Shape) -> Summary | None:
+        """The moments, where the features are rows."""
+        return Summary((N_MOMENTS,)) if len(shape) == 1 else None
+
+    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Those of these rows."""
+        return moments(step.torch, inputs[0], (0,))
+
+    def combine(self, step: Step, summaries: Tensor) -> Tensor:
+        """Those of all rows."""
+        return joined(step.torch, summaries)
+
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Mean and variance over the axis before the examples."""
         (x,) = inputs
+        if len(step.shape) == 1:
+            count, mean, squares = step.summary
+            return self._scaled(step, (x - mean) * (squares / count + self.epsilon).rsqrt(), parameters)
         centred = x - x.mean(-2, keepdim=True)  # what var_mean computes, as two means over strides
         variance = (centred * centred).mean(-2, keepdim=True)
         return self._scaled(step, centred * step.torch.rsqrt(variance + self.epsilon), parameters)
@@ -164,12 +187,20 @@ class RMSNorm(FeatureNorm):
         name: the layer's name in the network.
     """
 
+    def summary(self, shape: Shape) -> Summary | None:
+        """The sum of the squares, where the features are rows."""
+        return Summary((1,)) if len(shape) == 1 else None
+
+    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """That of these rows."""
+        return inputs[0].square().sum(0, keepdim=True)
+
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The mean square over the axis before the examples."""
         (x,) = inputs
-        return self._scaled(
-            step, x * step.torch.rsqrt((x * x).mean(-2, keepdim=True) + self.epsilon), parameters
-        )
+        one_place = len(step.shape) == 1
+        square = step.summary / step.shape[0] if one_place else (x * x).mean(-2, keepdim=True)
+        return self._scaled(step, x * step.torch.rsqrt(square + self.epsilon), parameters)
 
     @property
     def definition(self) -> NodeDefinition:

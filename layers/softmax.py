@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from partita.layers.box import Shape
-from partita.layers.connectivity import Connectivity
-from partita.layers.contract import Step, Tensor
+from partita.layers.connectivity import Connectivity, OneToOne
+from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.layer import Layer, NodeDefinition
 from partita.layers.layer_norm import Features
 
@@ -27,8 +27,16 @@ class Softmax(Layer):
 
     @property
     def connectivity(self) -> Connectivity:
-        """The node itself, and the nodes of its place."""
+        """The node itself, and the nodes of its place; see `wirings`."""
         return Features()
+
+    def wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
+        """Of an input of one axis the node itself alone: the others come as a summary."""
+        return (OneToOne() if len(sources[0]) == 1 else self.connectivity,)
+
+    def described_wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
+        """The node itself, and the nodes of its place."""
+        return (self.connectivity,)
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """The shape of the input."""
@@ -38,10 +46,27 @@ class Softmax(Layer):
         """A function, a sum and a division."""
         return 4.0
 
+    def summary(self, shape: Shape) -> Summary | None:
+        """The largest input, and the sum of exponentials relative to it, where the features are rows."""
+        return Summary((2,)) if len(shape) == 1 else None
+
+    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """Those of these rows."""
+        largest = inputs[0].amax(0)
+        return step.torch.stack((largest, (inputs[0] - largest).exp().sum(0)))
+
+    def combine(self, step: Step, summaries: Tensor) -> Tensor:
+        """Those of all rows."""
+        largest, totals = summaries.unbind(1)
+        most = largest.amax(0)
+        return step.torch.stack((most, (totals * (largest - most).exp()).sum(0)))
+
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """The softmax over the axis before the examples."""
-        shares = inputs[0].softmax(-2)
-        return shares[step.own] if len(step.shape) == 1 else shares
+        if len(step.shape) > 1:
+            return inputs[0].softmax(-2)
+        largest, total = step.summary
+        return (inputs[0] - largest).exp() / total
 
     @property
     def definition(self) -> NodeDefinition:

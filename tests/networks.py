@@ -191,6 +191,7 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(lambda: DepthwiseConv2D(draw(st.integers(1, 3)), padding="same", depth_multiplier=2))
     if len(shape) > 1 and not local:
         makers.append(lambda: GroupNorm(draw(st.sampled_from([1, shape[-1]])), epsilon=0.5, scale=shared))
+        makers.append(GlobalAveragePool)
     if shared and not local:
         makers.append(lambda: BatchNorm(epsilon=0.5, scale=draw(st.booleans())))
     makers.append(lambda: draw(copies(shape)))
@@ -211,7 +212,7 @@ def copies(draw: st.DrawFn, shape: Shape) -> Layer:
     found.append(Permute(tuple(draw(st.permutations(range(len(shape)))))))
     found.append(Slice(draw(st.integers(0, shape[axis] - 1)), step=draw(st.integers(1, 2)), axis=axis))
     if len(shape) > 1:
-        found += [GlobalMaxPool(), GlobalAveragePool()]
+        found.append(GlobalMaxPool())
         found += [ZeroPad(((1, 2), *((0, 1) for _ in shape[2:]))), UpSample((2, *(1 for _ in shape[2:])))]
         found.append(Crop(tuple((extent // 3, 0) for extent in shape[:-1])))
     return draw(st.sampled_from(found))

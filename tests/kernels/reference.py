@@ -31,7 +31,8 @@ class Reference:
         self.grid, self._sources, self._is_loss = grid, tuple(sources), isinstance(grid.layer, Loss)
         self.definition: NodeDefinition = grid.layer.definition
         self._inputs = self._sources[:1] if self._is_loss else self._sources
-        pairs = zip(grid.wirings, self._inputs, strict=False)
+        wirings = grid.layer.described_wirings(tuple(source.shape for source in self._inputs))
+        pairs = zip(wirings, self._inputs, strict=False)
         self._edges = [one.edges((0, grid.n_rows), grid.shape, source.shape) for one, source in pairs]
 
     def forward(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:

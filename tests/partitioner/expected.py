@@ -13,7 +13,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers import BoxSet, Edges, Graph, GroupNorm, OneVsRest, SoftmaxCrossEntropy
+from partita.layers import (
+    BatchNorm,
+    BoxSet,
+    Edges,
+    Graph,
+    GroupNorm,
+    LayerNorm,
+    OneVsRest,
+    RMSNorm,
+    Softmax,
+    SoftmaxCrossEntropy,
+)
 from partita.layers.connectivity import PADDING
 from partita.layers.copies import Copied
 from partita.layers.parts import ShiftedInPlace
@@ -142,9 +153,12 @@ class Expected:
 
     def summary_senders(self, layer: str) -> list[int]:
         """The machines that send one another summaries: loss shards, if the target is a label, or all that
-        have rows of a group.
+        have rows of a group, of a channel, or of a place's features.
         """
-        if isinstance(self.graph[layer].layer, GroupNorm):
+        grid = self.graph[layer]
+        of_rows = isinstance(grid.layer, LayerNorm | RMSNorm | Softmax) and len(grid.shape) == 1
+        of_channels = isinstance(grid.layer, BatchNorm) and len(grid.shape) > 1
+        if isinstance(grid.layer, GroupNorm) or of_rows or of_channels:
             return self.owners(layer) if len(self.owners(layer)) > 1 else []
         return self.loss_shards(layer) if isinstance(self.graph[layer].layer, LABELLED) else []
 

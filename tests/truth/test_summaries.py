@@ -13,18 +13,24 @@ from partita.engine import Session
 from partita.engine.parameters import initialise
 from partita.layers import (
     Conv2D,
+    Dense,
+    GlobalAveragePool,
     GroupNorm,
     HalfSquaredError,
     Layer,
+    LayerNorm,
     Network,
     OneToOne,
+    RMSNorm,
+    Softmax,
     Step,
     Summary,
 )
 from partita.layers.contract import Tensor
-from partita.partitioner import Cluster, Plan, RowSplit, Tiles, Whole, partition
+from partita.partitioner import Cluster, InputSplit, Plan, RowSplit, Tiles, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.ir.buffer import BufferKind
+from tests.truth.interleaved import play_with
 
 BATCH = 6
 CUTS: dict[str, tuple[int, dict[str, Cut]]] = {
@@ -139,3 +145,73 @@ def test_machines_exchange_a_summary_and_its_gradient_and_no_picture() -> None:
     exchanged = [m for m in plan.messages if m.buffer.kind in (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY)]
     assert len(exchanged) == 2 * 3 * 2
     assert {message.n_bytes for message in exchanged} == {3 * 2 * BATCH * 8}
+
+
+def row_of_features(layer: Layer, machines: int) -> Plan:
+    """A row of seven features, over all machines, between dense layers."""
+    net = Network("row")
+    below = Dense(7, name="below")(net.input("x", shape=5))
+    net.loss = HalfSquaredError(name="loss")(Dense(2, name="scores")(layer(below)), net.target("y"))
+    cuts: dict[str, Cut] = {"below": RowSplit(machines), "norm": RowSplit(machines)}
+    cluster = Cluster.local(machines)
+    return partition(net, cluster, batch=BATCH, precision="float64", cuts=cuts, micro_batches=1)
+
+
+ROWS: list[tuple[Layer, Any]] = [
+    (LayerNorm(name="norm"), torch.nn.LayerNorm(7, dtype=torch.float64)),
+    (RMSNorm(name="norm"), torch.nn.RMSNorm(7, eps=1e-5, dtype=torch.float64)),
+    (Softmax(name="norm"), torch.nn.Softmax(1)),
+]
+
+
+@pytest.mark.parametrize("machines", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6))])
+@pytest.mark.parametrize(("layer", "module"), ROWS, ids=lambda one: getattr(one, "kind", ""))
+def test_a_row_of_features_equals_pytorch_and_only_sums_travel(
+    layer: Layer, module: torch.nn.Module, machines: int
+) -> None:
+    plan, draw = row_of_features(layer, machines), np.random.default_rng(5)
+    parameters = {name: draw.normal(size=p.shape) for name, p in plan.graph.parameters.items()}
+    batch = {"x": draw.normal(size=(BATCH, 5)), "y": draw.normal(size=(BATCH, 2))}
+    given = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in parameters.items()}
+    x = torch.from_numpy(batch["x"]) @ given["below.weight"].T + given["below.bias"]
+    own = {name: given[f"norm.{name}"] for name, _ in module.named_parameters()}
+    output: torch.Tensor = torch.func.functional_call(module, own, x)
+    scores = output @ given["scores.weight"].T + given["scores.bias"]
+    ((scores - torch.from_numpy(batch["y"])).square().sum() / 2 / BATCH).backward()
+    found = play_with(plan, parameters, batch)
+    np.testing.assert_allclose(found.states["norm"], output.detach().T, rtol=1e-10, atol=1e-12)
+    for name, tensor in given.items():
+        assert tensor.grad is not None
+        np.testing.assert_allclose(
+            found.gradients[name], tensor.grad.numpy(), rtol=1e-9, atol=1e-11, err_msg=name
+        )
+    around = [m for m in plan.messages if m.layer in ("below", "norm") and "scores" not in str(m.buffer)]
+    kinds = (BufferKind.SUMMARY, BufferKind.GRAD_SUMMARY)
+    numbers = [m for m in around if m.buffer.kind in kinds]
+    assert len(numbers) == 2 * machines * (machines - 1)
+    assert {str(m.buffer) for m in around if m not in numbers} <= {"norm"}  # what the next layer reads
+
+
+@pytest.mark.parametrize("replicated", [True, False])
+def test_a_global_mean_adds_up_the_sums_of_each_machine(replicated: bool) -> None:
+    """Machines send sums of channels, and no picture."""
+    net = Network("pooled")
+    picture = Conv2D(3, 3, padding="same", name="first")(net.input("x", shape=(5, 4, 2)))
+    pooled = GlobalAveragePool(name="pooled")(picture)
+    net.loss = HalfSquaredError(name="loss")(Dense(2, name="scores")(pooled), net.target("y"))
+    split: dict[str, Cut] = {"first": RowSplit(3), "pooled": InputSplit(3, replicated=replicated)}
+    cut, whole = (
+        partition(net, Cluster.local(n), batch=BATCH, precision="float64", cuts=cuts, strategy="balanced")
+        for n, cuts in ((3, split), (1, {}))
+    )
+    draw = np.random.default_rng(5)
+    parameters = {name: draw.normal(size=p.shape) for name, p in whole.graph.parameters.items()}
+    batch = {"x": draw.normal(size=(BATCH, 5, 4, 2)), "y": draw.normal(size=(BATCH, 2))}
+    found, expected = play_with(cut, parameters, batch), play_with(whole, parameters, batch)
+    np.testing.assert_allclose(found.states["pooled"], expected.states["first"].mean((0, 1)), rtol=1e-12)
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-10, atol=1e-12, err_msg=name)
+    in_forward = [m for m in cut.messages if m.direction == "forward" and not m.is_of_weights]
+    assert {m.n_bytes for m in in_forward if m.buffer.kind is BufferKind.PARTIAL_SUMS} == {
+        (3 if replicated else 1) * BATCH * 8
+    }
