@@ -60,7 +60,7 @@ class FeatureNorm(Layer):
         return Features()
 
     def wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
-        """Of an input of one axis the node itself alone: the others come as a summary."""
+        """The node itself alone, where the input has one axis: the others come as a summary."""
         return (OneToOne() if len(sources[0]) == 1 else self.connectivity,)
 
     def described_wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
@@ -115,7 +115,7 @@ class LayerNorm(FeatureNorm):
         return Summary((N_MOMENTS,)) if len(shape) == 1 else None
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Those of these rows."""
+        """The moments of these rows."""
         return moments(step.torch, inputs[0], (0,))
 
     def combine(self, step: Step, summaries: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class RMSNorm(FeatureNorm):
         return Summary((1,)) if len(shape) == 1 else None
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """That of these rows."""
+        """The sum of squares of these rows."""
         return inputs[0].square().sum(0, keepdim=True)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:

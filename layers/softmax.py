@@ -31,7 +31,7 @@ class Softmax(Layer):
         return Features()
 
     def wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
-        """Of an input of one axis the node itself alone: the others come as a summary."""
+        """The node itself alone, where the input has one axis: the others come as a summary."""
         return (OneToOne() if len(sources[0]) == 1 else self.connectivity,)
 
     def described_wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:

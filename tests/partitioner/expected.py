@@ -160,7 +160,8 @@ class Expected:
         of_channels = isinstance(grid.layer, BatchNorm) and len(grid.shape) > 1
         if isinstance(grid.layer, GroupNorm) or of_rows or of_channels:
             return self.owners(layer) if len(self.owners(layer)) > 1 else []
-        return self.loss_shards(layer) if isinstance(self.graph[layer].layer, LABELLED) else []
+        labelled = isinstance(grid.layer, LABELLED) and len(self.graph[grid.sources[0]].shape) == 1
+        return self.loss_shards(layer) if labelled else []
 
     def weight_receivers(self, layer: str) -> list[int]:
         """The machines that use a layer's weights but do not own them."""
