@@ -26,6 +26,7 @@ from partita.engine import (
     Momentum,
     Optimizer,
     RMSProp,
+    Session,
     StepDecay,
 )
 from partita.engine.parameters import UpdateContext
@@ -39,18 +40,22 @@ from partita.layers import (
     BinaryCrossEntropy,
     Conv2D,
     Dense,
+    Embedding,
     GroupNorm,
     HalfSquaredError,
     Huber,
     KLDivergence,
     L2Pool2D,
     Layer,
+    Linear,
     Loss,
     MaxPool2D,
+    Network,
     OneVsRest,
     Parameter,
     SoftmaxCrossEntropy,
 )
+from partita.partitioner import Cluster, partition
 from tests.docs.pages import ROOT
 from tests.kernels.cases import case, play
 
@@ -206,6 +211,31 @@ def _() -> bool:
     with pytest.raises(ValueError, match="BatchNorm: the momentum is None"):
         BatchNorm(momentum=none)
     return torch.nn.BatchNorm2d(4, momentum=none).momentum is not None
+
+
+@row("`BatchNorm` that is called twice in a step")
+def _() -> bool:
+    x = np.random.default_rng(0).normal(3.0, size=(BATCH, 4)).astype(np.float32)
+    net, norm, theirs = Network("twice"), BatchNorm(name="norm"), torch.nn.BatchNorm1d(4)
+    net.loss = HalfSquaredError()(norm(norm(net.input("x", shape=4))), net.target("y"))
+    plan = partition(net, Cluster.local(machines=1), batch=BATCH)
+    with Session(plan, 0, train=True, optimizer=SGD(0.1), hosts="inline") as session:
+        step = session.step({"x": x, "y": x}, collect=("parameters",))
+    theirs(theirs(torch.tensor(x)))
+    assert theirs.running_mean is not None
+    mean = 0.1 * x.mean(axis=0)
+    np.testing.assert_allclose(theirs.running_mean, 0.9 * mean, rtol=1e-3)
+    np.testing.assert_allclose(step.vectors["parameters"]["norm.running_mean"], mean, rtol=1e-3)
+    return False
+
+
+@row("weight of an `Embedding` as that of a `Linear`")
+def _() -> bool:
+    table, net = Embedding(9, 4), Network("tied")
+    scores = Linear(9, weight=table.weight)(table(net.input("words", shape=3, classes=9)))
+    theirs = torch.nn.Linear(4, 9)
+    theirs.weight = torch.nn.Embedding(9, 4).weight
+    return net.graph().parameters["embedding.weight"].shape == theirs.weight.shape and scores.shape == (3, 9)
 
 
 @row("stride of a pool by default")
