@@ -100,22 +100,30 @@ BATCHES: Final = (4, 32)
 """Too few to fill a vector, and enough."""
 
 
+SHARED: Final = 0.3
+"""Share of the networks in which the layer is called twice, with the same parameters."""
+
+
 @dataclass(frozen=True)
 class Example:
-    """A network around a layer, and how it learns."""
+    """A network around a layer, which is called once or twice, and how it learns."""
 
     layer: Layer
     loss: Loss
     optimizer: Optimizer
     batch: int
     precision: str
+    twice: bool = False
 
     def plan(self) -> Plan:
         net = Network("example")
         image = net.input("image", shape=(5, 5, 2))
         first = Conv2D(2, 2, name="first")(image)
         second = (Activation("tanh")(first),) if isinstance(self.layer, Add) else ()
-        scores = Dense(3, name="scores")(self.layer(first, *second))
+        found = self.layer(first, *second)
+        if self.twice:
+            found = Add()(found, self.layer(Activation("tanh")(first), *second))
+        scores = Dense(3, name="scores")(found)
         net.loss = self.loss(scores, net.target("wanted"))
         precision: Any = self.precision
         return partition(net, Cluster.local(machines=1), batch=self.batch, precision=precision)
@@ -156,7 +164,7 @@ def truth(graph: Graph, batch: Arrays, parameters: Arrays) -> tuple[Arrays, Arra
     }
     own = {grid.name: [parameters[p.name] for p in grid.parameters] for grid in graph.computed}
     for grid in graph.computed:
-        states[grid.name] = layers[grid.name].states([states[s] for s in grid.sources], own[grid.name])
+        states[grid.name] = layers[grid.name].forward([states[s] for s in grid.sources], own[grid.name])
     errors = {grid.name: np.zeros_like(states[grid.name]) for grid in graph.computed}
     gradients: Arrays = {}
     n_examples = len(next(iter(batch.values())))
@@ -167,7 +175,8 @@ def truth(graph: Graph, batch: Arrays, parameters: Arrays) -> tuple[Arrays, Arra
         down, found = layers[grid.name].backward(
             sources, states[grid.name], errors[grid.name], own[grid.name]
         )
-        gradients |= {p.name: gradient for p, gradient in zip(grid.parameters, found, strict=True)}
+        for parameter, gradient in zip(grid.parameters, found, strict=True):
+            gradients[parameter.name] = gradients.get(parameter.name, 0.0) + gradient
         for source, error in zip(grid.sources, down, strict=False):
             if source not in given:
                 errors[source] += error
@@ -197,7 +206,8 @@ def main() -> None:
     for k, layer in enumerate(layers):
         loss, optimizer = LOSSES[(k + int(seed)) % len(LOSSES)], OPTIMIZERS[(k + int(seed)) % len(OPTIMIZERS)]
         precision = draw.choice(["float32", "float32", "float64"])
-        Example(layer, loss, optimizer, draw.choice(BATCHES), precision).check()
+        batch, twice = draw.choice(BATCHES), draw.random() < SHARED
+        Example(layer, loss, optimizer, batch, precision, twice).check()
 
 
 if __name__ == "__main__":
