@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partita.layers.box import Box, Shape, Span
-from partita.layers.checks import check_flag, check_whole
+from partita.layers.checks import check_flag, check_whole, is_whole
 from partita.layers.connectivity import Connectivity, Index
 from partita.layers.contract import Step, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
@@ -60,6 +60,8 @@ class Embedding(Layer):
         regulariser: of the whole table, for example `L2(1e-4)`.
         trainable: whether the table learns.
         sparse: whether gradients, updates and pushes are of the rows that a step touches.
+        rows: the table has the rows `(start, stop)` of the classes alone, and the output of others is zero:
+            the sum of such layers, each on a machine, is an embedding cut by the rows of its table.
         name: the layer's name in the network.
     """
 
@@ -73,6 +75,7 @@ class Embedding(Layer):
     regulariser: Regulariser | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     sparse: bool = field(default=False, kw_only=True)
+    rows: tuple[int, int] | None = field(default=None, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
@@ -87,12 +90,24 @@ class Embedding(Layer):
                 f"it has sparse=True, and {self.regulariser!r} changes every row in every step; leave "
                 "one of them out"
             )
+        if self.rows is not None:
+            self._settle(rows=self._checked_rows(self.rows))
         if self.padding_idx is not None:
             self._settle(padding_idx=check_whole(self.padding_idx, "padding_idx is", least=0))
             if self.padding_idx >= self.classes:
                 raise ValueError(
                     f"padding_idx is {self.padding_idx}; write a class from 0 to {self.classes - 1}"
                 )
+
+    def _checked_rows(self, given: object) -> tuple[int, int]:
+        """Returns rows of the classes. Raises ValueError where they are none."""
+        pair = tuple(given) if isinstance(given, tuple | list) else ()
+        if len(pair) != 2 or not all(map(is_whole, pair)) or not 0 <= pair[0] < pair[1] <= self.classes:
+            raise ValueError(
+                f"rows is {given!r}; write the first class and the one after the last, for example "
+                f"(0, {self.classes})"
+            )
+        return int(pair[0]), int(pair[1])
 
     @property
     def connectivity(self) -> Connectivity:
@@ -118,7 +133,8 @@ class Embedding(Layer):
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """The table, which all positions share."""
-        table = (self.classes, self.units)
+        start, stop = self.rows or (0, self.classes)
+        table = (stop - start, self.units)
         fans = self.classes, self.units
         return (Parameter("weight", table, self.initialiser, *fans, shared=True, sparse=self.sparse),)
 
@@ -137,6 +153,13 @@ class Embedding(Layer):
         """Rows of the table, `[position, unit, example]`."""
         (numbers,), (table,) = inputs, parameters
         look_up = step.torch.nn.functional.embedding
+        if self.rows is not None:
+            start, stop = self.rows
+            counts = (numbers >= start) & (numbers < stop)
+            if self.padding_idx is not None:
+                counts &= numbers != self.padding_idx
+            places = (numbers - start).clamp(0, stop - start - 1)
+            return look_up(places, table, sparse=self.sparse).movedim(-1, 1) * counts.unsqueeze(1)
         found = look_up(numbers, table, self.padding_idx, sparse=self.sparse).movedim(-1, 1)
         if self.padding_idx is None:
             return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from partita.engine import SGD, Adagrad, Adam, Momentum, Optimizer
 from partita.engine.numerics import RowGradient
 from partita.engine.parameters import initialise
-from partita.layers import L2, Dense, Embedding, Network, SoftmaxCrossEntropy
+from partita.layers import L2, Add, Dense, Embedding, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from partita.partitioner.ir.step_kind import StepKind
 from tests.truth.interleaved import InterleavedReplica
@@ -38,8 +40,15 @@ def batches(steps: int, batch: int) -> list[dict[str, np.ndarray]]:
     return [{"words": one, "label": draw.integers(0, 4, (batch, 1))} for one in found]
 
 
-def trained(plan: Plan, optimizer: Optimizer, *, steps: int = 5, overlap: int = 1) -> dict[str, np.ndarray]:
-    parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
+def trained(
+    plan: Plan,
+    optimizer: Optimizer,
+    *,
+    steps: int = 5,
+    overlap: int = 1,
+    first: dict[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    parameters = first or initialise(plan.graph.parameters.values(), 7, dtype="float64")
     kind = StepKind(overlap=overlap, norms=optimizer.needs_norms)
     replica = InterleavedReplica(plan, parameters, seed=1, kind=kind, optimizer=optimizer)
     for number, batch in enumerate(batches(steps, plan.batch * overlap)):
@@ -99,6 +108,27 @@ def test_equals_pytorch() -> None:
     np.testing.assert_allclose(ours["table.weight"][touched], expected[touched], rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(ours["table.weight"][PADDING], first["table.weight"][PADDING])
     np.testing.assert_array_equal(ours["table.weight"][9:], first["table.weight"][9:])
+
+
+def test_a_table_cut_by_its_rows_is_one_table() -> None:
+    """Three machines have a share each; a class of no share of a machine is zero there."""
+    whole, shares = plan_of(sparse=False), [(0, 5), (5, 8), (8, CLASSES)]
+    net = Network("shares")
+    words = net.input("words", shape=6, classes=CLASSES)
+    settings: dict[str, Any] = {"padding_idx": PADDING, "sparse": True}
+    parts = [Embedding(CLASSES, 3, rows=rows, name=f"part{rows[0]}", **settings)(words) for rows in shares]
+    net.loss = SoftmaxCrossEntropy()(Dense(4, name="scores")(Add()(*parts)), net.target("label"))
+    cuts = {f"part{rows[0]}": Whole(n) for n, rows in enumerate(shares)}
+    plan = partition(net, Cluster.local(3), batch=4, precision="float64", cuts=cuts)
+    first = initialise(whole.graph.parameters.values(), 7, dtype="float64")
+    cut = {f"part{start}.weight": first["table.weight"][start:stop] for start, stop in shares}
+    expected = trained(whole, Adagrad(0.1), first=first)
+    found = trained(plan, Adagrad(0.1), first={**first, **cut})
+    table = np.concatenate([found[f"part{start}.weight"] for start, _ in shares])
+    np.testing.assert_allclose(table, expected["table.weight"], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found["scores.weight"], expected["scores.weight"], rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match=r"rows is \(5, 51\); write the first class"):
+        Embedding(CLASSES, 3, rows=(5, CLASSES + 1))
 
 
 def test_a_sum_of_rows_is_that_of_tables() -> None:
