@@ -41,6 +41,8 @@ A layer is computed by its native kernel if `engine/kernels` has one, else by `f
 definition, compiled. A device other than a CPU is torch: there `forward` comes first.
 """
 
+from typing import TYPE_CHECKING
+
 from partita.layers.activations import Activation
 from partita.layers.attention import Attention
 from partita.layers.batch_norm import BatchNorm
@@ -73,6 +75,7 @@ from partita.layers.multi_head_attention import MultiHeadAttention
 from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
 from partita.layers.normalisation import LocalContrastNormalisation2D
+from partita.layers.other_names import refuse
 from partita.layers.parts import Concatenate, Slice
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.positions import PaddingMask, PositionEmbedding
@@ -84,6 +87,9 @@ from partita.layers.softmax import Softmax
 from partita.layers.states import SymbolicTensor
 from partita.layers.ties import ParameterOf
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse
 
 __all__ = [
     "GRU",

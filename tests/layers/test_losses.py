@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
+from partita import layers
 from partita.layers import (
     BinaryCrossEntropy,
     HalfSquaredError,
@@ -20,6 +23,7 @@ from partita.layers import (
     Summary,
     SymbolicTensor,
 )
+from partita.layers.other_names import _MEANT
 
 
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), OneVsRest()])
@@ -164,3 +168,19 @@ def test_the_architecture_keeps_settings_and_weights() -> None:
     kept = Network.from_json(net.to_json())
     assert kept.graph() == net.graph()
     assert weights(kept) == {"softmax_cross_entropy": 2.0, "huber": 0.5}
+
+
+def test_names_of_other_libraries_are_answered() -> None:
+    with pytest.raises(ImportError, match="has no CrossEntropyLoss; did you mean SoftmaxCrossEntropy"):
+        from partita.layers import CrossEntropyLoss  # type: ignore[attr-defined]  # noqa: F401
+    assert not hasattr(layers, "NoSuchLayer")
+    for name, meant in _MEANT.items():
+        assert hasattr(layers, meant.replace(",", " ").replace(":", " ").split()[0]), name
+    with pytest.raises(TypeError, match="no argument 'class_weight'; did you mean 'weight'"):
+        SoftmaxCrossEntropy(class_weight=(1, 2))  # type: ignore[call-arg]
+
+
+def test_smooth_l1_is_huber_by_delta() -> None:
+    scores, target = torch.tensor([0.1, -3.0, 2.0]), torch.zeros(3)
+    huber = functional.huber_loss(scores, target, delta=0.5)
+    assert huber == 0.5 * functional.smooth_l1_loss(scores, target, beta=0.5)
