@@ -129,29 +129,9 @@ def activation(context: KernelContext, x: Tensor) -> Tensor:
     return FUNCTIONS[layer.function](x)
 
 
-def add(context: KernelContext, one: Tensor, other: Tensor) -> Tensor:
-    """The sum."""
-    return one + other
-
-
 def cross_entropy(context: KernelContext, scores: Tensor, labels: Tensor) -> Tensor:
     """Classes are the second axis of a single example with positions: nothing is turned."""
     return functional.cross_entropy(scores[None], labels, reduction="none")
-
-
-def one_vs_rest(context: KernelContext, scores: Tensor, labels: Tensor) -> Tensor:
-    """Softplus of all scores, less the label's: no array of one hot."""
-    return functional.softplus(scores).sum(0) - scores.gather(0, labels)[0]
-
-
-def binary(context: KernelContext, scores: Tensor, target: Tensor) -> Tensor:
-    """PyTorch's."""
-    return functional.binary_cross_entropy_with_logits(scores, target.detach(), reduction="none").sum(0)
-
-
-def squared(context: KernelContext, scores: Tensor, target: Tensor) -> Tensor:
-    """PyTorch's."""
-    return functional.mse_loss(scores, target.detach(), reduction="none").sum(0) / 2
 
 
 FUNCTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
@@ -163,17 +143,13 @@ FUNCTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
 
 FORMS: Final[Mapping[str, Form]] = {
     "Activation": activation,
-    "Add": add,
     "AveragePool2D": pool,
-    "BinaryCrossEntropy": binary,
     "Conv2D": convolution,
     "Dense": dense,
-    "HalfSquaredError": squared,
     "L2Pool2D": pool,
     "LocalContrastNormalisation2D": normalisation,
     "LocallyConnected2D": local,
     "MaxPool2D": pool,
-    "OneVsRest": one_vs_rest,
     "SoftmaxCrossEntropy": cross_entropy,
 }
 
