@@ -71,20 +71,12 @@ def partition(
 
 
 def _graph_of(network: object) -> Graph:
-    """Checks that the network is finished and every layer in need of it has a backward function."""
+    """Checks that the network is finished."""
     if not isinstance(network, Network | Graph):
         name = getattr(network, "__name__", "")
         hint = f"call it, {name}()" if name and callable(network) else "give a Network or its graph()"
         raise ValueError(f"the network to cut is {name or repr(network)}; {hint}")
-    graph = network.graph() if isinstance(network, Network) else network
-    for grid in graph.computed if graph.losses else ():
-        definition = grid.layer.definition
-        if grid.name in graph.needs_gradient and definition is not None and definition.downward is None:
-            raise ValueError(
-                f"{grid.layer.kind} '{grid.name}' has no downward function, so it cannot be trained; "
-                "give it one, or use the network without a loss"
-            )
-    return graph
+    return network.graph() if isinstance(network, Network) else network
 
 
 def _check_memory(plan: Plan, task: Task, strategy: str) -> None:

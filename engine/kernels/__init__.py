@@ -5,15 +5,14 @@
 `normalisation_loops`), `elementwise`, `dropout` and `losses` (with `loss_loops`) are kernels of built-in
 layers. `layer_form`, `loss_form` and `partial_form` run the `forward` of any other layer, in torch (see
 `partita.layers`), with the bits of `counted` and the views of `tensors`; `row_sums` sums gradients of a few
-rows. `node` runs a node definition, by the folder `nodes`; on a device of torch, `on_host` copies its arrays.
-All use the folders `products` (of matrices) and `tiles` (loops whose sums stay in registers), and share
-`activations`, `patches`, `parameters`, `views`, `calls` and `thread_pool`. `check` compares a user's
-`downward` with finite differences.
+rows. `node` runs a node definition, by the folder `nodes`. All use the folders `products` (of matrices) and
+`tiles` (loops whose sums stay in registers), and share `activations`, `patches`, `parameters`, `views`,
+`calls` and `thread_pool`. `check` compares a user's `downward` with finite differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, LossKernel
-from partita.engine.kernels.nodes.compiler import NodeCompileError
+from partita.engine.kernels.nodes.errors import NodeCompileError
 from partita.engine.kernels.registry import build
 from partita.engine.kernels.thread_pool import ThreadPool
 

@@ -35,6 +35,7 @@ from partita.engine.numerics import RowGradient
 from partita.engine.numerics.philox import key_of
 from partita.layers.box import Box, Span, Spans
 from partita.layers.contract import Step
+from partita.layers.layer import Parameter
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
@@ -299,8 +300,7 @@ class FormPiece:
         given = zip(arrays.inputs, self.windows, context.windows, strict=True)
         self._inputs = tuple(as_tensor(array[a - low : b - low]) for array, (a, b), (low, _) in given)
         own = slice(rows[0] - context.rows[0], rows[1] - context.rows[0])
-        shared = [parameter.shared for parameter in context.grid.parameters]
-        self.slices = tuple(slice(None) if one else own for one in shared)
+        self.slices = tuple(_part(one, rows, context.rows) for one in context.grid.parameters)
         parameters = zip(arrays.parameters, self.slices, strict=True)
         self._parameters = tuple(as_tensor(array[part]) for array, part in parameters)
         self.output = as_tensor(arrays.output[own])
@@ -424,6 +424,16 @@ class FormPiece:
             return (None,) * len(wanted)
         outputs, given = zip(*ends, strict=True)
         return torch.autograd.grad(outputs, wanted, given, allow_unused=True, retain_graph=retain_graph)
+
+
+def _part(parameter: Parameter, rows: Span, held: Span) -> slice:
+    """The part of a machine's piece of a parameter that belongs to some of its rows."""
+    if parameter.shared:
+        return slice(None)
+    if parameter.row_starts is None:
+        return slice(rows[0] - held[0], rows[1] - held[0])
+    (start, stop), (first, _) = parameter.span(rows), parameter.span(held)
+    return slice(start - first, stop - first)
 
 
 class _WithGradient(torch.autograd.Function):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Final, TypeAlias
 
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
@@ -58,24 +56,18 @@ def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None
 
 
 def _maker(context: KernelContext) -> Maker:
-    if context.device != "cpu":
-        return _form(context) or _on_host(context)
-    found = _BY_LAYER.get(type(context.grid.layer))
+    found = _BY_LAYER.get(type(context.grid.layer)) if context.device == "cpu" else None
     if found is not None and found.computes(context):
         return found.make
     form = _form(context)
     if form is not None:
         return form
     if context.grid.layer.definition is None:
-        reason = "has no node definition"
-    elif len(context.sources) > 1:
-        reason = f"takes {len(context.sources)} inputs"
-    else:
-        return NodeKernel
-    raise ValueError(
-        f"{context.label} has no kernel, and {reason}; write its `forward`, or give the layer a definition "
-        "and one input"
-    )
+        raise ValueError(
+            f"{context.label} has no kernel, and has no node definition; write its `forward`, or give the "
+            "layer a definition"
+        )
+    return NodeKernel
 
 
 def _form(context: KernelContext) -> Maker | None:
@@ -90,10 +82,3 @@ def _form(context: KernelContext) -> Maker | None:
     if isinstance(layer, Loss):
         return LossFormKernel
     return LayerFormKernel if context.input_rows is None else PartialFormKernel
-
-
-def _on_host(context: KernelContext) -> Maker:
-    """The kernel of a CPU, for the arrays of a device; imports torch."""
-    from partita.engine.kernels.on_host import HostKernel
-
-    return partial(HostKernel, _maker(replace(context, device="cpu")))

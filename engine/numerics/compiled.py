@@ -57,11 +57,6 @@ def compiled_for_pointers(function: F) -> F:
     return cast(F, CompiledFunction(function, targetoptions=options, called=True))
 
 
-def compiled_checked(function: F) -> F:
-    """Compiles as `compiled`; an index outside of its array raises IndexError."""
-    return cast(F, CompiledFunction(function, targetoptions={**_OPTIONS, "boundscheck": True}))
-
-
 def compiled_for_this_process(function: F) -> F:
     """Compiles as `compiled`, not kept on disk."""
     return cast(F, CompiledFunction(function, targetoptions=_OPTIONS, kept=False))

@@ -14,6 +14,7 @@ from partita.engine.numerics import master
 from partita.engine.run.arrays import Array, array_of
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Placeholder
+from partita.layers.node import Node
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
@@ -31,6 +32,14 @@ def check_plan(value: object) -> None:
             f"the plan is a {type(value).__name__}; partition the network first: "
             "partition(network, Cluster.local(machines=2), batch=32)"
         )
+
+
+def warn_of_slow_nodes(graph: Graph) -> None:
+    """Warns of node definitions that do not run as compiled loops; imports the compiler if there are any."""
+    if any(isinstance(grid.layer, Node) for grid in graph.grids):
+        from partita.engine.kernels import node
+
+        node.warn_of_slow_nodes(graph)
 
 
 def check_data(

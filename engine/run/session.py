@@ -31,7 +31,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.names import Topology, part_name
 from partita.engine.protocol.session_messages import Play
-from partita.engine.run.data import check_data, check_plan
+from partita.engine.run.data import check_data, check_plan, warn_of_slow_nodes
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.inline_backend import InlineBackend
 from partita.engine.run.phases import OnPhase, Phases, Show
@@ -123,6 +123,7 @@ class Session(Arguments):
 
     def __post_init__(self, parameters: Mapping[str, Vector] | int, show: Show | OnPhase) -> None:
         check_plan(self.plan)
+        warn_of_slow_nodes(self.plan.graph)
         if self.hosts not in get_args(Hosts):
             own = "".join(f"{name!r}, " for name in get_args(Hosts))
             self.hosts = on_of(self.hosts, what="hosts is", others=own)

@@ -25,7 +25,7 @@ from partita.engine.parameters.log import log_folders
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S, Timeouts
 from partita.engine.run.arrays import Array
 from partita.engine.run.caller import CALL, Caller
-from partita.engine.run.data import Data, check_data, check_plan
+from partita.engine.run.data import Data, check_data, check_plan, warn_of_slow_nodes
 from partita.engine.run.interrupt import ends_on_sigterm
 from partita.engine.run.metrics import OnRecord
 from partita.engine.run.phases import Show
@@ -147,6 +147,7 @@ class TrainArguments(Arguments):
 
     def __post_init__(self) -> None:
         check_plan(self.plan)
+        warn_of_slow_nodes(self.plan.graph)
         graph = self.plan.graph
         if not graph.losses:
             raise ValueError(f"network '{graph.name}' has no loss to train; assign one: net.loss = ...")

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from partita.engine.files.access import HostFiles, RemoteFiles
-from partita.engine.kernels.nodes.compiler import NodeCompileError
+from partita.engine.kernels.nodes.errors import NodeCompileError
 from partita.engine.protocol.events import Delivered, Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.host import (

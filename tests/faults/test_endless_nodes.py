@@ -33,6 +33,7 @@ def data() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore::partita.engine.kernels.nodes.errors.SlowNodeWarning")
 @pytest.mark.parametrize(
     ("driver", "epochs"),
     [
@@ -51,5 +52,5 @@ def test_it_is_named_with_its_instruction_and_the_stacks(
     assert "a computation of Node endless 'odd', has not ended for " in text
     assert "instruction_timeout_s" in text
     (note,) = failed.value.__notes__
-    assert "loop_kernel.py" in note and "Thread 0x" in note
+    assert "on_torch.py" in note and "Thread 0x" in note
     assert sum("failed, 1 of 2 times" in warned for warned in witness.texts) == 1

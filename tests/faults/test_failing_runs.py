@@ -17,6 +17,8 @@ from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness, hosts_of
 
+pytestmark = pytest.mark.filterwarnings("ignore::partita.engine.kernels.nodes.errors.SlowNodeWarning")
+
 
 def plan_of_toy() -> Plan:
     return partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")

@@ -16,11 +16,8 @@ from numba.core import event
 
 from partita.engine.kernels.nodes import generated
 from partita.engine.kernels.nodes.generated import NotCompiled, ready
-from partita.engine.kernels.nodes.portable import portable
-from partita.engine.kernels.nodes.source import written
 from partita.engine.numerics import code_files
 from tests.kernels.compilations import Compilations
-from tests.kernels.drawn_nodes import function_of
 
 TEXT = """
 import numpy as np
@@ -95,34 +92,6 @@ def test_what_cannot_be_compiled_says_so(folder: Path) -> None:
     with pytest.raises(NotCompiled) as caught:
         ready(wrong, lambda names: names["doubled"](np.ones(1)))
     assert "no_such_name" in str(caught.value.__cause__)
-
-
-def test_a_function_becomes_text_with_all_it_needs(folder: Path) -> None:
-    source = written(
-        function_of("LIMIT = float('inf')\n\ndef function(x):\n    return min(smooth(x, SLOPE), LIMIT)\n")
-    )
-    assert source is not None
-    text = portable(source, "mine")
-    assert text is not None
-    assert 'float("inf")' in text
-    names = ready(text, lambda names: names["mine"](1.0))
-    assert names["mine"](1.5) == pytest.approx(source.function(1.5))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "TABLE = {}\n\ndef function(x):\n    return TABLE[x]\n",
-        "def function(x):\n    return [x * y for y in (x, x)][0]\n",
-        "def function(x):\n    return function_like(x)\n\ndef function_like(x, by=2):\n    return x\n",
-        "import os as system\n\ndef function(x):\n    return system.sep\n",
-    ],
-    ids=["a dictionary", "a list", "a default", "another module"],
-)
-def test_what_text_cannot_hold_is_left_to_the_process(text: str) -> None:
-    source = written(function_of(text))
-    assert source is not None
-    assert portable(source, "mine") is None
 
 
 SCRIPT = """

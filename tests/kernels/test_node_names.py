@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels.nodes import ir, vectors
-from partita.engine.kernels.nodes.portable import portable
-from partita.engine.kernels.nodes.source import written
+from partita.engine.kernels.nodes.loops import read_upward
+from partita.engine.kernels.nodes.torch_kernel import TorchForm
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import Full, Node, per_edge, per_node
 from tests.draws import examples
@@ -31,7 +32,7 @@ NAMES = (
     *("slope", "leaky", "leaky_slope", "upward", "upward_leaky", "upward_slope", "upward_leaky_slope"),
     *("own_0", "own_1", "own_2", "own_3", "h_0", "h_0_0", "h_1", "C0", "R", "R1", "v_x", "x", "e", "n", "m"),
     *("state", "error", "n_state", "own_state", "first", "edge", "begin", "sums", "at", "s_0", "u1", "y1"),
-    *("np", "math", "max", "float", "int", "compiled", "compiled_checked", "upcast", "fan_in", "total"),
+    *("np", "math", "max", "float", "int", "compiled", "upcast", "fan_in", "total"),
 )
 NUMBERS = (True, False, 1, 1.0, 0, 0.0, -0.0, 2, -2, -3, 0.5, math.inf, -math.inf, math.nan)
 
@@ -62,7 +63,7 @@ def run(text: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def programs(draw: st.DrawFn, *, ends: bool = True) -> Program:
-    """Programs with a `while` loop, which only plain loops can play; or with a `for` loop."""
+    """Programs with a `while` loop, which only torch can play; or with a `for` loop."""
 
     def names(n: int) -> list[str]:
         return draw(st.lists(st.sampled_from(NAMES), min_size=n, max_size=n, unique=True))
@@ -112,24 +113,18 @@ INCOMING = (np.array([-1.0, 0.5, 2.0]), np.array([0.0, -0.25]))
 
 @given(programs())
 @settings(max_examples=examples(60))
-def test_text_that_stands_alone_means_what_the_function_means(program: Program) -> None:
-    source = written(program.function)
-    assert source is not None
-    text = portable(source, "upward")
-    assert text is not None
-    alone: dict[str, Any] = {"compiled_checked": lambda function: function}
-    exec(text, alone)
+def test_in_torch_a_function_means_the_same(program: Program) -> None:
+    form = TorchForm((), read_upward(program.function, Signature((), 1, "float64")), None)
     for incoming in INCOMING:
-        np.testing.assert_equal(answer(alone["upward"], incoming), answer(program.function, incoming))
+        found = form.upward(torch.tensor(incoming)[:, None, None], [], 1)
+        np.testing.assert_allclose(float(found), answer(program.function, incoming), rtol=1e-12)
 
 
 @given(programs(ends=False))
 @settings(max_examples=examples(60))
 def test_loops_over_examples_mean_the_same(program: Program) -> None:
-    source = written(program.function)
-    assert source is not None
     signature = Signature((), 1, "float64")
-    loops = as_plain_python(vectors.upward_text(source, signature), tile=8)
+    loops = as_plain_python(vectors.upward_text(read_upward(program.function, signature), signature), tile=8)
     for incoming in INCOMING:
         count, one, x = len(incoming), np.zeros(1, int), incoming[:, None]
         table = np.arange(count), one, np.array([count]), one, one

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
+from partita.engine.kernels.nodes.loops import read_downward, read_upward
 from partita.engine.kernels.nodes.sum_kernels import NodeFullSumKernel, NodePatchSumKernel
+from partita.engine.kernels.nodes.sums import weighted_sum
+from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import Dense, Edges, Full, LocallyConnected2D, Node, OneToOne, Patch, per_edge, per_node
 from tests.draws import examples
 from tests.kernels.cases import Case, batches, case, cut_points, extents, pictures, play, seeds
@@ -48,6 +51,9 @@ UPWARD = {
     return max(bias + weight @ incoming, 0.25 * (bias + weight @ incoming))""",
 }
 DOWNWARD = {
+    "the sum again": """
+    delta = error * (1 if bias + np.dot(weight, incoming) > 0 else SLOPE)
+    return delta * weight, delta * incoming, delta""",
     "delta": """
     delta = error if state > 0 else 0.25 * error
     return delta * weight, delta * incoming, delta""",
@@ -67,6 +73,7 @@ DOWNWARD = {
     return errors, gradient, slope * error""",
 }
 RIGHT = "dot", "delta"
+SIGNATURE = Signature((("weight", "e"), ("bias", "n")), 1, "float64")
 PARAMETERS = (("weight", per_edge()), ("bias", per_node()))
 
 
@@ -80,6 +87,15 @@ def played(given_case: Case) -> Any:
     kernel = given_case.kernel()
     assert isinstance(kernel, NodeKernel)
     return kernel.played
+
+
+@pytest.mark.parametrize("up", [name for name in UPWARD if name != "product of vectors"])
+def test_what_is_derived_from_a_weighted_sum_is_one(up: str) -> None:
+    upward = node(UPWARD[up], None, Patch(2)).upward
+    read = read_upward(upward, SIGNATURE), read_downward(upward, None, SIGNATURE)
+    found = weighted_sum(*read, SIGNATURE.parameters)
+    assert found is not None
+    assert found.keeps_sums
 
 
 @pytest.mark.parametrize(
@@ -110,29 +126,17 @@ NO_WAY_DOWN = {
     "another gradient of the weight": "return error * weight, 2 * error * incoming, error",
     "errors of its own": "return error * weight * weight, error * incoming, error",
     "decay": "return error * weight, error * incoming + 0.1 * weight, error",
-    "the sum again": (
-        "delta = error * (bias + np.dot(weight, incoming))\n"
-        "    return delta * weight, delta * incoming, delta"
-    ),
 }
 
 
 @pytest.mark.parametrize("name", [*NO_SUM, *NO_WAY_DOWN])
-def test_what_is_no_weighted_sum_is_played_by_loops(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_weighted_sum_is_played_by_loops(name: str) -> None:
     up, down = NO_SUM[name] if name in NO_SUM else (UPWARD[RIGHT[0]], NO_WAY_DOWN[name])
     down = DOWNWARD.get(down, f"\n    {down}")
     up = up if up in UPWARD.values() else f"\n    {up}"
-    chosen: list[str] = []
-    monkeypatch.setattr(NodeKernel, "_by_loops", lambda self: chosen.append("loops") or NothingKernel())
-    kernel = case(node(up, down, Patch(2)), (3, 3, 2), batch=1).kernel()
-    assert isinstance(kernel, NodeKernel)
-    assert chosen == ["loops"]
-
-
-class NothingKernel:
-    """A kernel without loops, for networks that are not run."""
-
-    gradient_by_rows = True
+    layer = node(up, down, Patch(2))
+    read = read_upward(layer.upward, SIGNATURE), read_downward(layer.upward, layer.downward, SIGNATURE)
+    assert weighted_sum(*read, SIGNATURE.parameters) is None
 
 
 @pytest.mark.parametrize("wiring", [OneToOne(), Edges([(0, 0), (1, 0), (2, 1)], nodes=3), Patch(2)])
@@ -142,7 +146,6 @@ def test_other_wirings_are_played_by_loops(wiring: Any) -> None:
     given_case = case(node(UPWARD["loop"], DOWNWARD["delta"], wiring, nodes), shape, batch=2)
     kernel = played(given_case)
     assert isinstance(kernel, NodeLoopKernel)
-    assert kernel.in_vectors
     assert_true(given_case, play(given_case))
 
 
@@ -173,9 +176,18 @@ def test_a_sum_whose_errors_pass_as_they_are_needs_no_copy_of_them() -> None:
         assert_true(given_case, play(given_case))
 
 
-def test_without_a_backward_function() -> None:
-    given_case = case(node(UPWARD["dot"], None, Patch(2)), (3, 3, 2), batch=3)
-    assert isinstance(played(given_case), NodePatchSumKernel)
+@pytest.mark.parametrize("wiring", [Patch(2), Full()])
+def test_without_a_backward_function_the_sums_are_kept(wiring: Any) -> None:
+    given_case = case(node(UPWARD["dot"], None, wiring), (3, 3, 2), batch=3)
+    assert isinstance(played(given_case), NodePatchSumKernel | NodeFullSumKernel)
+    by_hand = case(node(UPWARD["dot"], DOWNWARD["delta"], wiring), (3, 3, 2), batch=3)
+    found, expected = play(given_case, 1), play(by_hand, 1)
+    for one, other in zip(
+        (found.state, *found.errors, *found.gradients),
+        (expected.state, *expected.errors, *expected.gradients),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-12)
 
 
 @by_definition

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
+from partita.engine.kernels.nodes.loops import read_downward, read_upward
 from partita.engine.kernels.nodes.source import carry_source, written
 from partita.engine.kernels.nodes.vectors import Signature, downward_text, upward_text
 from partita.engine.runtime.task import pack_task
@@ -33,9 +34,7 @@ from tests.properties.kernels import assert_same_bits, assert_true
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_any_upward_equals_plain_python(text: str, seed: int, tile: int) -> None:
     function, nodes = function_of(text), Nodes(seed)
-    source = written(function)
-    assert source is not None
-    loops = as_plain_python(upward_text(source, SIGNATURE), tile=tile)
+    loops = as_plain_python(upward_text(read_upward(function, SIGNATURE), SIGNATURE), tile=tile)
     state = np.full((len(COUNTS), BATCH), np.nan)
     loops["forward"](*nodes.table, nodes.weight, nodes.bias, state, 0, len(COUNTS))
     np.testing.assert_allclose(state, nodes.states(function), rtol=1e-9, atol=1e-9)
@@ -46,9 +45,8 @@ def test_any_upward_equals_plain_python(text: str, seed: int, tile: int) -> None
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_any_downward_equals_plain_python(text: str, seed: int, tile: int) -> None:
     function, nodes = function_of(text), Nodes(seed)
-    source = written(function)
-    assert source is not None
-    loops = as_plain_python(downward_text(source, SIGNATURE), tile=tile)
+    read = read_downward(function, function, SIGNATURE)
+    loops = as_plain_python(downward_text(read, SIGNATURE), tile=tile)
     errors, weight, bias = nodes.backward(function)
     found, given_arrays = np.zeros((SENDERS, BATCH)), (nodes.weight, nodes.bias, nodes.state, nodes.error)
     starts, stops = np.full(len(COUNTS), -1), np.full(len(COUNTS), SENDERS)
@@ -75,7 +73,6 @@ def test_compiled_it_is_the_same_in_pieces_and_on_threads(seed: int) -> None:
     kernel = given_case.kernel()
     assert isinstance(kernel, NodeKernel)
     assert isinstance(kernel.played, NodeLoopKernel)
-    assert kernel.played.in_vectors
     whole = play(given_case)
     assert_true(given_case, whole)
     assert_same_bits(play(given_case, 1, 3, extra=1), whole)
@@ -184,27 +181,24 @@ TABLE = [1.0, 2.0]
 
 @pytest.mark.parametrize("name", re.findall(r"^def (\w+)\(incoming\)", UNDERSTOOD_NOT, re.MULTILINE))
 def test_what_is_not_understood_is_left_as_it_stands(name: str) -> None:
-    source = written(function_of(UNDERSTOOD_NOT, name))
-    assert source is not None
+    signature = Signature((), 1, "float32")
     with pytest.raises(ir.Unsupported):
-        upward_text(source, Signature((), 1, "float32"))
+        upward_text(read_upward(function_of(UNDERSTOOD_NOT, name), signature), signature)
 
 
-def test_results_of_other_shapes_are_left_to_the_compiler_to_refuse() -> None:
+def test_results_of_other_shapes_are_left_to_plain_python_to_refuse() -> None:
     for returned in ("error * incoming", "(error,)", "error * incoming, 2.0", "error * incoming, 0, 0"):
         text = f"def function(incoming, gain, state, error):\n    return {returned}\n"
-        source = written(function_of(text))
-        assert source is not None
-        with pytest.raises(ir.Unsupported):
-            downward_text(source, Signature((("gain", "e"),), 1, "float32"))
+        function = function_of(text)
+        with pytest.raises(ir.Unsupported, match="results of other shapes"):
+            read_downward(function, function, Signature((("gain", "e"),), 1, "float32"))
 
 
 def test_numbers_are_of_one_type() -> None:
     """A constant of double precision would make vectors of half the width."""
     text = "def function(incoming):\n    return 0.1 * incoming[0] + 2 * len(incoming) * incoming[0]\n"
-    source = written(function_of(text))
-    assert source is not None
-    loops = upward_text(source, Signature((), 1, "bfloat16")).partition("def forward")[2]
+    signature = Signature((), 1, "bfloat16")
+    loops = upward_text(read_upward(function_of(text), signature), signature).partition("def forward")[2]
     assert "0.1" not in loops
     assert "R(u" in loops
 
@@ -231,9 +225,8 @@ def test_a_function_carries_its_source_to_where_its_file_is_not() -> None:
     packed = pack_task(cast(Any, {"upward": function}))
     linecache.cache.pop(function.__code__.co_filename)
     arrived = cloudpickle.loads(packed)["upward"]
-    source = written(arrived)
-    assert source is not None
-    assert "def h_0(" in upward_text(source, Signature((), 1, "float64"))
+    signature = Signature((), 1, "float64")
+    assert "def h_0(" in upward_text(read_upward(arrived, signature), signature)
     vars(arrived).clear()
     assert written(arrived) is None
 

@@ -129,7 +129,6 @@ class OwnAdd(Add):
     ("layer", "n_inputs", "why"),
     [
         (Unspoken("relu", name="mine"), 1, "has no node definition"),
-        (OwnAdd(name="mine"), 2, "takes 2 inputs"),
     ],
 )
 def test_a_layer_that_nobody_can_play_is_refused(layer: Layer, n_inputs: int, why: str) -> None:

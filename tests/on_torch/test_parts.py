@@ -13,7 +13,7 @@ import pytest
 
 from partita.engine import LARS, SGD, Adam, AllReduce, Downpour, Optimizer, RunFailed, Session, train
 from partita.engine.kernels.layer_form import LayerFormKernel
-from partita.engine.kernels.on_host import HostKernel
+from partita.engine.kernels.node import NodeKernel
 from partita.engine.launch import ThreadLauncher
 from partita.engine.parameters import initialise
 from partita.layers import (
@@ -157,7 +157,7 @@ def test_in_line_too(where: str) -> None:
         found = session.step(batch, collect=("scores", "gradient"))
         backend: Any = session._backend
         kernels = backend._part.computations._kernels
-        assert all(isinstance(one.kernel, LayerFormKernel | HostKernel) for one in kernels.values())
+        assert all(isinstance(one.kernel, LayerFormKernel | NodeKernel) for one in kernels.values())
     expected = played(Cluster.local())
     np.testing.assert_allclose(found.collected["scores"], expected.collected["scores"], rtol=1e-9)
     for name, gradient in expected.vectors["gradient"].items():

@@ -118,6 +118,7 @@ def stumbles(incoming, weight):  # type: ignore[no-untyped-def]
     return total
 
 
+@pytest.mark.filterwarnings("ignore::partita.engine.kernels.nodes.errors.SlowNodeWarning")
 @pytest.mark.parametrize("hosts", ["threads", "processes"])
 def test_an_error_in_a_users_function_names_the_host_and_the_layer(hosts: Hosts) -> None:
     net = Network("clumsy")

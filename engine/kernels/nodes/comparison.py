@@ -1,40 +1,49 @@
-"""Compares a node's compiled loops with the user's functions in plain Python, on a few drawn inputs.
+"""Compares the form in which a node runs with the user's functions in plain Python, on a few drawn inputs.
 
 A mistake in generating or compiling code would only show as a network that learns badly. So every function
-runs both ways before it is used. Inputs for which plain Python raises, or runs for long, are left out. In
-float32 and bfloat16 rounding may decide which branch a function takes; `loops` repeats such a comparison in
-float64, where a difference counts unless Python's own result moves as much when the inputs move by less than
-a rounding of float32.
+runs both ways before it is used; a derived `downward` is compared with differences of `upward`. Inputs for
+which plain Python raises, or runs for long, are left out. In float32 and bfloat16 rounding may decide which
+branch a function takes; such a comparison is repeated in float64, where a difference counts unless Python's
+own result moves as much when the inputs move by less than a rounding of float32.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.kernels.nodes.compiler import NodeCompileError, Refusal
+from partita.engine.kernels.kernel import Arrays, Call, Kernel, KernelContext
+from partita.engine.kernels.nodes.errors import NodeCompileError
+from partita.engine.kernels.nodes.loops import Function, remembered
 from partita.engine.kernels.nodes.source import first_line
 from partita.engine.kernels.nodes.vectors import Signature
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import downcast_array, master, storage, upcast_array
+from partita.layers.box import Shape
+from partita.layers.connectivity import Connectivity, Full
+from partita.layers.graph import Grid
+from partita.layers.layer import Layer, NodeDefinition, Parameter, Placeholder
 
 Array = npt.NDArray[Any]
-Play = Callable[["Inputs"], Array]
-"""Runs compiled loops on inputs; returns `[example, number]`, the numbers in the order of `plain_results`."""
+Make = Callable[[KernelContext, Arrays, ThreadPool], Kernel | None]
 
 _LINES: Final = 20_000
 """Lines of Python after which a call is given up."""
 _WAIT_S: Final = 20.0
-"""Seconds after which compiled loops that plain Python ends within `_LINES` lines count as endless."""
+"""Seconds after which a form that plain Python ends within `_LINES` lines counts as endless."""
 _TOLERANCES: Final = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.1}
 """Allowed differences, relative to the result and the largest input."""
+_DIFFERENCES: Final = 1e-4
+"""The same of what is compared with differences, at least."""
+_WIDTH: Final = 1e-5
 _EXAMPLES: Final = 4
 _NUDGES: Final = 6
 _NUDGE: Final = 1e-10
@@ -42,59 +51,24 @@ _SHOWN: Final = 8
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Inputs of one node for several examples, in storage type, and as numbers of float64.
-
-    Attributes:
-        signature: of the node's functions.
-        incoming: `[edge, example]`, in storage type.
-        parameters: flat, in storage type.
-        given: arguments of the plain function for each example: incoming, parameters, and for `downward` the
-            state and the error.
-    """
-
-    signature: Signature
-    incoming: Array
-    parameters: tuple[Array, ...]
-    given: tuple[tuple[Any, ...], ...]
-
-    @property
-    def table(self) -> tuple[Any, ...]:
-        """The arguments that every loop of `vectors` takes first."""
-        n_edges, n_examples = self.incoming.shape
-        senders, one = np.arange(n_edges, dtype=np.int32), np.zeros(1, np.int64)
-        zeros, counts = np.zeros(n_examples, self.incoming.dtype), np.full(1, n_edges, np.int32)
-        return self.incoming, zeros, senders, one, counts, one, one, n_edges
-
-    def last(self, place: int) -> Array:
-        """Returns an argument near the end of `given`, `[1, example]`, stored: -2 the state, -1 the error."""
-        return stored(np.array([[given[place] for given in self.given]]), self.signature)
-
-    def of(self, examples: Sequence[int]) -> Inputs:
-        """Returns the inputs of some of the examples."""
-        incoming = np.ascontiguousarray(self.incoming[:, examples])
-        return Inputs(self.signature, incoming, self.parameters, tuple(self.given[e] for e in examples))
-
-
-class Different(Refusal):
-    """Compiled loops that differ from the function in plain Python.
+class Different:
+    """A form that differs from the function in plain Python.
 
     Args:
         function: the user's function.
-        role: "upward" or "downward".
+        role: "upward", "downward" or "derived downward".
         given: its arguments by name.
         plain: its result in plain Python.
-        compiled: the same of the loops, or what they did instead.
+        compiled: the same of the form, or what it did instead.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], role: str, given: dict[str, Any], plain: str, compiled: str
-    ) -> None:
-        super().__init__(function, role, given, plain, compiled)
-        self.function, self.role, self.given = function, role, given
-        self.plain, self.compiled = plain, compiled
+    function: Function
+    role: str
+    given: dict[str, Any]
+    plain: str
+    compiled: str
 
-    def explain(self, *, layer: str, role: str, function: Callable[..., Any]) -> NodeCompileError:
+    def explain(self, *, layer: str) -> NodeCompileError:
         """Makes the error that a user reads."""
         filename, line = first_line(self.function)
         given = ", ".join(f"{name} = {value}" for name, value in self.given.items())
@@ -102,61 +76,212 @@ class Different(Refusal):
             f"{layer}: its {self.role} function {self.function.__name__} gives other numbers compiled than "
             f'in plain Python.\n  File "{filename}", line {line}\n  given: {given}\n'
             f"  plain Python: {self.plain}\n  compiled: {self.compiled}\n"
-            "A compiled node must compute what its function says. Numba's whole numbers have 64 bits; "
+            "A compiled node must compute what its function says. Compiled whole numbers have 64 bits; "
             "otherwise Partita or Numba is wrong: write the function in other steps, and report it."
         )
 
 
-def difference(function: Callable[..., Any], signature: Signature, role: str, play: Play) -> Different | None:
-    """Returns the first difference between a function and its loops; None if there is none.
+@remembered
+def compared(
+    upward: Function, downward: Function | None, signature: Signature, make: Make, trained: bool
+) -> Different | None:
+    """Returns the first difference between the functions and their form; None if there is none.
 
     Args:
-        function: `upward` or `downward`.
-        signature: what it takes.
-        role: which of them.
-        play: runs the loops.
+        upward: of the definition.
+        downward: of the definition; None if it is derived.
+        signature: what they take.
+        make: builds the kernel of a layer in the form.
+        trained: whether the backward pass is compared too.
     """
-    for inputs in _drawn(signature, role):
-        plain = [plain_results(function, given, signature, role) for given in inputs.given]
-        known = [e for e, result in enumerate(plain) if result is not None]
-        if not known:
-            continue
-        inputs, plain = inputs.of(known), [plain[e] for e in known]
-        compiled = _played(play, inputs)
-        for e, (given, result) in enumerate(zip(inputs.given, plain, strict=True)):
-            assert result is not None
-            found = compiled if isinstance(compiled, str) else compiled[e]
-            if isinstance(found, str) or not _agree(function, given, result, found, signature, role):
-                names = ["incoming", *(name for name, _ in signature.parameters), "state", "error"]
-                shown = {name: _text(value) for name, value in zip(names, given, strict=False)}
-                return Different(function, role, shown, _text(result), _text(found))
-    return None
+    found = _OneNode(upward, downward, signature, make, trained).difference()
+    if found is None or signature.precision == "float64":
+        return found
+    exact = compared(upward, downward, replace(signature, precision="float64"), make, trained)
+    assert exact is None or isinstance(exact, Different)
+    return exact
 
 
-def plain_results(
-    function: Callable[..., Any], given: tuple[Any, ...], signature: Signature, role: str
-) -> Array | None:
-    """Calls a function in plain Python.
+@dataclass(frozen=True)
+class _Alone(Layer):
+    """The layer of one node."""
 
-    Returns:
-        The state; or the errors and the gradients, one after the other; in float64. None if it raises, takes
-        too many lines, or returns what it must not.
-    """
-    own = tuple(value.copy() if isinstance(value, np.ndarray) else value for value in given)
+    cuttable = False
+    own: NodeDefinition
+    name: str | None = None
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """The node reads all of its input."""
+        return Full()
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The shape of a single node, whatever the input."""
+        return (1,)
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The functions of the user, as they were given."""
+        return self.own
+
+
+class _OneNode:
+    """A layer of one node with one example, in some form, and the functions in plain Python."""
+
+    def __init__(
+        self,
+        upward: Function,
+        downward: Function | None,
+        signature: Signature,
+        make: Make,
+        trained: bool,
+    ) -> None:
+        self._up, self._down, self._signature = upward, downward, signature
+        self._n_edges, dtype = max(signature.least, 1), storage(signature.precision)
+        n, one, whole = self._n_edges, (1,), ((0, self._n_edges),)
+        parameters = tuple(
+            Parameter(name, (1, n) if kind == "e" else one) for name, kind in signature.parameters
+        )
+        layer = _Alone(NodeDefinition(upward, downward))
+        grid = Grid("node", one, layer, ("inputs",), parameters, 1.0, (Full(),))
+        inputs = Grid("inputs", (n,), Placeholder((n,), "input"), (), (), 0.0)
+        context = KernelContext(grid, (0, 1), (inputs,), whole, whole, 1, signature.precision)
+        self._arrays = Arrays(
+            inputs=(np.zeros((n, 1), dtype),),
+            output=np.zeros((1, 1), dtype),
+            grad_output=np.zeros((1, 1), dtype) if trained else None,
+            grad_inputs=(np.zeros((n, 1), dtype) if trained else None,),
+            parameters=tuple(np.zeros(one.shape, dtype) for one in parameters),
+        )
+        self._gradients = [np.zeros(one.shape, context.master) for one in parameters]
+        kernel = make(context, self._arrays, ThreadPool(1))
+        assert kernel is not None, "the form of a layer is one of a single node"
+        self._trained, self._forward, self._backward = trained, kernel.forward(), list[Call]()
+        if trained:
+            self._backward.append(kernel.backward_input(0, whole, accumulate=False))
+            self._backward += [kernel.backward_parameters(self._gradients)] if parameters else []
+
+    def difference(self) -> Different | None:
+        """Returns the first difference that is found."""
+        for given in _drawn(self._signature):
+            learned = given[:-2]
+            plain = _limited_call(lambda: np.array([float(self._up(*_own(learned)))]))  # noqa: B023
+            if plain is None:
+                continue
+            found = self._compared(self._up, "upward", learned, plain)
+            if found is None and self._trained:
+                role = "derived downward" if self._down is None else "downward"
+                if self._down is None:
+                    given = (*learned, float(plain[0]), given[-1])
+                slopes = self._plain_downward(given)
+                if slopes is not None:
+                    found = self._compared(self._down or self._up, role, given, slopes)
+            if found is not None:
+                return found
+        return None
+
+    def _compared(
+        self, function: Function, role: str, given: tuple[Any, ...], plain: Array
+    ) -> Different | None:
+        compiled = _timed(lambda: self._played(given, role))
+        if isinstance(compiled, str) or not self._agree(given, plain, compiled, role):
+            names = ["incoming", *(name for name, _ in self._signature.parameters), "state", "error"]
+            shown = {name: _text(value) for name, value in zip(names, given, strict=False)}
+            return Different(function, role, shown, _text(plain), _text(compiled))
+        return None
+
+    def _played(self, given: tuple[Any, ...], role: str) -> Array:
+        """Runs the form; returns its numbers in the order of those of plain Python."""
+        arrays, n = self._arrays, len(self._signature.parameters)
+        for array, value in zip((*arrays.inputs, *arrays.parameters), given, strict=False):
+            array[...] = _stored(np.reshape(value, array.shape), self._signature)
+        self._forward()
+        if role == "upward":
+            return _numbers(arrays.output).reshape(-1)
+        state, error = given[1 + n :]
+        if self._down is not None:
+            arrays.output[...] = _stored(np.full((1, 1), state), self._signature)
+        arrays.own_grad[...] = _stored(np.full((1, 1), error), self._signature)
+        for call in self._backward:
+            call()
+        found = [arrays.grad_input(0), *self._gradients]
+        return np.concatenate([_numbers(one).reshape(-1) for one in found])
+
+    def _plain_downward(self, given: tuple[Any, ...]) -> Array | None:
+        """Calls `downward`; or differences of `upward`, where NaN is for what is not known."""
+        if self._down is None:
+            return self._differences(given)
+        down = self._down
+        returned = _limited_call(lambda: down(*_own(given)))
+        try:
+            parts = [np.asarray(part, np.float64).reshape(-1) for part in returned]
+        except (TypeError, ValueError):
+            return None
+        sizes = [np.size(value) for value in given[:-2]]
+        return np.concatenate(parts) if [part.size for part in parts] == sizes else None
+
+    def _again(self, given: tuple[Any, ...], role: str) -> Array | None:
+        if role == "upward":
+            found: Array | None = _limited_call(lambda: np.array([float(self._up(*given))]))
+            return found
+        return self._plain_downward(given)
+
+    def _differences(self, given: tuple[Any, ...]) -> Array | None:
+        learned, error = given[:-2], given[-1]
+        flat, sizes = np.concatenate([np.ravel(value) for value in learned]), [np.shape(v) for v in learned]
+        found = np.full(len(flat), np.nan)
+        places = np.random.default_rng(2).permutation(len(flat))[:_SHOWN]
+
+        def at(moved: Array) -> Any:
+            parts = np.split(moved, np.cumsum([int(np.prod(size)) for size in sizes])[:-1])
+            values = (p.reshape(s) if s else float(p[0]) for p, s in zip(parts, sizes, strict=True))
+            return _limited_call(lambda: float(self._up(*values)))
+
+        for place in places:
+            step = _WIDTH * (np.arange(len(flat)) == place)
+            below, middle, above = at(flat - step), at(flat), at(flat + step)
+            if below is None or middle is None or above is None:
+                return None
+            left, right = (middle - below) / _WIDTH, (above - middle) / _WIDTH
+            if abs(right - left) <= 10 * _DIFFERENCES * max(1.0, abs(left)):
+                found[place] = error * (left + right) / 2
+        return found
+
+    def _agree(self, given: tuple[Any, ...], plain: Array, compiled: Array, role: str) -> bool:
+        size = max(1.0, *(float(np.abs(value).max(initial=0)) for value in given))
+        tolerance = _TOLERANCES[self._signature.precision]
+        if role == "derived downward":
+            tolerance = max(tolerance, _DIFFERENCES)
+        with np.errstate(invalid="ignore"):
+            allowed = tolerance * (np.abs(plain) + size)
+            differs = ~((np.abs(compiled - plain) <= allowed) | (compiled == plain))
+        differs &= ~np.isnan(plain) if role == "derived downward" else ~(np.isnan(compiled) & np.isnan(plain))
+        if not differs.any():
+            return True
+        if self._signature.precision != "float64":
+            return False
+        nudged = [self._again(near, role) for near in _near(given)]
+        moved = [result for result in nudged if result is not None and np.isfinite(result[differs]).all()]
+        if len(moved) < len(nudged):
+            return True
+        spread = np.max([np.abs(result - plain) for result in moved], axis=0)
+        return bool((np.abs(compiled - plain) <= 10 * spread)[differs].all())
+
+
+def _own(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.copy() if isinstance(value, np.ndarray) else value for value in given)
+
+
+def _limited_call(call: Callable[[], Any]) -> Any:
+    """Calls a function of the user's; None if it raises or takes too many lines."""
     try:
         with np.errstate(all="ignore"), _limited():
-            returned = function(*own)
-        if role == "upward":
-            return np.array([float(returned)])
-        n_edges = len(given[0])
-        sizes = [n_edges, *(n_edges if kind == "e" else 1 for _, kind in signature.parameters)]
-        parts = [np.asarray(part, np.float64).reshape(-1) for part in returned]
-        return np.concatenate(parts) if [part.size for part in parts] == sizes else None
+            return call()
     except (Exception, _TooLong):  # noqa: BLE001 - a function of the user's may raise anything
         return None
 
 
-def stored(numbers: Array, signature: Signature) -> Array:
+def _stored(numbers: Array, signature: Signature) -> Array:
     """Converts numbers to the layer's storage type."""
     kind = storage(signature.precision)
     if kind == master(signature.precision):
@@ -164,9 +289,29 @@ def stored(numbers: Array, signature: Signature) -> Array:
     return downcast_array(numbers.astype(master(signature.precision)), np.empty(numbers.shape, kind))
 
 
-def numbers(array: Array) -> Array:
+def _numbers(array: Array) -> Array:
     """Converts stored numbers to float64."""
     return (upcast_array(array) if array.dtype == np.uint16 else array).astype(np.float64)
+
+
+def rejection(
+    upward: Function, downward: Function | None, signature: Signature
+) -> tuple[Function, BaseException] | None:
+    """The function that raises on all drawn inputs in plain Python, and what it raises; None if none does."""
+    wanted: list[tuple[Function, int | None]] = [(upward, -2)]
+    wanted += [] if downward is None else [(downward, None)]
+    for function, last in wanted:
+        raised: list[BaseException] = []
+        for given in _drawn(signature):
+            try:
+                with np.errstate(all="ignore"), _limited():
+                    function(*_own(given[:last]))
+                break
+            except (Exception, _TooLong) as error:  # noqa: BLE001 - a user's function may raise anything
+                raised.append(error)
+        else:
+            return function, raised[-1]
+    return None
 
 
 class _TooLong(BaseException):
@@ -192,79 +337,42 @@ def _limited() -> Iterator[None]:
         sys.settrace(before)
 
 
-def _drawn(signature: Signature, role: str) -> Iterator[Inputs]:
-    """Draws inputs: of both signs, positive, and small integers."""
+def _drawn(signature: Signature) -> Iterator[tuple[Any, ...]]:
+    """Draws arguments of `downward`: of both signs, positive, and small integers."""
     draw = np.random.default_rng(0)
     kinds: tuple[Callable[..., Any], ...] = (
         draw.normal,
         lambda size: draw.uniform(0.1, 1, size),
         lambda size: draw.integers(-2, 4, size),
     )
+    n_edges = max(signature.least, 1)
+    sizes = [n_edges, *(n_edges if kind == "e" else 1 for _, kind in signature.parameters), 2]
+    single = [False, *(kind == "n" for _, kind in signature.parameters)]
     for numbers_of in kinds:
-        n_edges = max(signature.least, 1)
-        sizes = [n_edges if kind == "e" else 1 for _, kind in signature.parameters]
-        incoming = stored(np.asarray(numbers_of(size=(n_edges, _EXAMPLES)), np.float64), signature)
-        flats = tuple(stored(np.asarray(numbers_of(size=size), np.float64), signature) for size in sizes)
-        learned = [
-            numbers(flat) if kind == "e" else float(numbers(flat)[0])
-            for flat, (_, kind) in zip(flats, signature.parameters, strict=True)
-        ]
-        incoming_rows = np.ascontiguousarray(numbers(incoming).T)
-        last = (
-            [[]] * _EXAMPLES if role == "upward" else _states_and_errors(incoming_rows, signature, numbers_of)
-        )
-        given = tuple((one, *learned, *more) for one, more in zip(incoming_rows, last, strict=True))
-        yield Inputs(signature, incoming, flats, given)
+        for example in range(_EXAMPLES):
+            arrays = [
+                _numbers(_stored(np.asarray(numbers_of(size=size), np.float64), signature)) for size in sizes
+            ]
+            state, error = arrays.pop()
+            given = [float(one[0]) if is_one else one for one, is_one in zip(arrays, single, strict=True)]
+            # half of the states are one that comes in
+            yield (*given, float(state) if example % 2 else float(arrays[0].max()), float(error))
 
 
-def _states_and_errors(
-    incoming_rows: Array, signature: Signature, numbers_of: Callable[..., Any]
-) -> list[list[float]]:
-    """Draws a state and an error for each example; half of the states are one that comes in."""
-    drawn = numbers(stored(np.asarray(numbers_of(size=(len(incoming_rows), 2)), np.float64), signature))
-    drawn[::2, 0] = incoming_rows[::2].max(axis=1)
-    return [[float(state), float(error)] for state, error in drawn]
-
-
-def _played(play: Play, inputs: Inputs) -> Array | str:
-    """Runs loops; returns a sentence if they raise or do not end."""
+def _timed(run: Callable[[], Array]) -> Array | str:
+    """Runs a form; returns a sentence if it raises or does not end."""
     found: list[Array | str] = []
 
-    def run() -> None:
+    def played() -> None:
         try:
-            found.append(play(inputs))
+            found.append(run())
         except Exception as error:  # noqa: BLE001 - whatever it is, plain Python did not raise it
             found.append(f"{type(error).__name__}: {error}")
 
-    thread = threading.Thread(target=run, name="compared node", daemon=True)
+    thread = threading.Thread(target=played, name="compared node", daemon=True)
     thread.start()
     thread.join(_WAIT_S)
     return found[0] if found else f"no result after {_WAIT_S:g} s"
-
-
-def _agree(
-    function: Callable[..., Any],
-    given: tuple[Any, ...],
-    plain: Array,
-    compiled: Array,
-    signature: Signature,
-    role: str,
-) -> bool:
-    size = max(1.0, *(float(np.abs(value).max(initial=0)) for value in given))
-    with np.errstate(invalid="ignore"):
-        allowed = _TOLERANCES[signature.precision] * (np.abs(plain) + size)
-        differs = ~((np.abs(compiled - plain) <= allowed) | (compiled == plain))
-    differs &= ~(np.isnan(compiled) & np.isnan(plain))
-    if not differs.any():
-        return True
-    if signature.precision != "float64":
-        return False
-    nudged = [plain_results(function, near, signature, role) for near in _near(given)]
-    moved = [result for result in nudged if result is not None and np.isfinite(result).all()]
-    if len(moved) < len(nudged):
-        return True
-    spread = np.max([np.abs(result - plain) for result in moved], axis=0)
-    return bool((np.abs(compiled - plain) <= 10 * spread)[differs].all())
 
 
 def _near(given: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

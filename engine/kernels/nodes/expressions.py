@@ -62,6 +62,7 @@ class ExpressionReader:
     ) -> None:
         self.names, self.numbers, self.arrays, self._helper = names, numbers, arrays, helper
         self.statements: list[ir.Statement] = []
+        self.lines: dict[ir.Expression, ast.AST] = {}
         self._n_fresh = 0
 
     def fresh(self, prefix: str) -> str:
@@ -72,9 +73,12 @@ class ExpressionReader:
     def read(self, node: ast.expr) -> Value:
         """Reads an expression of any kind."""
         read = getattr(self, f"_{type(node).__name__.lower()}", None)
-        if read is None:
-            raise ir.Unsupported(type(node).__name__)
-        value: Value = read(node)
+        try:
+            if read is None:
+                raise ir.Unsupported(type(node).__name__)
+            value: Value = read(node)
+        except ir.Unsupported as refused:
+            raise refused.at(node) from None
         return value
 
     def number(self, node: ast.expr) -> ir.Expression:
@@ -160,8 +164,10 @@ class ExpressionReader:
             raise ir.Unsupported("a shape")
         template = self.array(node.value)
         if template is None or isinstance(node.slice, ast.Slice | ast.Tuple):
-            raise ir.Unsupported("a part of an array")
-        return ir.at(template, self.number(node.slice))
+            raise ir.Unsupported("a slice, or an index into something that is no array of numbers")
+        index = self.number(node.slice)
+        self.lines.setdefault(index, node)
+        return ir.at(template, index)
 
     def _call(self, node: ast.Call) -> Value:
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
@@ -185,7 +191,7 @@ class ExpressionReader:
     def _applied(self, function: Any, arguments: list[ast.expr]) -> Value:
         """Reads a call of a function, by its value."""
         if not callable(function) or not isinstance(function, Hashable):
-            raise ir.Unsupported(f"a call of {function!r}")
+            raise ir.Unsupported(f"a call of {_shown(function)}")
         values = [self.read(argument) for argument in arguments]
         for table in (_SIZED, _ALIKE):
             if function in table and len(values) == 1 and (table is _SIZED) == (values[0] == ir.FAN_IN):
@@ -203,7 +209,7 @@ class ExpressionReader:
             return _made(NUMBERS[function], numbers)
         if isinstance(function, FunctionType):
             return self._helper(function, numbers)
-        raise ir.Unsupported(f"a call of {function!r}")
+        raise ir.Unsupported(f"a call of {_shown(function)}")
 
     def _dot(self, left: Value, right: Value) -> Value:
         if not isinstance(left, ir.Elements) or not isinstance(right, ir.Elements):
@@ -222,7 +228,7 @@ class ExpressionReader:
         if function in _LARGEST or function in _SMALLEST:
             first = ir.at(array.template, ir.Constant(0))
             return self._folded(array.template, first, larger if function in _LARGEST else smaller, start=1)
-        raise ir.Unsupported(f"{function!r} of an array")
+        raise ir.Unsupported(f"{_shown(function)} of an array")
 
     def _folded(
         self, template: ir.Expression, first: ir.Expression, fold: Fold, *, start: int
@@ -246,7 +252,7 @@ class ExpressionReader:
         if isinstance(node, ast.Attribute) and self._is_module(node.value):
             assert isinstance(node.value, ast.Name)
             return getattr(self.names[node.value.id], node.attr, None)
-        raise ir.Unsupported("a name of a name")
+        raise ir.Unsupported(f"{ast.unparse(node)}, which is neither an array's nor a module's")
 
 
 def chosen(condition: ir.Expression, yes: Value, no: Value) -> Value:
@@ -273,9 +279,13 @@ def _plain(value: Value) -> ir.Expression:
     return value
 
 
+def _shown(function: Any) -> str:
+    return str(getattr(function, "__name__", repr(function)))
+
+
 def _number(value: Any) -> ir.Constant:
     if plain_number(value):
         if isinstance(value, int) and abs(value) >= 2**53:
             raise ir.Unsupported("a very large number")
         return ir.Constant(value)
-    raise ir.Unsupported(f"the value {value!r}")
+    raise ir.Unsupported(f"a value of type {type(value).__name__}, where a number is meant")

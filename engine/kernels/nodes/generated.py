@@ -6,28 +6,27 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from partita.engine.numerics.compiled import compiled, compiled_checked, compiled_for_this_process
+from partita.engine.numerics.compiled import compiled
 
 Names: TypeAlias = dict[str, Any]
 
 
 class NotCompiled(Exception):
-    """Generated text, or a user's function in it, is not what Numba compiles."""
+    """Generated text is not what Numba compiles."""
 
 
-def ready(text: str, warm: Callable[[Names], None], **given: Any) -> Names:
+def ready(text: str, warm: Callable[[Names], None]) -> Names:
     """Compiles the functions of generated text, or loads them from the cache.
 
     Args:
-        text: of a module; `compiled` and `compiled_checked` decorate its functions.
+        text: of a module; `compiled` decorates its functions.
         warm: calls them once with arguments of the types that they will have.
-        given: names that the text uses and that only this process has; then nothing is cached.
 
     Raises:
         NotCompiled: it cannot be compiled.
     """
     try:
-        names = _run(text, given) if given else _kept(text)
+        names = _kept(text)
         warm(names)
     except Exception as error:
         raise NotCompiled from error
@@ -36,13 +35,7 @@ def ready(text: str, warm: Callable[[Names], None], **given: Any) -> Names:
 
 @lru_cache(maxsize=256)
 def _kept(text: str) -> Names:
-    return _run(text, {})
-
-
-def _run(text: str, given: Names) -> Names:
     """Runs a text as part of this module, which every process can import; returns its names."""
-    names: Names = {"__name__": __name__, **given}
-    names["compiled"] = compiled_for_this_process if given else compiled
-    names["compiled_checked"] = compiled_checked
+    names: Names = {"__name__": __name__, "compiled": compiled}
     exec(compile(text, "<generated>", "exec"), names)
     return names

@@ -60,7 +60,7 @@ class Flow:
         known = set(known)
         for statement in body:
             for expression in ir.expressions(statement):
-                self.exposed |= _variables(expression) - known
+                self.exposed |= variables(expression) - known
             match statement:
                 case ir.Assign(name, _):
                     self.assigned.add(name)
@@ -89,7 +89,7 @@ def kept(body: Body, varying: Varying) -> set[str]:
             users[name] = users.get(name, 0) + 1
     for statement in _outside_loops(body):
         for expression in ir.expressions(statement):
-            outside |= _variables(expression)
+            outside |= variables(expression)
     return {
         name for name in outside | {n for n, count in users.items() if count > 1} if name in varying.names
     }
@@ -104,7 +104,8 @@ def _outside_loops(body: Body) -> Iterable[ir.Statement]:
                 yield from _outside_loops(inner)
 
 
-def _variables(expression: ir.Expression) -> set[str]:
+def variables(expression: ir.Expression) -> set[str]:
+    """Finds the variables in an expression."""
     return {part.name for part in ir.walk(expression) if isinstance(part, ir.Variable)}
 
 

@@ -6,8 +6,10 @@ which `PLACE` stands for the number of the edge.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["bool", "int", "real"]
@@ -116,6 +118,14 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class While:
+    """The statement `while condition`."""
+
+    condition: Expression
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
 class Branch:
     """The statement `if condition: yes else: no`."""
 
@@ -140,7 +150,7 @@ class Each:
     body: tuple[Statement, ...]
 
 
-Statement: TypeAlias = Assign | Store | Loop | Branch | Output | Each
+Statement: TypeAlias = Assign | Store | Loop | While | Branch | Output | Each
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,7 @@ class Function:
         returns_tuple: whether it returns a tuple; if not, there is one result.
         arrays: the names of its own arrays.
         helpers: the functions that it calls, by the names of the calls.
+        lines: where it counts loops and places: the user's text of an expression.
     """
 
     body: tuple[Statement, ...]
@@ -167,6 +178,7 @@ class Function:
     returns_tuple: bool
     arrays: frozenset[str]
     helpers: Mapping[str, Helper]
+    lines: Mapping[Expression, ast.AST] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -179,7 +191,32 @@ class Helper:
 
 
 class Unsupported(Exception):
-    """A function uses what cannot be written as such a tree; it runs example by example."""
+    """A function uses what cannot be written as such a tree, or not in the form that is wanted.
+
+    Args:
+        reason: what that is.
+        whole: the expression in which it is found, where it was read already.
+
+    Attributes:
+        place: the same in the user's text.
+        function: the user's function, or one that it calls.
+    """
+
+    def __init__(self, reason: str, whole: Expression | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.whole = reason, whole
+        self.place: ast.AST | None = None
+        self.function: FunctionType | None = None
+
+    def at(self, place: ast.AST) -> Unsupported:
+        """Notes the place, unless a part of it is known."""
+        self.place = self.place or place
+        return self
+
+    def within(self, lines: Mapping[Expression, ast.AST]) -> Unsupported:
+        """Notes the place of `whole`, where it is one of these lines."""
+        found = None if self.whole is None else lines.get(self.whole)
+        return self if found is None else self.at(found)
 
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
@@ -236,7 +273,7 @@ def expressions(statement: Statement) -> tuple[Expression, ...]:
             return index, value
         case Loop(_, start, stop):
             return start, stop
-        case Branch(condition):
+        case Branch(condition) | While(condition):
             return (condition,)
         case Output(_, index, value):
             return (value,) if index is None else (index, value)
@@ -246,7 +283,7 @@ def expressions(statement: Statement) -> tuple[Expression, ...]:
 def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
     """Returns the bodies inside a statement."""
     match statement:
-        case Loop() | Each():
+        case Loop() | While() | Each():
             return (statement.body,)
         case Branch(_, yes, no):
             return yes, no
@@ -274,6 +311,8 @@ def edited(statement: Statement, change: Callable[[Expression], Expression]) -> 
             return Store(array, change(index), change(value))
         case Loop(variable, start, stop, step, body):
             return Loop(variable, change(start), change(stop), step, inside(body))
+        case While(condition, body):
+            return While(change(condition), inside(body))
         case Branch(condition, yes, no):
             return Branch(change(condition), inside(yes), inside(no))
         case Output(result, index, value):

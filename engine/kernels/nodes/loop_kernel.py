@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 
+from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, no_op
-from partita.engine.kernels.nodes.loops import BackwardLoops, ForwardLoop
+from partita.engine.kernels.nodes.loops import BackwardLoops
 from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers.box import Spans
 
-_SLOWER = 50.0
-"""Operations of a vectorised loop that take as long as one of a user's scalar function, roughly."""
+Loop = Callable[..., None]
 
 
 class NodeLoopKernel(Kernel):
@@ -27,41 +26,48 @@ class NodeLoopKernel(Kernel):
         context: KernelContext,
         arrays: Arrays,
         pool: ThreadPool,
-        up: ForwardLoop,
+        up: Loop,
         down: BackwardLoops | None,
     ) -> None:
         super().__init__(context, arrays, pool)
         self._up, self._down, self._wiring = up, down, Wiring.of(context)
         self._state = columns(arrays.output)
         self._parameters = tuple(parameter.reshape(-1) for parameter in arrays.parameters)
-        w, x = self._wiring, columns(arrays.inputs[0])
+        self._given = tuple(map(columns, arrays.inputs))
+        self._firsts = np.cumsum([0, *map(len, self._given)])
+        w, x = self._wiring, self._given[0]
+        if len(self._given) > 1:
+            x = np.zeros((self._firsts[-1], context.batch), context.dtype)
         padding = np.full(context.batch, context.grid.layer.padding_value, context.master)
         if context.dtype != context.master:
             padding = downcast_array(padding, np.empty(context.batch, context.dtype))
+        self._x = x
         self._table = (x, padding, w.senders, w.firsts, w.counts, w.edges, w.owns, w.width)
         self.gradient_by_rows = not context.grid.shares_weights
-
-    @property
-    def in_vectors(self) -> bool:
-        """Whether both functions run with the examples innermost."""
-        return self._up.in_vectors and (self._down is None or self._down.in_vectors)
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Runs `upward` for every node and example; a sum in blocks waits for all of them."""
         if not last:
             return no_op
-        loop, given = self._up.forward, (*self._table, *self._parameters, self._state)
+        loop, given = self._up, (*self._table, *self._parameters, self._state)
 
         def work(start: int, stop: int) -> None:
             loop(*given, *self._nodes(start, stop))
 
-        return self._split((self.context.rows,), work, in_vectors=self._up.in_vectors)
+        compute = self._split((self.context.rows,), work)
+        return compute if len(self._given) == 1 else sequence(self._join, compute)
+
+    def _join(self) -> None:
+        """Copies the inputs, one behind the other."""
+        np.concatenate(self._given, out=self._x)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Runs `downward` for the nodes that read these rows, in ascending order."""
-        down, wiring, window = self._trained, self._wiring, self.context.grad_windows[0]
-        per_row, first = self.context.sources[0].nodes_per_row, self.context.windows[0][0]
-        stored, sums = self.arrays.grad_input(0), self._sums
+        down, wiring, window = self._trained, self._wiring, self.context.grad_windows[source]
+        per_row = self.context.sources[source].nodes_per_row
+        before = self._firsts[source] - self.context.windows[source][0] * per_row
+        stored = self.arrays.grad_input(source)
+        sums = stored if stored.dtype == self.context.master else np.zeros(stored.shape, self.context.master)
         grad = columns(self.arrays.own_grad)
         given = (*self._table, wiring.least, wiring.most, *self._parameters, self._state, grad)
 
@@ -71,11 +77,12 @@ class NodeLoopKernel(Kernel):
                 place[...] = 0
             elif place.dtype != out.dtype:
                 upcast_array(out, place)
-            down.backward_input(*given, columns(place), (start - first) * per_row, (stop - first) * per_row)
+            first, last = before + start * per_row, before + stop * per_row
+            down.backward_input(*given, columns(place), first, last)
             if place.dtype != out.dtype:
                 downcast_array(place, out)
 
-        return self._split(rows, work, in_vectors=down.in_vectors)
+        return self._split(rows, work)
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
@@ -93,7 +100,7 @@ class NodeLoopKernel(Kernel):
         def work(start: int, stop: int) -> None:
             loop(*given, *self._nodes(start, stop), *origin)
 
-        add = self._split((asked,), work, in_vectors=down.in_vectors, alone=shares)
+        add = self._split((asked,), work, alone=shares)
 
         def call() -> None:
             for gradient in sums:
@@ -102,11 +109,9 @@ class NodeLoopKernel(Kernel):
 
         return add if accumulate else call
 
-    def _split(
-        self, rows: Spans, work: Callable[[int, int], None], *, in_vectors: bool, alone: bool = False
-    ) -> Call:
+    def _split(self, rows: Spans, work: Callable[[int, int], None], *, alone: bool = False) -> Call:
         """Spreads work on rows over the threads; with `alone`, one does all."""
-        operations = self.context.operations * (1.0 if in_vectors else _SLOWER)
+        operations = self.context.operations
 
         def call() -> None:
             for run in rows:
@@ -120,16 +125,6 @@ class NodeLoopKernel(Kernel):
     def _nodes(self, start: int, stop: int) -> tuple[int, int]:
         per_row = self.context.grid.nodes_per_row
         return (start - self.context.rows[0]) * per_row, (stop - self.context.rows[0]) * per_row
-
-    @cached_property
-    def _sums(self) -> Array:
-        """The array for sums of input gradients: the gradient window, or scratch of a wider type."""
-        stored = self.arrays.grad_input(0)
-        return (
-            stored
-            if self.context.dtype == self.context.master
-            else np.zeros(stored.shape, self.context.master)
-        )
 
     @property
     def _trained(self) -> BackwardLoops:

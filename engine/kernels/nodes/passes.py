@@ -100,6 +100,8 @@ def check(body: Body, varying: Varying) -> None:
     """
     kinds = kinds_of(body)
     for statement in ir.every(body):
+        if isinstance(statement, ir.While):
+            raise ir.Unsupported("a loop that may end earlier for some examples", statement.condition)
         whole = [
             part.index for e in ir.expressions(statement) for part in ir.walk(e) if isinstance(part, ir.Item)
         ]
@@ -109,7 +111,7 @@ def check(body: Body, varying: Varying) -> None:
             whole.append(statement.index)
         for expression in whole:
             if varying(expression) or kind_of(expression, kinds) != "int":
-                raise ir.Unsupported("a loop or a place that depends on an example")
+                raise ir.Unsupported("a loop or a place that depends on an example", expression)
 
 
 def hoisted(body: Body, varying: Varying) -> Body:

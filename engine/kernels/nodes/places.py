@@ -76,7 +76,9 @@ class Places:
             loop = self._ranges[base.name]
             low, more = _split(loop.start)
             high, less = _split(loop.stop)
-            if low is None and high == ir.FAN_IN and loop.step > 0 and more + shift >= 0 >= less + shift:
+            if loop.step < 0:
+                (low, more), (high, less) = (high, less + 1), (low, more + 1)
+            if low is None and high == ir.FAN_IN and more + shift >= 0 >= less + shift:
                 return index
         if not sure:
             raise ir.Unsupported("a place that may not be there, for some examples")
@@ -96,4 +98,6 @@ def _split(index: ir.Expression) -> tuple[ir.Expression | None, int]:
         case ir.Operation("-", (part, ir.Constant(int() as value))):
             base, more = _split(part)
             return base, more - value
+        case ir.Operation("-", (ir.Constant(int() as value), ir.Constant(int() as less))):
+            return None, value - less
     return index, 0

@@ -31,13 +31,18 @@ def read_function(
     Raises:
         Unsupported: it uses what an `ir.Function` cannot express.
     """
-    reader = _Reader(source, given, calls)
-    results = reader.block(source.tree.body)
-    if results is None or len(reader.tuples) != 1:
-        raise ir.Unsupported("a way through without a return, or with one of another form")
+    try:
+        reader = _Reader(source, given, calls)
+        results = reader.block(source.tree.body)
+        if results is None or len(reader.tuples) != 1:
+            raise ir.Unsupported("a way through without a return, or with one of another form")
+    except ir.Unsupported as refused:
+        refused.function = refused.function or source.function
+        raise
     body = tuple(reader.expressions.statements)
-    arrays = frozenset(reader.own_arrays)
-    return templates(ir.Function(body, tuple(results), reader.tuples == {True}, arrays, reader.helpers))
+    arrays, is_tuple = frozenset(reader.own_arrays), reader.tuples == {True}
+    lines = reader.expressions.lines
+    return templates(ir.Function(body, tuple(results), is_tuple, arrays, reader.helpers, lines))
 
 
 class _Reader:
@@ -68,21 +73,30 @@ class _Reader:
     def block(self, statements: Sequence[ast.stmt]) -> list[Value] | None:
         """Reads statements; returns the results, if they end in a return."""
         for i, statement in enumerate(statements):
-            match statement:
-                case ast.Return(value) if value is not None and not self._loops:
-                    self.tuples.add(isinstance(value, ast.Tuple))
-                    each = value.elts if isinstance(value, ast.Tuple) else [value]
-                    return [self.expressions.read(one) for one in each]
-                case ast.Break():
-                    self._emit(ir.Assign(self._loops[-1], ir.Constant(False)))
-                    return None
-                case ast.Continue():
-                    return None
-                case ast.If() if leaves(statement.body) != "never" or leaves(statement.orelse) != "never":
-                    return self._fork(statement, statements[i + 1 :])
-                case _:
+            try:
+                if leaves([statement]) == "never":
                     self._statement(statement)
+                    continue
+                return self._exit(statement, statements[i + 1 :])
+            except ir.Unsupported as refused:
+                raise refused.at(statement) from None
         return None
+
+    def _exit(self, statement: ast.stmt, rest: Sequence[ast.stmt]) -> list[Value] | None:
+        """Reads a statement that may be the last, and those behind it."""
+        match statement:
+            case ast.Return(value) if value is not None and not self._loops:
+                self.tuples.add(isinstance(value, ast.Tuple))
+                each = value.elts if isinstance(value, ast.Tuple) else [value]
+                return [self.expressions.read(one) for one in each]
+            case ast.Break():
+                self._emit(ir.Assign(self._loops[-1], ir.Constant(False)))
+                return None
+            case ast.Continue():
+                return None
+            case ast.If():
+                return self._fork(statement, rest)
+        raise ir.Unsupported(f"{type(statement).__name__}, with a return in it or without a value")
 
     def _statement(self, statement: ast.stmt) -> None:
         match statement:
@@ -95,6 +109,7 @@ class _Reader:
                 given = self.expressions.read(value)
                 if isinstance(given, ir.Elements):
                     self._check_aliases(target, value)
+                    self.expressions.lines.setdefault(ir.Item(ast.unparse(target), ir.PLACE), statement)
                 self._assign(target, given)
             case ast.AugAssign(target, operator, value):
                 old, other = self.expressions.read(target), self.expressions.read(value)
@@ -104,6 +119,8 @@ class _Reader:
                 self._emit(ir.Branch(condition, self._inside(yes)[0], self._inside(no)[0]))
             case ast.For(orelse=[]):
                 self._for(statement)
+            case ast.While(orelse=[]):
+                self._while(statement)
             case ast.Pass() | ast.Expr(ast.Constant()):
                 pass
             case _:
@@ -151,6 +168,20 @@ class _Reader:
         body = (*firsts, *body)
         self._emit(ir.Loop(index, *bounds, (ir.Branch(ir.Variable(going), body, ()),) if has_break else body))
 
+    def _while(self, statement: ast.While) -> None:
+        going = self.expressions.fresh("going")
+        self._emit(ir.Assign(going, ir.Constant(True)))
+        self._loops.append(going)
+        outer, self.expressions.statements = self.expressions.statements, []
+        condition = self.expressions.condition(statement.test)
+        body, _ = self._inside(statement.body)
+        self._loops.pop()
+        end = (ir.Assign(going, ir.Constant(False)),)
+        inner = (*self.expressions.statements, ir.Branch(condition, body, end))
+        self.expressions.statements = outer
+        self.expressions.lines[ir.Variable(going)] = statement
+        self._emit(ir.While(ir.Variable(going), inner))
+
     def _header(
         self, statement: ast.For
     ) -> tuple[str, tuple[ir.Expression, ir.Expression, int], list[tuple[str, ir.Expression]]]:
@@ -184,6 +215,8 @@ class _Reader:
 
     def _range(self, arguments: list[ast.expr]) -> tuple[ir.Expression, ir.Expression, int]:
         values = [self.expressions.number(argument) for argument in arguments]
+        for value, argument in zip(values, arguments, strict=True):
+            self.expressions.lines.setdefault(value, argument)
         if not 1 <= len(values) <= 3:
             raise ir.Unsupported("a range")
         step = values[2] if len(values) == 3 else ir.Constant(1)

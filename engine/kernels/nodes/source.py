@@ -29,11 +29,13 @@ class Written:
         function: the function.
         tree: without decorators; a lambda is a function that returns its expression.
         names: the value of each name that is not local to it.
+        begins: the line of the tree's text in which it begins.
     """
 
     function: FunctionType
     tree: ast.FunctionDef
     names: dict[str, Any]
+    begins: int = 1
 
 
 def written(function: Callable[..., Any]) -> Written | None:
@@ -41,11 +43,11 @@ def written(function: Callable[..., Any]) -> Written | None:
     if not isinstance(function, FunctionType):
         return None
     code = function.__code__
-    for tree, imports in _candidates(function):
+    for tree, imports, begins in _candidates(function):
         if _same(_compiled(tree, imports, code), code):
             used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
             names = {name: value for name, value in _names(function).items() if name in used}
-            return Written(function, tree, names)
+            return Written(function, tree, names, begins)
     return None
 
 
@@ -97,8 +99,8 @@ def first_line(function: Callable[..., Any]) -> tuple[str, int]:
     return (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
 
 
-def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, frozenset[str]]]:
-    """Yields functions and lambdas that begin where this one does, and names imported there."""
+def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, frozenset[str], int]]:
+    """Yields functions and lambdas that begin where this one does, names imported there, and that line."""
     modules = {name for name, value in function.__globals__.items() if isinstance(value, ModuleType)}
     for text, line in _texts(function):
         try:
@@ -107,7 +109,7 @@ def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, froze
             continue
         for tree in _functions(module, line):
             for imports in {frozenset(_imported(module)), frozenset(modules), frozenset[str]()}:
-                yield tree, imports
+                yield tree, imports, line
 
 
 def _texts(function: FunctionType) -> Iterator[tuple[str, int]]:

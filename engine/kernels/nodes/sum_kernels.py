@@ -38,6 +38,8 @@ class _OwnFunctions:
         pairs = zip(arrays.parameters, of_nodes, strict=True)
         self._given = (fan_in, *(parameter.reshape(-1) for parameter, is_own in pairs if is_own))
         self._of_nodes = [i for i, is_own in enumerate(of_nodes) if is_own]
+        shape = columns(arrays.output).shape
+        self._sums = np.zeros(shape, context.master) if loops.keeps_sums else None
         differs = loops.backward_sum is not None and arrays.grad_output is not None
         self.grad = np.zeros_like(arrays.own_grad) if differs else arrays.grad_output
 
@@ -52,6 +54,8 @@ class _OwnFunctions:
 
         `begin` nodes of the machine stand before them.
         """
+        if self._sums is not None:
+            self._sums[begin : begin + len(sums)] = sums
         given = self._given if sums is output else (*self._given, sums)
         self._loops.finish(*given, output, begin)
 
@@ -65,7 +69,9 @@ class _OwnFunctions:
 
         def work(start: int, stop: int) -> None:
             of_rows = (columns(rows_of(array, (start, stop), own)) for array in arrays)
-            loop(*self._given, *of_rows, (start - own[0]) * per_row)
+            begin, end = (start - own[0]) * per_row, (stop - own[0]) * per_row
+            sums = () if self._sums is None else (self._sums[begin:end],)
+            loop(*self._given, *sums, *of_rows, begin)
 
         operations = float(per_row * self._context.batch * (rows[1] - rows[0]))
         return lambda: self._pool.split(*rows, work, operations=operations)

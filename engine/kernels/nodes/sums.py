@@ -28,12 +28,14 @@ class WeightedSum:
         upward: with an `Output` of the state, from `SUM`.
         downward: with an `Output` of `delta`; None if there is no backward pass.
         passes: whether `delta` is the error itself.
+        keeps_sums: whether `delta` depends on `SUM`.
     """
 
     weight: str
     upward: Body
     downward: Body | None
     passes: bool
+    keeps_sums: bool
 
 
 def weighted_sum(
@@ -51,15 +53,19 @@ def weighted_sum(
         return None
     body = useful((*upward.body, ir.Output(0, None, upward.results[0])))
     state = _of_the_sum(body, weights[0])
-    if state is None:
+    if state is None or not any(isinstance(one, ir.Loop) for one in body):
         return None
     if downward is None:
-        return WeightedSum(weights[0], state, None, False)
+        return WeightedSum(weights[0], state, None, False, False)
     delta = _delta(downward, parameters, weights[0])
     if delta is None:
         return None
-    body = useful((*downward.body, ir.Output(0, None, delta)))
-    return WeightedSum(weights[0], state, body, delta == ir.ERROR) if _is_of_the_node(body) else None
+    back = _of_the_sum(useful((*downward.body, ir.Output(0, None, delta))), weights[0])
+    if back is None:
+        return None
+    wholes = [whole for one in ir.every(back) for whole in ir.expressions(one)]
+    keeps = any(part == SUM for whole in wholes for part in ir.walk(whole))
+    return WeightedSum(weights[0], state, back, delta == ir.ERROR, keeps)
 
 
 def _of_the_sum(body: Body, weight: str) -> Body | None:
@@ -74,8 +80,7 @@ def _of_the_sum(body: Body, weight: str) -> Body | None:
             found.append(ir.Assign(total, ir.Operation("+", (ir.Variable(total), SUM))))
         else:
             found.append(ir.edited(statement, _without_zeros))
-    has_loops = any(isinstance(statement, ir.Loop) for statement in body)
-    return tuple(found) if has_loops and _is_of_the_node(tuple(found)) else None
+    return tuple(found) if _is_of_the_node(tuple(found)) else None
 
 
 def _summed(loop: ir.Loop, weight: str) -> str | None:

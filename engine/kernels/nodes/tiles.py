@@ -9,14 +9,12 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped_utils
-from numba.core import imputils as untyped_results
 from numba.extending import intrinsic
 from numba.np import arrayobj as untyped_arrays
 
-from partita.engine.numerics import compiled, upcast
+from partita.engine.numerics import compiled
 
 cgutils: Any = untyped_utils
-imputils: Any = untyped_results
 arrayobj: Any = untyped_arrays
 
 TILE: Final = 128
@@ -133,31 +131,3 @@ def within(index: int, length: int) -> int:
 
 
 assert np.dtype(np.int64) == np.dtype(np.intp), "indices are 64 bits wide"
-
-
-def _generate_read_only(typing_context, array):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return imputils.impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
-
-    return array.copy(readonly=True)(array), generate
-
-
-_read_only = cast(Callable[[Any], Any], intrinsic(_generate_read_only))
-"""The array, as one that compiled code refuses to write to."""
-
-
-@compiled
-def gather(x: Any, padding: Any, senders: Any, first: int, fan_in: int, tile: Any) -> None:
-    """Copies the inputs of a node, `[example, edge]`."""
-    for k in range(fan_in):
-        sender = senders[first + k]
-        for e in range(tile.shape[0]):
-            tile[e, k] = upcast(x[sender, e] if sender >= 0 else padding[e])
-
-
-@compiled
-def numbers_of(parameter: Any, edge: int, fan_in: int, buffer: Any) -> Any:
-    """Copies a node's part of a parameter of the edges, which its functions must not change."""
-    for k in range(fan_in):
-        buffer[k] = upcast(parameter[edge + k])
-    return _read_only(buffer[:fan_in])

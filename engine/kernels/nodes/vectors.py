@@ -17,8 +17,6 @@ from partita.engine.kernels.nodes.grouping import Flow, grouped, kept
 from partita.engine.kernels.nodes.kinds import kinds_of
 from partita.engine.kernels.nodes.passes import Body, Varying, check, hoisted, masked, useful
 from partita.engine.kernels.nodes.places import Places
-from partita.engine.kernels.nodes.reader import read_function
-from partita.engine.kernels.nodes.source import Written
 from partita.engine.kernels.nodes.sums import SUM, WeightedSum
 from partita.engine.kernels.nodes.text import Constants
 from partita.engine.kernels.nodes.tiles import TILE
@@ -73,16 +71,15 @@ class Signature:
         return "".join(f"p_{name}, " for name, kind in self.parameters if kind == "n")
 
 
-def upward_text(source: Written, signature: Signature) -> str:
+def upward_text(function: ir.Function, signature: Signature) -> str:
     """Writes the module with `forward`, which runs `upward`.
 
     Raises:
-        Unsupported: the function is to run example by example.
+        Unsupported: the examples cannot be innermost.
     """
-    function = read_function(source, signature.given)
-    if function.returns_tuple or isinstance(function.results[0], ir.Elements):
-        raise ir.Unsupported("not one number")
-    body = (*function.body, ir.Output(0, None, function.results[0]))
+    (result,) = function.results
+    assert not isinstance(result, ir.Elements)
+    body = (*function.body, ir.Output(0, None, result))
     module = _Module(function, signature)
     module.loop(
         f"forward({TABLE}, {signature.flat}state, start, stop)",
@@ -93,18 +90,13 @@ def upward_text(source: Written, signature: Signature) -> str:
     return module.text
 
 
-def downward_text(source: Written, signature: Signature) -> str:
+def downward_text(function: ir.Function, signature: Signature) -> str:
     """Writes the module with `backward_input`, and `backward_parameters` where there are any, which run
-    `downward`.
+    `downward`, or what is derived.
 
     Raises:
-        Unsupported: the function is to run example by example.
+        Unsupported: the examples cannot be innermost.
     """
-    function = read_function(source, [*signature.given, ir.STATE, ir.ERROR])
-    wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
-    given = [isinstance(result, ir.Elements) for result in function.results]
-    if given != wanted or not function.returns_tuple:
-        raise ir.Unsupported("results of other shapes")
     errors, *gradients = [_output(i, result) for i, result in enumerate(function.results)]
     module, flat = _Module(function, signature), f"{signature.flat}state, error"
     module.loop(
@@ -144,13 +136,14 @@ def backward_sum_text(found: WeightedSum, downward: ir.Function, signature: Sign
     sums.
     """
     assert found.downward is not None
-    module = _Module(downward, signature)
+    module, sums = _Module(downward, signature), "sums, " if found.keeps_sums else ""
     module.loop(
-        f"backward_sum(fan_in, {signature.of_nodes}state, error, grad, begin)",
+        f"backward_sum(fan_in, {signature.of_nodes}{sums}state, error, grad, begin)",
         "for n in range(state.shape[0]):",
         found.downward,
         each_tile=["result = part(grad, n, at, m)"],
         wired=False,
+        sums_apart=True,
     )
     return module.text
 
@@ -187,6 +180,7 @@ class _Module:
         each_node: Sequence[str] = (),
         each_tile: Sequence[str] = (),
         wired: bool = True,
+        sums_apart: bool = False,
     ) -> None:
         """Adds a function: its name and arguments, its loop over nodes, and their body.
 
@@ -198,16 +192,19 @@ class _Module:
             each_tile: lines before it for each tile of examples.
             wired: whether the nodes are given with their edges; if not, with a number `begin` of nodes before
                 them.
+            sums_apart: whether weighted sums have an array of their own; else, but in bfloat16, they lie
+                where the activations are written.
         """
         varying = Varying({ir.INCOMING}, {ir.STATE.name, ir.ERROR.name, SUM.name})
         body = self._prepared(body, varying)
-        in_place = self._signature.precision != "bfloat16"
+        in_place = self._signature.precision != "bfloat16" and not sums_apart
         outside = Outside(kinds_of(body), self.constants, own=self._function.arrays, sums_in_place=in_place)
         tiles = kept(body, varying)
         lines = Lines()
         for name in sorted(tiles):
             lines(f"t_{name} = stack({TILE}, {TILE_TYPES[outside.kinds[name]]})")
-        for name in sorted(self._function.arrays) if wired else ():
+        used = {one.array for one in ir.every(body) if isinstance(one, ir.Store)}
+        for name in sorted(used) if wired else ():
             lines(f"a_{name} = np.empty({f'(width, {TILE})' if name in varying.names else 'width'}, R)")
         with lines.inside(nodes):
             if wired:
@@ -226,6 +223,9 @@ class _Module:
     def _prepared(self, body: Body, varying: Varying) -> Body:
         body = useful(body)
         varying.settle(body)
-        check(body, varying)
+        try:
+            check(body, varying)
+        except ir.Unsupported as refused:
+            raise refused.within(self._function.lines) from None
         body = Places(self._signature.least, varying).within(body)
         return grouped(masked(hoisted(body, varying), varying), varying)

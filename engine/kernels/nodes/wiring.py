@@ -5,6 +5,8 @@ Adjacent nodes with the same senders (filters at a place, a fully connected laye
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.kernels.kernel import KernelContext
-from partita.layers.connectivity import PADDING
+from partita.layers.box import Shape, Span
+from partita.layers.connectivity import PADDING, Connectivity
 
 Table = npt.NDArray[Any]
 _EDGES_AT_ONCE: Final = 1 << 20
@@ -25,7 +28,7 @@ class Wiring:
     """The nodes of a machine's rows, in their order.
 
     Attributes:
-        senders: lists of places in the window of the input, or `PADDING`; int32.
+        senders: lists of places in the windows of the inputs, one behind the other, or `PADDING`; int32.
         firsts: where a node's list begins; int64.
         counts: number of its senders; int32.
         edges: where its numbers begin in a parameter of the edges; int64.
@@ -49,16 +52,16 @@ class Wiring:
 
     @classmethod
     def of(cls, context: KernelContext) -> Wiring:
-        """Makes the wiring of a context with one input."""
-        (source,), (start, stop), grid = context.sources, context.rows, context.grid
-        wiring, n_nodes = grid.connectivity, context.n_rows * grid.nodes_per_row
-        step = max(1, _EDGES_AT_ONCE // max(wiring.fan_in(source.shape) * grid.nodes_per_row, 1))
-        first_sender = context.windows[0][0] * source.nodes_per_row
+        """Makes the wiring of a context."""
+        grid, (start, stop), shapes = context.grid, context.rows, [one.shape for one in context.sources]
+        n_nodes = context.n_rows * grid.nodes_per_row
+        fan_in = sum(one.fan_in(shape) for one, shape in zip(grid.wirings, shapes, strict=True))
+        step = max(1, _EDGES_AT_ONCE // max(fan_in * grid.nodes_per_row, 1))
         parts, n_listed = [], 0
         for row in range(start, stop, step):
-            offsets, indices = wiring.edges((row, min(row + step, stop)), grid.shape, source.shape)
-            senders = np.where(indices == PADDING, PADDING, indices - first_sender).astype(np.int32)
-            parts.append(_lists(np.diff(offsets), senders, n_listed))
+            rows = (row, min(row + step, stop))
+            counts, senders = edges_of(grid.wirings, rows, grid.shape, shapes, context.windows)
+            parts.append(_lists(counts, senders.astype(np.int32), n_listed))
             n_listed += len(parts[-1][0])
         senders, firsts, counts, least, most = map(np.concatenate, zip(*parts, strict=True))
         owns = np.arange(n_nodes)
@@ -67,6 +70,31 @@ class Wiring:
             owns %= grid.shape[-1]
             edges = edges[owns]
         return cls(senders, firsts, counts.astype(np.int32), edges, owns, least, most)
+
+
+def edges_of(
+    wirings: Sequence[Connectivity],
+    rows: Span,
+    shape: Shape,
+    sources: Sequence[Shape],
+    windows: Sequence[Span],
+) -> tuple[Table, Table]:
+    """Lists the senders of the nodes in some rows, over the windows of all inputs, one behind the other.
+
+    Returns:
+        For each node, their number; and all of them, node after node, input after input, or `PADDING`.
+    """
+    counts, senders, first = [], [], 0
+    for wiring, source, (start, stop) in zip(wirings, sources, windows, strict=True):
+        offsets, indices = wiring.edges(rows, shape, source)
+        per_row = math.prod(source[1:])
+        counts.append(np.diff(offsets))
+        senders.append(np.where(indices == PADDING, PADDING, indices + (first - start * per_row)))
+        first += (stop - start) * per_row
+    if len(senders) == 1:
+        return counts[0], senders[0]
+    nodes = np.concatenate([np.repeat(np.arange(len(one)), one) for one in counts])
+    return np.sum(counts, axis=0), np.concatenate(senders)[np.argsort(nodes, kind="stable")]
 
 
 def _lists(counts: Table, senders: Table, n_before: int) -> tuple[Table, ...]:

@@ -1,0 +1,123 @@
+"""The derivatives of operators and functions of numbers, in `ir`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from partita.engine.kernels.nodes import ir
+
+E = ir.Expression
+
+
+def constant(value: float) -> ir.Constant:
+    """Makes a constant of a number."""
+    return ir.Constant(value)
+
+
+def _sum(a: E, b: E) -> E:
+    return ir.Operation("+", (a, b))
+
+
+def _less(a: E, b: E) -> E:
+    return ir.Operation("-", (a, b))
+
+
+def times(a: E, b: E) -> E:
+    """Makes a product; of 1, the other factor."""
+    return b if a == constant(1.0) else a if b == constant(1.0) else ir.Operation("*", (a, b))
+
+
+def over(a: E, b: E) -> E:
+    """Makes the quotient of two numbers."""
+    return ir.Operation("/", (a, b))
+
+
+def negative(a: E) -> E:
+    """Makes the number with the other sign."""
+    return a.operands[0] if isinstance(a, ir.Operation) and _is_negative(a) else ir.Operation("-", (a,))
+
+
+def _is_negative(a: ir.Operation) -> bool:
+    return a.sign == "-" and len(a.operands) == 1
+
+
+def _call(name: str, *arguments: E) -> E:
+    return ir.Call(name, arguments)
+
+
+def _root(x: E) -> E:
+    return _call("math.sqrt", x)
+
+
+def _square(x: E) -> E:
+    return ir.Operation("*", (x, x))
+
+
+def _sided(x: E, a: E) -> E:
+    """Makes `a`, with the sign of x."""
+    zero = constant(0.0)
+    below = ir.Choice(ir.Operation("<", (x, zero)), negative(a), zero)
+    return ir.Choice(ir.Operation(">", (x, zero)), a, below)
+
+
+def _power(a: E, y: E, base: E, exponent: E) -> tuple[E, ...]:
+    if isinstance(exponent, ir.Constant):
+        lower = exponent.value - 1
+        slope = constant(1.0) if lower == 0 else base if lower == 1 else None
+        slope = slope or ir.Operation("**", (base, ir.Constant(lower)))
+        return (times(times(a, constant(float(exponent.value))), slope),)
+    lower_power = ir.Operation("**", (base, _less(exponent, constant(1.0))))
+    log = ir.Choice(ir.Operation(">", (base, constant(0.0))), _call("math.log", base), constant(0.0))
+    return times(times(a, exponent), lower_power), times(times(a, y), log)
+
+
+_ONE, _TWO = constant(1.0), constant(2.0)
+_BELL: Final = constant(2 / math.sqrt(math.pi))
+
+SLOPES: Final[dict[str, Callable[..., tuple[E, ...]]]] = {
+    "/": lambda a, y, x, z: (over(a, z), negative(over(times(a, y), z))),
+    "**": _power,
+    "%": lambda a, y, x, z: (a, negative(times(a, ir.Operation("//", (x, z))))),
+    "//": lambda a, y, *x: (),
+    "abs": lambda a, y, x: (_sided(x, a),),
+    "float": lambda a, y, x: (a,),
+    "int": lambda a, y, x: (),
+    "np.floor": lambda a, y, x: (),
+    "np.ceil": lambda a, y, x: (),
+    "exponential": lambda a, y, x: (times(a, y),),
+    "hyperbolic_tangent": lambda a, y, x: (times(a, _less(_ONE, _square(y))),),
+    "math.acos": lambda a, y, x: (negative(over(a, _root(_less(_ONE, _square(x))))),),
+    "math.acosh": lambda a, y, x: (over(a, _root(_less(_square(x), _ONE))),),
+    "math.asin": lambda a, y, x: (over(a, _root(_less(_ONE, _square(x)))),),
+    "math.asinh": lambda a, y, x: (over(a, _root(_sum(_square(x), _ONE))),),
+    "math.atan": lambda a, y, x: (over(a, _sum(_square(x), _ONE)),),
+    "math.atan2": lambda a, y, x, z: (
+        over(times(a, z), _sum(_square(x), _square(z))),
+        negative(over(times(a, x), _sum(_square(x), _square(z)))),
+    ),
+    "math.atanh": lambda a, y, x: (over(a, _less(_ONE, _square(x))),),
+    "math.copysign": lambda a, y, x, z: (_sided(_sided(x, y), a),),
+    "math.cos": lambda a, y, x: (negative(times(a, _call("math.sin", x))),),
+    "math.cosh": lambda a, y, x: (times(a, _call("math.sinh", x)),),
+    "math.erf": lambda a, y, x: (times(times(a, _BELL), _call("exponential", negative(_square(x)))),),
+    "math.erfc": lambda a, y, x: (
+        negative(times(times(a, _BELL), _call("exponential", negative(_square(x))))),
+    ),
+    "math.expm1": lambda a, y, x: (times(a, _sum(y, _ONE)),),
+    "math.fabs": lambda a, y, x: (_sided(x, a),),
+    "math.fmod": lambda a, y, x, z: (a, negative(times(a, ir.Call("math.trunc", (over(x, z),), "int")))),
+    "math.hypot": lambda a, y, x, z: (over(times(a, x), y), over(times(a, z), y)),
+    "math.log": lambda a, y, x: (over(a, x),),
+    "math.log10": lambda a, y, x: (over(a, times(x, constant(math.log(10)))),),
+    "math.log1p": lambda a, y, x: (over(a, _sum(_ONE, x)),),
+    "math.log2": lambda a, y, x: (over(a, times(x, constant(math.log(2)))),),
+    "math.pow": _power,
+    "math.sin": lambda a, y, x: (times(a, _call("math.cos", x)),),
+    "math.sinh": lambda a, y, x: (times(a, _call("math.cosh", x)),),
+    "math.sqrt": lambda a, y, x: (over(a, times(_TWO, y)),),
+    "math.tan": lambda a, y, x: (times(a, _sum(_ONE, _square(y))),),
+}
+"""Gradients of the operands: of `y = f(x, z)` with gradient `a`, by the arguments `(a, y, x, z)`. Operands
+behind the last have none."""

@@ -1,0 +1,123 @@
+"""Derived backward functions: of any drawn function, in loops and in torch, against differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+
+from partita.engine.kernels import Array, ThreadPool
+from partita.engine.kernels.node import _in_torch
+from partita.engine.kernels.nodes import ir
+from partita.engine.kernels.nodes.loops import read_downward
+from partita.engine.kernels.nodes.vectors import downward_text
+from partita.layers import Edges, Node, per_edge, per_node
+from tests.draws import examples
+from tests.kernels.cases import case, seeds
+from tests.kernels.drawn_nodes import as_plain_python, function_of, upward
+from tests.kernels.four_nodes import BATCH, COUNTS, SENDERS, SIGNATURE, Nodes, answer
+
+LEARNS = (("weight", per_edge()), ("bias", per_node()))
+
+
+def slopes(function: FunctionType, given: tuple[Any, ...]) -> list[Array]:
+    """Differences of a function for each number that it is given; NaN at a kink."""
+    return [_slopes(function, given, i) for i in range(len(given))]
+
+
+def _slopes(function: FunctionType, given: tuple[Any, ...], which: int) -> Array:
+    def at(place: tuple[int, ...], by: float) -> float:
+        moved = [np.array(value, float) if np.ndim(value) else float(value) for value in given]
+        if place:
+            moved[which][place] += by
+        else:
+            moved[which] += by
+        return float(answer(function, *moved))
+
+    found = np.empty(np.shape(given[which]))
+    for place in np.ndindex(found.shape):
+        wide, narrow = ((at(place, by) - at(place, -by)) / (2 * by) for by in (1e-5, 3e-6))
+        agree = abs(wide - narrow) <= 1e-4 * (1 + abs(wide))
+        found[place] = narrow if agree else np.nan
+    return found
+
+
+def expected_gradients(function: FunctionType, nodes: Nodes) -> tuple[Array, Array, Array]:
+    """Errors, and gradients of the weights and the biases, from differences."""
+    errors, weight, bias = np.zeros_like(nodes.x), np.zeros_like(nodes.weight), np.zeros_like(nodes.bias)
+    for n, e in np.ndindex(len(COUNTS), BATCH):
+        edges, error = slice(nodes.offsets[n], nodes.offsets[n + 1]), nodes.error[n, e]
+        of_incoming, of_weight, of_bias = slopes(function, nodes.given(n, e))
+        for sender, slope in zip(nodes.senders[edges], of_incoming, strict=True):
+            errors[sender, e] += slope * error if sender >= 0 else 0
+        weight[edges] += of_weight * error
+        bias[n] += of_bias * error
+    return errors, weight, bias
+
+
+def assert_agrees(found: Array, expected: Array) -> None:
+    """Compares where the differences are known."""
+    known = np.isfinite(expected)
+    np.testing.assert_allclose(found[known], expected[known], rtol=2e-4, atol=2e-4)
+
+
+@given(seeds.map(upward), seeds)
+@settings(max_examples=examples(20))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_loops_of_any_function_have_its_slopes(text: str, seed: int) -> None:
+    function, nodes = function_of(text), Nodes(seed)
+    try:
+        loops = as_plain_python(downward_text(read_downward(function, None, SIGNATURE), SIGNATURE), tile=2)
+    except ir.Unsupported as refused:
+        if "change more than once" not in str(refused) and "may not be there" not in str(refused):
+            raise
+        reject()
+    nodes.state = nodes.states(function)
+    errors, weight, bias = expected_gradients(function, nodes)
+    given_arrays = nodes.weight, nodes.bias, nodes.state, nodes.error
+    found, ends = np.zeros((SENDERS, BATCH)), (np.full(len(COUNTS), -1), np.full(len(COUNTS), SENDERS))
+    loops["backward_input"](*nodes.table, *ends, *given_arrays, found, 0, SENDERS)
+    weights, biases = np.zeros_like(weight), np.zeros_like(bias)
+    loops["backward_parameters"](*nodes.table, *given_arrays, weights, biases, 0, len(COUNTS), 0, 0)
+    for one, other in ((found, errors), (weights, weight), (biases, bias)):
+        assert_agrees(one, other)
+
+
+@given(seeds.map(upward), seeds)
+@settings(max_examples=examples(15), deadline=None)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_torch_computes_any_function_and_its_slopes(text: str, seed: int) -> None:
+    function, nodes = function_of(text), Nodes(seed)
+    played = _in_torch_of(function, nodes)
+    np.testing.assert_allclose(played[0], nodes.states(function), rtol=1e-9, atol=1e-9)
+    errors, weight, bias = expected_gradients(function, nodes)
+    for one, other in zip(played[1:], (errors, weight, bias), strict=True):
+        assert_agrees(one, other)
+
+
+def _in_torch_of(function: FunctionType, nodes: Nodes) -> list[Array]:
+    """The same four nodes as a layer; a sender beyond all others stands for padding."""
+    for n in range(len(COUNTS)):
+        own = nodes.senders[nodes.offsets[n] : nodes.offsets[n + 1]]
+        own[...] = np.sort(np.where(own < 0, SENDERS, own))
+    receivers = np.repeat(np.arange(len(COUNTS)), COUNTS)
+    pairs = [(int(sender), int(n)) for sender, n in zip(nodes.senders, receivers, strict=True)]
+    nodes.senders[nodes.senders == SENDERS] = -1
+    layer = Node(Edges(pairs, nodes=len(COUNTS)), function, None, LEARNS)
+    given_case = case(layer, (SENDERS + 1,), batch=BATCH)
+    given_case.inputs[0][:SENDERS], given_case.inputs[0][SENDERS] = nodes.x, 0
+    given_case.parameters[0][...], given_case.parameters[1][...] = nodes.weight, nodes.bias
+    given_case.error[...] = nodes.error
+    whole = ((0, SENDERS + 1),)
+    context = replace(given_case.context(), windows=whole, grad_windows=whole)
+    kernel = _in_torch(context, given_case.arrays(context), ThreadPool(1))
+    assert kernel is not None
+    kernel.forward()()
+    kernel.backward_input(0, whole, accumulate=False)()
+    gradients = [np.zeros(p.shape) for p in given_case.parameters]
+    kernel.backward_parameters(gradients)()
+    return [kernel.arrays.output, kernel.arrays.grad_input(0)[:SENDERS], *gradients]
