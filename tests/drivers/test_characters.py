@@ -21,6 +21,7 @@ def test_a_layer_on_each_machine() -> None:
     assert (rows["first"], rows["second"]) == ("local0", "local1")
 
 
+@pytest.mark.slow
 def test_it_learns_and_writes(on_threads: object) -> None:
     """A few steps know more than the mean of the characters; it writes as many as it is asked for."""
     data = {name: array[:128] for name, array in characters.data().items()}

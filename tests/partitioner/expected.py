@@ -120,7 +120,8 @@ class Expected:
             return set(product(rows, columns)) if columns else set(rows)
         if machine in self.loss_shards(consumer):
             scores = self.graph[self.graph[consumer].sources[0]]
-            if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
+            is_labelled = isinstance(self.graph[consumer].layer, LABELLED)
+            if number == 0 or (number == 1 and not is_labelled):  # an example's weight counts everywhere
                 return self.evaluated(scores.name, machine)
         own = self.own(consumer, machine)
         found = {place for unit in own for place in self.sources(consumer, number, unit)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from partita.layers import Add, BoxSet, Dense, GroupNorm, HalfSquaredError, Network, SoftmaxCrossEntropy
+from partita.layers import Add, BoxSet, Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, Message, Plan, RowSplit, StepKind, Whole, partition
 from partita.partitioner.ir.buffer import NORMS, BufferKind, activations
 from partita.partitioner.ir.sizes import PRECISIONS
@@ -110,10 +111,11 @@ def test_machines_exchange_a_few_numbers_for_each_example(plan: Plan) -> None:
     assert {(str(m.buffer), m.rows, m.source, m.destination) for m in found} == listed
     assert len(found) == len(listed)
     for message in found:
-        layer = plan.graph[message.layer].layer
-        numbers = 2 if isinstance(layer, SoftmaxCrossEntropy) else 1
-        numbers = 3 * layer.groups if isinstance(layer, GroupNorm) else numbers
-        assert message.n_bytes == numbers * plan.batch * 4
+        grid = plan.graph[message.layer]
+        declared = grid.layer.summary(grid.shape)
+        assert declared is not None
+        n_examples = plan.batch if declared.by_example else 1
+        assert message.n_bytes == math.prod(declared.shape) * n_examples * 4
 
 
 @given(plans(shared=True))
