@@ -41,18 +41,21 @@ from partita.layers import (
     Conv2D,
     Dense,
     Embedding,
+    FeedForward,
     GroupNorm,
     HalfSquaredError,
     Huber,
     KLDivergence,
     L2Pool2D,
     Layer,
+    LayerNorm,
     Linear,
     Loss,
     MaxPool2D,
     Network,
     OneVsRest,
     Parameter,
+    RMSNorm,
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, partition
@@ -197,6 +200,28 @@ def agree(given_case: Any, theirs: torch.nn.Module) -> bool:
 def _() -> bool:
     ours, theirs = GroupNorm(2), torch.nn.GroupNorm(2, 4)
     return (ours.epsilon, ours.scale) == (theirs.eps, theirs.affine)
+
+
+@row("`LayerNorm`'s epsilon by default")
+def _() -> bool:
+    return LayerNorm().epsilon == torch.nn.LayerNorm(4).eps
+
+
+@row("`RMSNorm`'s epsilon by default")
+def _() -> bool:
+    theirs = torch.nn.RMSNorm(4)
+    tiny = torch.full((1, 4), 1e-4)
+    unit = torch.finfo(torch.float32).eps
+    assert theirs.eps is None
+    torch.testing.assert_close(theirs(tiny), tiny / (tiny.square().mean() + unit).sqrt())
+    return RMSNorm().epsilon == unit
+
+
+@row("activation of `FeedForward` by default")
+def _() -> bool:
+    theirs = torch.nn.TransformerEncoderLayer(4, 2).activation
+    assert theirs is torch.nn.functional.relu
+    return FeedForward(8).activation == "relu"
 
 
 @row("`BatchNorm`'s momentum, epsilon and scale by default")
