@@ -32,6 +32,7 @@ SLOW_DRAWS = settings(
 )
 
 
+@pytest.mark.slow
 @SLOW_DRAWS
 @given(
     plan=plans(precision="float64", shared=True, tied=True, micro_batches=2, max_layers=3),
@@ -42,6 +43,7 @@ def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=1e-11)
 
 
+@pytest.mark.slow
 @settings(parent=SLOW_DRAWS, max_examples=examples(2))
 @given(
     plan=plans(precision="float64", shared=True, tied=True, tiles=True, max_layers=3),
@@ -51,6 +53,7 @@ def test_pictures_in_tiles_agree_within_rounding(plan: Plan, seed: int) -> None:
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=1e-11)
 
 
+@pytest.mark.slow
 @SLOW_DRAWS
 @given(
     plan=plans(shared=True, tied=True, micro_batches=2, max_layers=3),
@@ -76,6 +79,7 @@ def test_every_kind_of_step_updates_the_one_parameter(plan: Plan, kind: StepKind
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3, err_msg=f"{name}, seed {seed}")
 
 
+@pytest.mark.slow
 @settings(parent=SLOW_DRAWS, max_examples=examples(2))
 @given(
     plan=plans(shared=True, tied=True, max_layers=3),
@@ -126,11 +130,15 @@ APART: dict[str, Cut] = {"dense": Whole(2), "dense_1": Whole(0), "dense_2": Whol
 UNLIKE: dict[str, Cut] = {"dense": RowSplit((1, 0)), "dense_1": RowSplit((0, 1), (3, 5)), "dense_2": Whole(1)}
 BY_INPUTS: dict[str, Cut] = {"dense": InputSplit(2), "dense_1": InputSplit(3), "dense_2": RowSplit((1, 2))}
 ALIKE: dict[str, Cut] = {name: RowSplit(3) for name in ("dense", "dense_1", "dense_2")}
-CASES = [
-    *((lambda: language(-1), language_in_torch, machines, {}) for machines in range(1, 7)),
-    *((lambda: language(0), language_in_torch, machines, {}) for machines in range(1, 7)),
+MORE: list[tuple[Any, Any, int, dict[str, Cut]]] = [
+    *((lambda: language(-1), language_in_torch, machines, {}) for machines in (1, 2, 4, 5, 6)),
+    *((lambda: language(0), language_in_torch, machines, {}) for machines in (1, 2, 4, 5, 6)),
     *((thrice, thrice_in_torch, machines, {}) for machines in range(1, 7)),
+]
+CASES = [
+    *((lambda axis=axis: language(axis), language_in_torch, 3, {}) for axis in (-1, 0)),
     *((thrice, thrice_in_torch, 3, cuts) for cuts in (APART, UNLIKE, BY_INPUTS, ALIKE)),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE),
 ]
 
 
@@ -153,9 +161,9 @@ def test_gradients_of_all_uses_add_up(declare: Any, truth: Any, machines: int, c
 
 def test_rows_that_are_cut_alike_send_no_weights() -> None:
     """Nothing but the three calls of one layer, each cut into the same rows: every machine has its own."""
-    plan = partition(thrice(), Cluster.local(machines=3), batch=4, cuts=ALIKE)
+    plan = partition(thrice(), Cluster.local(machines=3), batch=4, cuts=ALIKE, strategy="balanced")
     assert not any(message.is_of_weights for message in plan.messages)
     assert [plan.n_parameters(m) for m in range(3)] != [plan.graph.n_parameters, 0, 0]
-    apart = partition(thrice(), Cluster.local(machines=3), batch=4, cuts=APART)
+    apart = partition(thrice(), Cluster.local(machines=3), batch=4, cuts=APART, strategy="balanced")
     sent = {(m.source, m.destination, m.n_bytes) for m in apart.messages if m.is_of_weights}
     assert sent == {(a, b, 4 * n) for n in (64, 8) for a, b in ((2, 0), (2, 1), (0, 2), (1, 2))}
