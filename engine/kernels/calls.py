@@ -22,9 +22,9 @@ def bound(loop: Callable[..., None], *arguments: Any) -> Call:
 def split_rows(pool: ThreadPool, loop: Callable[..., None], *arrays: Array) -> Call:
     """Prepares a loop over rows: the first axis is split over the threads of the pool."""
     whole = bound(loop, *arrays)
-    if pool.threads == 1:
-        return whole
     n_rows, operations = len(arrays[0]), float(arrays[0].size)
+    if pool.pieces(n_rows, operations) <= 1:
+        return whole
 
     def work(start: int, stop: int) -> None:
         loop(*(array[start:stop] for array in arrays))

@@ -46,6 +46,11 @@ class ThreadPool:
         fewer.threads = threads
         return fewer
 
+    def pieces(self, rows: int, operations: float = math.inf) -> int:
+        """The spans into which `split` cuts so many rows; 1 or 0 where the caller does all."""
+        worth = operations / self._thread_operations if self._thread_operations else math.inf
+        return int(min(self.threads, rows, worth))
+
     def split(self, start: int, stop: int, work: Work, *, operations: float = math.inf) -> None:
         """Calls `work(a, b)` for nearly equal spans that cover `[start, stop)`; returns when all are done.
 
@@ -54,8 +59,7 @@ class ThreadPool:
         Raises:
             Exception: the first error of a span; the other spans have ended by then.
         """
-        worth = operations / self._thread_operations if self._thread_operations else math.inf
-        pieces = int(min(self.threads, stop - start, worth))
+        pieces = self.pieces(stop - start, operations)
         if pieces <= 1 or self._helpers is None:
             if start < stop:
                 work(start, stop)
