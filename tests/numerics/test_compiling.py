@@ -39,7 +39,7 @@ for _ in range(4):
         os.read(waits, 1)
         event.register("numba:compile", Printer())
         a, b, out = np.ones((3, 2)), np.full((2, 5), 2.0), np.zeros(15)
-        tiles._rows(out, a.reshape(-1), 2, 1, b.reshape(-1), 5, 0, 3, 2, 5, False)
+        tiles._rows(out, a.reshape(-1), b.reshape(-1), (2, 1, 5), (0, 3), (2, 5), False)
         os._exit(0 if (out == 4).all() else 1)
 os.close(waits)
 os.close(goes)
