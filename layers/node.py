@@ -4,15 +4,11 @@
     def leaky_sum(incoming, weight, bias):
         ...
 
-    @leaky_sum.downward
-    def leaky_sum_errors(incoming, weight, bias, state, error):
-        ...
-
     hidden = leaky_sum()(image)
 
 `incoming` is an array of the states of the node's senders, for one example; a `per_edge` parameter is an
-array of the same length, a `per_node` parameter one number. The engine compiles both functions over all
-nodes and examples, so they may use what Numba compiles: arithmetic, loops, `math`, NumPy on small arrays.
+array of the same length, a `per_node` parameter one number. The engine derives the backward function, and
+compiles both over all nodes and examples.
 """
 
 from __future__ import annotations
@@ -67,10 +63,11 @@ class Node(Layer):
     """A layer written as one node's scalar `upward` and `downward`.
 
     Args:
-        wiring: `Full()`, `Patch(...)`, `OneToOne()` or `Edges(...)`.
-        upward: `(incoming, *parameters) -> state`.
+        wiring: `Full()`, `Patch(...)`, `OneToOne()` or `Edges(...)`, of each input.
+        upward: `(incoming, *parameters) -> state`; `incoming` has the states of the first input's senders,
+            then those of the second, and so on.
         downward: `(incoming, *parameters, state, error) -> (errors, *gradients)`, where errors and the
-            gradient of a `per_edge` parameter are arrays as long as incoming; None if never trained.
+            gradient of a `per_edge` parameter are arrays as long as incoming; None: it is derived.
         learns: the parameters by name, in the order in which the functions take them.
         nodes: the grid of a `Full` layer, the filters of a `Patch` layer; else it follows from the wiring.
         regulariser: of its parameters but "bias", for example `L2(1e-4)`.
@@ -83,6 +80,7 @@ class Node(Layer):
     """
 
     slowdown = 30.0
+    several_inputs = True
     wiring: Connectivity
     upward: Callable[..., Any]
     downward: Callable[..., Any] | None = None
@@ -126,19 +124,22 @@ class Node(Layer):
         return f"Node {_name_of(self.upward)}"
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """The grid that the wiring makes."""
-        return self.wiring.shape(sources[0], self.nodes)
+        """The grid that the wiring makes of every input."""
+        shapes = [self.wiring.shape(source, self.nodes) for source in sources]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(f"its inputs make grids of the shapes {shapes}; give it inputs of one shape")
+        return shapes[0]
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """One array for each parameter; those of a sparse graph's edges lie node after node in one row."""
-        fan_in = self.wiring.fan_in(sources[0])
-        fan_out = max(1, math.prod(shape) * fan_in // math.prod(sources[0]))
+        fan_in = sum(map(self.wiring.fan_in, sources))
+        fan_out = max(1, math.prod(shape) * fan_in // sum(map(math.prod, sources)))
         found = []
         for name, kind in self.learns:
             if kind.per == "node":
                 found.append(Parameter(name, shape, kind.initialiser, fan_in, fan_out))
             elif isinstance(self.wiring, Edges):
-                starts = self.wiring.row_offsets
+                starts = tuple(start * len(sources) for start in self.wiring.row_offsets)
                 found.append(Parameter(name, (starts[-1],), kind.initialiser, fan_in, fan_out, starts))
             else:
                 found.append(Parameter(name, (*shape, fan_in), kind.initialiser, fan_in, fan_out))
@@ -146,7 +147,7 @@ class Node(Layer):
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """An estimate: two operations for each incoming edge."""
-        return 2.0 * self.wiring.fan_in(sources[0])
+        return 2.0 * sum(map(self.wiring.fan_in, sources))
 
 
 class NodeKind:

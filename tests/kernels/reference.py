@@ -102,7 +102,7 @@ class Reference:
 
     def _places(self, n: int) -> list[slice | int]:
         """Finds the node's part in each flat parameter."""
-        offsets = self._edges[0][0]
+        offsets = np.sum([offsets for offsets, _ in self._edges], axis=0)
         edges = slice(offsets[n], offsets[n + 1])
         return [part_of(parameter, self.grid, n, edges) for parameter in self.grid.parameters]
 

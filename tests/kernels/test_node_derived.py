@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -15,11 +16,12 @@ from partita.engine.kernels.node import _in_torch
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.loops import read_downward
 from partita.engine.kernels.nodes.vectors import downward_text
-from partita.layers import Edges, Node, per_edge, per_node
+from partita.layers import Edges, Node, OneToOne, per_edge, per_node
 from tests.draws import examples
-from tests.kernels.cases import case, seeds
+from tests.kernels.cases import case, play, seeds
 from tests.kernels.drawn_nodes import as_plain_python, function_of, upward
 from tests.kernels.four_nodes import BATCH, COUNTS, SENDERS, SIGNATURE, Nodes, answer
+from tests.properties.kernels import assert_true
 
 LEARNS = (("weight", per_edge()), ("bias", per_node()))
 
@@ -121,3 +123,37 @@ def _in_torch_of(function: FunctionType, nodes: Nodes) -> list[Array]:
     gradients = [np.zeros(p.shape) for p in given_case.parameters]
     kernel.backward_parameters(gradients)()
     return [kernel.arrays.output, kernel.arrays.grad_input(0)[:SENDERS], *gradients]
+
+
+def gate(incoming, weight, bias):  # type: ignore[no-untyped-def]
+    return incoming[0] * weight[0] / (1.0 + math.exp(-weight[1] * incoming[1] - bias))
+
+
+def gate_errors(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
+    open_by = 1.0 / (1.0 + math.exp(-weight[1] * incoming[1] - bias))
+    by_sum = error * state * (1.0 - open_by)
+    errors, of_weight = 0.0 * incoming, 0.0 * incoming
+    errors[0], errors[1] = error * weight[0] * open_by, by_sum * weight[1]
+    of_weight[0], of_weight[1] = error * incoming[0] * open_by, by_sum * incoming[1]
+    return errors, of_weight, by_sum
+
+
+def test_two_inputs_in_loops_and_in_torch() -> None:
+    derived = case(Node(OneToOne(), gate, None, LEARNS), (4,), (4,), batch=3)
+    by_hand = case(Node(OneToOne(), gate, gate_errors, LEARNS), (4,), (4,), batch=3)
+    expected = play(by_hand, 2)
+    assert_true(by_hand, expected)
+    found = play(derived, 2)
+    context = derived.context()
+    kernel = _in_torch(context, derived.arrays(context), ThreadPool(1))
+    assert kernel is not None
+    kernel.forward()()
+    for source in (0, 1):
+        kernel.backward_input(source, ((0, 4),), accumulate=False)()
+    gradients = [np.zeros(p.shape) for p in derived.parameters]
+    kernel.backward_parameters(gradients)()
+    grads = [kernel.arrays.grad_input(source) for source in (0, 1)]
+    wanted = expected.state, *expected.errors, *expected.gradients
+    for one in ((found.state, *found.errors, *found.gradients), (kernel.arrays.output, *grads, *gradients)):
+        for array, other in zip(one, wanted, strict=True):
+            np.testing.assert_allclose(array, other, rtol=1e-6, atol=1e-12)

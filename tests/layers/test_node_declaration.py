@@ -90,7 +90,7 @@ def wrong_downward() -> None:
 def two_inputs() -> None:
     net = Network("n")
     x = net.input("x", shape=3)
-    Node(OneToOne(), lambda incoming: incoming[0], name="mine")(x, x)
+    Node(OneToOne(), lambda incoming: incoming[0], name="mine")(x, net.input("y", shape=4))
 
 
 def no_number_of_nodes() -> None:
@@ -102,7 +102,7 @@ def no_number_of_nodes() -> None:
     [
         (wrong_upward, r"scaled takes \(incoming\), but a node gives it \(incoming, gain\)"),
         (wrong_downward, r"errors takes \(incoming, error\), but a node gives it \(incoming, state, error\)"),
-        (two_inputs, "Node <lambda> 'mine' takes one input, not 2"),
+        (two_inputs, "give it inputs of one shape"),
         (no_number_of_nodes, "Node <lambda> 'mine': a fully connected layer needs its number of nodes"),
     ],
 )
