@@ -35,7 +35,7 @@ SLOW_DRAWS = settings(
 @pytest.mark.slow
 @SLOW_DRAWS
 @given(
-    plan=plans(precision="float64", shared=True, tied=True, micro_batches=2, max_layers=3),
+    plan=plans(precision="float64", shared=True, tied=True, max_layers=3),
     seed=st.integers(0, 1 << 30),
 )
 def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
@@ -56,7 +56,7 @@ def test_pictures_in_tiles_agree_within_rounding(plan: Plan, seed: int) -> None:
 @pytest.mark.slow
 @SLOW_DRAWS
 @given(
-    plan=plans(shared=True, tied=True, micro_batches=2, max_layers=3),
+    plan=plans(shared=True, tied=True, max_layers=3),
     kind=kinds,
     seed=st.integers(0, 1 << 30),
 )
