@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,19 +21,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from partita.engine.parameters.layer_text import in_todays_names, is_same_but_for_digests, is_same_layer
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.vector import Vector
-
-_DIGEST: Final = re.compile(r"#[0-9a-f]+")
-_TODAY: Final = {
-    "Given": "Placeholder",
-    "LogisticCrossEntropy": "BinaryCrossEntropy",
-    "OneAgainstAll": "OneVsRest",
-    "SquaredError": "HalfSquaredError",
-}
-"""Names of layers by those in older files."""
-
-_FORMER: Final = re.compile(rf"^({'|'.join(_TODAY)})(?=\()")
 
 _SYNC_BYTES: Final = 1 << 24
 """Interval of syncs in a long file: they show its progress, and shorten the last one."""
@@ -261,10 +250,10 @@ def layer_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> s
     for name, text in expected.items():
         if name not in found:
             return f"it has no layer '{name}'"
-        known = _FORMER.sub(lambda match: _TODAY[match[1]], found[name])
-        if known == text:
+        known = in_todays_names(found[name])
+        if is_same_layer(known, text):
             continue
-        if _DIGEST.sub("", known) == _DIGEST.sub("", text):
+        if is_same_but_for_digests(known, text):
             return f"the code or the numbers of layer '{name}' are others: {found[name]}, and {text} here"
         return f"layer '{name}' is {found[name]}, and {text} in this network"
     extra = [name for name in found if name not in expected]

@@ -161,3 +161,22 @@ def test_a_manifest_of_format_1_with_other_fields_is_damaged(change: dict[str, o
 def test_layers_of_older_files_are_known_by_their_former_names(former: str, today: str) -> None:
     assert layer_difference({"a": former}, {"a": today}) is None
     assert layer_difference({"a": f"Dense{former}"}, {"a": today}) is not None
+
+
+@pytest.mark.parametrize(
+    ("former", "today", "same"),
+    [
+        ("SoftmaxCrossEntropy() of a, b", "SoftmaxCrossEntropy(weight=None) of a, b", True),
+        ("SoftmaxCrossEntropy() of a, b", "SoftmaxCrossEntropy(label_smoothing=0.1) of a, b", False),
+        ("SoftmaxCrossEntropy() of a, b", "SoftmaxCrossEntropy(weight=None) of a, c", False),
+        ("Dense(units=8)", "Dense(units=8, weight=None)", True),
+        ("Dense(units=(8, 2))", "Dense(units=(8, 3), weight=None)", False),
+        ("Dense(units=8, old=1)", "Dense(units=8, weight=None)", False),
+        ("Dense(units=8, weight=None)", "Dense(units=8)", False),
+        ("MyLayer(a=1)", "MyLayer(a=1, b=None)", False),
+    ],
+)
+def test_settings_that_came_later_are_those_of_older_files_by_default(
+    former: str, today: str, same: bool
+) -> None:
+    assert (layer_difference({"x": former}, {"x": today}) is None) is same
