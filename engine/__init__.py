@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from partita.engine.files.sources import DataSource
     from partita.engine.files.stores import CheckpointStore, SharedFolder
     from partita.engine.kernels.check import GradientCheck, check_gradients
+    from partita.engine.kernels.nodes.errors import SlowNodeWarning
     from partita.engine.launch.pool.pool import Pool
     from partita.engine.launch.ray.settings import Ray
     from partita.engine.launch.remote_workers import HostFile
@@ -118,6 +119,7 @@ __all__ = [
     "Server",
     "Session",
     "SharedFolder",
+    "SlowNodeWarning",
     "StepDecay",
     "TopK",
     "Torch",

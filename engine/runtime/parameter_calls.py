@@ -186,6 +186,7 @@ class ParameterCalls:
         out, sum_of_squares = place.reshape(-1, 2), self._device.sum_of_squares
 
         def call() -> None:
+            out[...] = 0.0  # also for parameters that are elsewhere, or do not learn
             for number, pair in found:
                 for k, array in enumerate(pair):
                     out[number, k] = sum_of_squares(array)

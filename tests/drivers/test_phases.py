@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import linecache
 import re
 import threading
 from pathlib import Path
@@ -40,7 +41,9 @@ def fresh_node(number: int) -> Network:
     """A network with a node that has never been compiled."""
     source = f"def fresh(incoming):\n    return incoming[0] * {number}.0 + 0.25\n"
     names: dict[str, object] = {}
-    exec(source, names)
+    file = f"<fresh {number}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), names)
     net = Network("fresh")
     layer = node(OneToOne())(names["fresh"])  # type: ignore[call-overload]
     scores = layer(name="scores")(net.input("picture", shape=(3,)))

@@ -141,7 +141,7 @@ def test_a_calibration_asks_for_exactly_the_products_that_a_part_computes(
         KernelBenchmark(BenchmarkPart(plan.multiplying_by(watched), machine)).close()
         expected = {shape for shape in watched.asked if shape.operations >= LARGE}
         assert shapes_of(part) == expected and expected
-        assert {shape.threads for shape in expected} == {threads}
+        assert max(shape.threads for shape in expected) == threads
 
 
 class Watched(Products):

@@ -27,6 +27,12 @@ SEEDS = st.integers(0, 1 << 30)
 portioned = plans(precision="float64", shared=True, micro_batches=3, max_batch=2, max_layers=4)
 
 
+def on_one_machine(plan: Plan) -> Plan:
+    """The whole network; in as many micro-batches where statistics are those of a micro-batch."""
+    normalised = any(isinstance(grid.layer, BatchNorm) for grid in plan.graph.grids)
+    return whole(plan).with_micro_batches(plan.micro_batches) if normalised else whole(plan)
+
+
 def play(
     plan: Plan,
     kind: StepKind,
@@ -48,7 +54,7 @@ def test_micro_batches_compute_what_the_whole_network_does(plan: Plan, seed: int
     """Losses, states, errors, gradients and updated parameters, over any cut, in any order."""
     assume(plan.micro_batches > 1)
     kind, optimizer = StepKind(gradients="whole"), SGD(0.01)
-    found, expected = (play(p, kind, seed=seed, optimizer=optimizer) for p in (plan, whole(plan)))
+    found, expected = (play(p, kind, seed=seed, optimizer=optimizer) for p in (plan, on_one_machine(plan)))
     assert_same(found, expected, tolerance=1e-11)
     assert found.loss == pytest.approx(expected.loss, rel=1e-11, abs=1e-11)
     assert_close(found, expected, tolerance=1e-11)
@@ -68,7 +74,7 @@ def test_micro_batches_learn_what_the_whole_network_does(
     assume(plan.micro_batches > 1 and kind.train)
     kind = replace(kind, norms=optimizer.needs_norms)
     found = play(plan, kind, seed=seed, optimizer=optimizer, keep=())
-    assert_close(found, play(whole(plan), kind, seed=0, optimizer=optimizer), tolerance=1e-9)
+    assert_close(found, play(on_one_machine(plan), kind, seed=0, optimizer=optimizer), tolerance=1e-9)
 
 
 @FEW_DRAWS
