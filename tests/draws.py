@@ -1,4 +1,4 @@
-"""What Hypothesis draws: a few examples in `make test`, the same ones each time; eight times as many in
+"""What Hypothesis draws: a few examples in `make test`, the same ones each time; twelve times as many in
 `make slow`, new ones each time. So a change is not refused for what chance has found elsewhere.
 """
 
@@ -8,8 +8,11 @@ from typing import Final
 
 from hypothesis import settings
 
-HOUSE: Final = 12
-"""Of a test that says nothing else, in `make test`."""
+USUAL: Final = 12
+"""The examples of a test that says nothing else; `examples` are given in proportion."""
+
+HOUSE: Final = 8
+"""Those in `make test`."""
 
 
 def register_profiles() -> None:
@@ -19,12 +22,12 @@ def register_profiles() -> None:
     """
     settings.register_profile("house", deadline=None, max_examples=HOUSE, print_blob=True, derandomize=True)
     settings.register_profile(
-        "thorough", settings.get_profile("house"), max_examples=8 * HOUSE, derandomize=False
+        "thorough", settings.get_profile("house"), max_examples=8 * USUAL, derandomize=False
     )
     settings.load_profile("house")
 
 
 def examples(number: int) -> int:
-    """`max_examples` of a test that needs so many in `make test`, and in proportion in another profile."""
+    """`max_examples` of a test that needs so many where others have `USUAL`."""
     found: int = settings.default.max_examples
-    return number * found // HOUSE
+    return max(number * found // USUAL, 1)

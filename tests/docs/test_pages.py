@@ -59,11 +59,17 @@ LONG = {
     for name in (
         "all_reduce",
         "batch_methods",
+        "checkpoints",
         "data",
         "drivers",
         "elastic",
+        "how_it_works",
         "index",
+        "layers/embedding",
+        "metrics",
         "profiling",
+        "pytorch",
+        "quickstart",
         "simulator",
     )
 }

@@ -113,6 +113,7 @@ def test_processors_of_one_core_are_told_apart_from_cores(tmp_path: Path) -> Non
     assert physical_cores({3, 4, 5}, tmp_path) == [{3}, {4}, {5}]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system keeps no thread to a core")
 def test_processes_keep_to_their_cores_while_they_play() -> None:
     cores = physical_cores(os.sched_getaffinity(0))

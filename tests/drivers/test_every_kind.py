@@ -62,6 +62,7 @@ def test_a_cut_step_is_the_whole_step(name: str) -> None:
         np.testing.assert_allclose(found, values, rtol=1e-9, atol=1e-12, err_msg=parameter)
 
 
+@pytest.mark.slow
 @BOTH
 def test_bfloat16_stays_near(name: str) -> None:
     """The loss of a step is within a few units of rounding, and every gradient is finite."""

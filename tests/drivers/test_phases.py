@@ -129,6 +129,7 @@ def test_what_shows_phases_is_checked() -> None:
     assert found == "starting 6 processes: 2 ready, 1 function compiled"
 
 
+@pytest.mark.slow
 def test_the_time_to_start_is_a_setting_and_who_needs_longer_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="start_timeout_s is"):
         train(plan_of_toy(), toy.data(), driver=Downpour(), epochs=1, start_timeout_s=0.0)

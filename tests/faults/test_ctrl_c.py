@@ -115,6 +115,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint(tmp_path: Path) -> Non
         assert_nothing_left(command, hosts)
 
 
+@pytest.mark.slow
 def test_hosts_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     with Command(
         "train", FILE, *FEW, "--epochs", "100000", "--checkpoint-every", "0.2", folder=tmp_path

@@ -108,6 +108,7 @@ def test_a_full_disk_costs_checkpoints_and_not_the_run(witness: Witness, tmp_pat
     assert run.steps == kept.manifest.steps == (9600,) and not run.lost_pushes
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_fails_the_last_checkpoint_and_keeps_the_one_before(
     witness: Witness, tmp_path: Path
 ) -> None:

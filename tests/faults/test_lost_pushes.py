@@ -48,6 +48,7 @@ def assert_counted(run: Run, oracle: Oracle, folder: Path) -> None:
     assert run.lost_pushes == len(lost)
 
 
+@pytest.mark.slow
 def test_what_a_part_took_to_its_grave_is_counted_when_its_shard_dies_too(
     witness: Witness, oracle: Oracle, tmp_path: Path
 ) -> None:

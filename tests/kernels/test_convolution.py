@@ -27,6 +27,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(data: st.DataObject, giv
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
 
+@pytest.mark.slow
 @given(st.data(), convolution_cases(sizes=st.sampled_from([16, 17, 33]), dtype=np.float32, plain=True))
 @settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(data: st.DataObject, given_case: Case) -> None:

@@ -133,6 +133,7 @@ def is_random(incoming):  # type: ignore[no-untyped-def]
     return incoming[0] + random.random()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upward", [raises_on_some, rounds, is_chaotic, cancels, overflows, is_random])
 def test_rounding_and_chance_are_no_difference(upward: Any) -> None:
     case(Node(OneToOne(), upward), (3,), batch=1, dtype=np.float32).kernel()

@@ -138,6 +138,7 @@ def gate_errors(incoming, weight, bias, state, error):  # type: ignore[no-untype
     return errors, of_weight, by_sum
 
 
+@pytest.mark.slow
 def test_two_inputs_in_loops_and_in_torch() -> None:
     derived = case(Node(OneToOne(), gate, None, LEARNS), (4,), (4,), batch=3)
     by_hand = case(Node(OneToOne(), gate, gate_errors, LEARNS), (4,), (4,), batch=3)

@@ -235,6 +235,7 @@ def sums_and_keeps(incoming, weight):  # type: ignore[no-untyped-def]
     return total + last
 
 
+@pytest.mark.slow
 def test_a_weighted_sum_forgets_nothing_that_its_loop_assigns() -> None:
     layer = Node(Full(), sums_and_keeps, learns=(("weight", per_edge()),), nodes=(2,))
     given_case = case(layer, (3,), batch=2)

@@ -33,6 +33,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     assert_true(given_case, played, rtol=1e-6, atol=1e-6)  # a deviation of almost zero is hard to know
 
 
+@pytest.mark.slow
 @given(st.data(), normalisations(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
 @settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(

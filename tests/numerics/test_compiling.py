@@ -47,6 +47,7 @@ assert all(os.waitpid(child, 0)[1] == 0 for child in children), "a product is wr
 """
 
 
+@pytest.mark.slow
 def test_each_function_is_compiled_by_one_of_many_processes(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_SAME_TIME],

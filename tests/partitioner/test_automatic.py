@@ -151,6 +151,7 @@ def speech_like(units: int = 512) -> Network:
     return net
 
 
+@pytest.mark.slow
 def test_uneven_machines_get_uneven_pieces() -> None:
     machines = tuple(Machine(f"m{n}", flops_per_s=(4e8 if n == 2 else 1e8)) for n in range(4))
     plan = partition(speech_like(), Cluster(machines, Link(1e-5, 1e10)), batch=32)

@@ -21,6 +21,7 @@ def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, ord
     Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(
     plan=plans(shared=True, micro_batches=3, max_batch=1, max_layers=4),

@@ -49,13 +49,13 @@ from tests.simulation import (
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
 SCHEDULES = {
-    "downpour": 120,
-    "downpour_log": 120,
-    "downpour_replicated": 80,
-    "sandblaster": 72,
+    "downpour": 80,
+    "downpour_log": 80,
+    "downpour_replicated": 56,
+    "sandblaster": 48,
     "sandblaster_log": 24,
     "sandblaster_replicated": 24,
-    "all_reduce": 80,
+    "all_reduce": 56,
 }
 
 

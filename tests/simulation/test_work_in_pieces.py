@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from partita.engine import SGD, Optimizer
 from partita.engine.drivers import Downpour, Driver
 from partita.engine.protocol.actions import Checkpoint, Plan, Program, Work
@@ -33,6 +35,7 @@ class InPieces(Driver):
         return Downpour(push_every=2).replica(me)
 
 
+@pytest.mark.slow
 def test_work_that_comes_in_pieces_is_done_once() -> None:
     """Each piece is done by all before the next one, whoever dies; a run that was resumed leaves none out."""
     all_hold(lambda seed: play(InPieces(replicas=1 + seed % 4), seed), range(200))

@@ -40,6 +40,7 @@ def test_every_algorithm_is_one_process_on_the_joined_batch(by: Any, monkeypatch
     assert_true(AllReduce(replicas=3, by=by, optimizer=Adagrad(0.05)), plan_of(2, 4))
 
 
+@pytest.mark.slow
 def test_processes_are_one_process_on_the_joined_batch() -> None:
     assert_true(AllReduce(replicas=2, optimizer=Adam(0.01)), plan_of(1, 5))
 

@@ -42,6 +42,7 @@ def run(
     )
 
 
+@pytest.mark.slow
 def test_layers_compiled_one_in_each_process_are_right_together(filled: Path) -> None:
     assert (filled / "failure").read_text() == ""
 

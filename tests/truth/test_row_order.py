@@ -105,6 +105,7 @@ def test_awaited_rows_come_first_and_each_row_once(graph: Graph, machines: int) 
             assert first is None or (len(rows) > 1 and rows[0] == first)
 
 
+@pytest.mark.slow
 def test_rows_of_most_cuts_are_ordered(at_any_size: None) -> None:
     assert [n for n in range(10, 17) for machines in (2, 3, 4) if not hides(cut(patches(n), machines))] == [
         11
