@@ -6,6 +6,7 @@ import io
 import linecache
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from partita.engine import Downpour, Session, evaluate, predict, train
 from partita.engine.launch import ProcessLauncher
 from partita.engine.protocol.coordinator_effects import Starting
+from partita.engine.protocol.host import DEFAULT_TIMERS
 from partita.engine.run import display, phases
 from partita.engine.run.phases import Phases, Show, starting
 from partita.layers import Network, OneToOne, SoftmaxCrossEntropy, node
@@ -30,11 +32,15 @@ def plan_of_toy(machines: int = 2) -> Plan:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every phase is shown at once, and each line is printed."""
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every phase is shown at once, and each line is printed; hosts report each function."""
+    usual = DEFAULT_TIMERS.progress_s
+    object.__setattr__(DEFAULT_TIMERS, "progress_s", 0.0)
     monkeypatch.setattr(phases.Phases.__init__, "__kwdefaults__", {"after_s": 0.0, "stream": None})
     monkeypatch.setattr(phases, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(display, "LINE_EVERY_S", 0.0)
+    yield
+    object.__setattr__(DEFAULT_TIMERS, "progress_s", usual)
 
 
 def fresh_node(number: int) -> Network:
@@ -69,18 +75,12 @@ def test_a_training_says_what_it_starts_before_it_says_how_far_it_is(
 def test_functions_that_hosts_compile_are_counted(
     on_threads: list[WatchedThreads], at_once: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counts: list[int] = []
-    for _ in range(5):  # a host may be ready before anybody has looked
-        phases: list[str] = []
-        plan = partition(fresh_node(np.random.default_rng().integers(1 << 30)), Cluster.local(), batch=2)
-        with Session(plan, 0, hosts="threads", show=phases.append):
-            pass
-        assert phases[0] == "starting 1 thread" and "starting 1 thread: 1 ready" in phases[-1]
-        counts = [
-            int(found[1]) for text in phases if (found := re.search(r"(\d+) functions? compiled", text))
-        ]
-        if counts:
-            break
+    phases: list[str] = []
+    plan = partition(fresh_node(np.random.default_rng().integers(1 << 30)), Cluster.local(), batch=2)
+    with Session(plan, 0, hosts="threads", show=phases.append):
+        pass
+    assert phases[0] == "starting 1 thread" and "starting 1 thread: 1 ready" in phases[-1]
+    counts = [int(found[1]) for text in phases if (found := re.search(r"(\d+) functions? compiled", text))]
     assert counts == sorted(counts) and counts[-1] > 0
     inline: list[str] = []
     plan = partition(fresh_node(np.random.default_rng().integers(1 << 30)), Cluster.local(), batch=2)
