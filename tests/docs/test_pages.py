@@ -71,6 +71,7 @@ LONG = {
         "pytorch",
         "quickstart",
         "simulator",
+        "write_your_own_layer",
     )
 }
 """Pages whose runs take many seconds: `make slow` plays them."""

@@ -85,6 +85,7 @@ def test_every_algorithm_sends_what_its_formula_says(by: Any, on_threads: list[W
         assert sent(launcher.boxes[name]) == STEPS * bytes_sent(by, rank, group.machines, numbers)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_repeated_has_the_same_bits() -> None:
     driver = AllReduce(replicas=2, optimizer=Adam(0.01))
     one, other = (trained(plan_of(), driver) for _ in range(2))

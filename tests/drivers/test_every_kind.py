@@ -52,7 +52,7 @@ def step_of(plan: Plan) -> Any:
         return session.step(examples_of(plan.graph, 8), collect=("gradient",))
 
 
-@BOTH
+@pytest.mark.parametrize("name", [pytest.param("pictures", marks=pytest.mark.slow), "sequences"])
 def test_a_cut_step_is_the_whole_step(name: str) -> None:
     """In float64: all gradients over three machines."""
     one, other = (step_of(plan_of(NETWORKS[name](), machines)) for machines in (1, 3))

@@ -73,6 +73,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
     assert last is not None and last.steps == (epochs * 32,)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_hosts_are_started(tmp_path: Path) -> None:
     with Command("train", FILE, *SIZES, folder=tmp_path) as command:
         command.wait_for("2 replicas of 2 machines")

@@ -37,7 +37,7 @@ def data() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("driver", "epochs"),
     [
-        (Downpour(optimizer=SGD(0.05)), 2),
+        pytest.param(Downpour(optimizer=SGD(0.05)), 2, marks=pytest.mark.slow),
         pytest.param(Sandblaster(method=GradientDescent(max_iterations=3)), None, marks=pytest.mark.slow),
     ],
     ids=["downpour", "sandblaster"],

@@ -30,6 +30,7 @@ def newest(folder: Path, plan: Plan) -> Checkpoint:
     return found
 
 
+@pytest.mark.slow
 def test_an_error_in_a_function_of_the_user_is_tried_three_times(witness: Witness) -> None:
     plan = partition(toy.with_node(toy.fussy), Cluster.local(machines=1), batch=8, strategy="balanced")
     with pytest.raises(

@@ -86,6 +86,7 @@ def test_a_subclass_is_played_by_its_definition() -> None:
     assert_true(given_case, play(given_case, 2))
 
 
+@pytest.mark.slow
 def test_nodes_that_share_weights_add_to_one_gradient() -> None:
     given_case = case(OwnConv2D(3, 2, activation="tanh"), (4, 4, 2), batch=3)
     kernel = given_case.kernel()
@@ -139,6 +140,7 @@ def factorial(n):  # type: ignore[no-untyped-def]
     return 1.0 if n <= 1 else n * factorial(n - 1)
 
 
+@pytest.mark.slow
 def test_helpers_in_globals_and_closures_need_no_decorator() -> None:
     def scaled(factor: float) -> Callable[[Any], Any]:
         def by_factor(x):  # type: ignore[no-untyped-def]

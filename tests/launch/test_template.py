@@ -102,6 +102,7 @@ def test_a_worker_whose_parent_is_gone_ends_before_it_imports_anything() -> None
     assert "numpy" not in ended.stderr and "zmq" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_main_guard() -> None:
     """Hosts import nothing of the script that calls `train`; here it even comes from standard input."""
     script = (

@@ -33,6 +33,7 @@ def test_a_key_that_is_not_authorised_gets_nowhere_until_it_is(tmp_path: Path) -
         serve.wait_for("worker 'new' lost its authorisation", within_s=SOON_S)
 
 
+@pytest.mark.slow
 def test_another_key_of_the_pool_is_named(tmp_path: Path) -> None:
     keys, others = new_keys(tmp_path / "keys"), new_keys(tmp_path / "others")
     trusted = Keyring(others).pair("pool").public
@@ -67,6 +68,7 @@ def test_another_version_is_named_on_both_sides(tmp_path: Path) -> None:
             assert old.end() == 1
 
 
+@pytest.mark.slow
 def test_a_key_of_another_role_is_named(tmp_path: Path) -> None:
     keys = new_keys(tmp_path / "keys")
     text = (keys / "authorised").read_text()
@@ -102,6 +104,7 @@ def test_a_mistake_in_an_option_is_one_sentence(tmp_path: Path, options: tuple[s
         assert text in command.output and len(command.said) == 1, command.output
 
 
+@pytest.mark.slow
 def test_the_join_file_of_a_pool_is_enough(tmp_path: Path) -> None:
     keys, others, file = new_keys(tmp_path / "keys"), new_keys(tmp_path / "others"), tmp_path / "join.json"
     Keyring(keys).authorise("worker", Keyring(others).pair("worker").public, "far")
