@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ from partita.engine.pytorch.exported import Exported, module_of, operation_of, p
 from partita.engine.pytorch.kept import Bound
 from partita.engine.pytorch.module_layer import Torch
 from partita.engine.pytorch.values import Unsupported, Value
-from partita.layers import Layer, Network
+from partita.layers import Dense, Layer, Linear, Network
 from partita.layers.states import SymbolicTensor
 
 Operation = Callable[["Conversion", fx.Node], "Value | tuple[Value, ...]"]
@@ -107,7 +107,10 @@ class ImportedNetwork(Network):
         Args:
             parameters: `run.parameters`.
         """
-        found = {origin.name: origin.returned(parameters[name]) for name, origin in self.origins.items()}
+        found = {  # torch.export may know a shared parameter by its other name
+            self._kept[origin.name][0]: origin.returned(parameters[name])
+            for name, origin in self.origins.items()
+        }
         return {name: found.get(first, kept) for name, (first, kept) in self._kept.items()}
 
 
@@ -185,12 +188,17 @@ class Conversion:
         if len(learns) > 1:
             raise Unsupported("some of its parameters require a gradient, and others do not")
         again = [name for name, (origin, _, _) in found.items() if origin in self._layers]
-        for name in again:
-            if name != "weight":
-                raise Unsupported(f"it uses {found[name][0]} once more; only weights may be shared")
-            settings["weight"] = self._layers[found[name][0]].parameter("weight")
         if learns:
             settings["trainable"] = learns == {True}
+        if again and len(again) == len(found):
+            before: Any = self._layers[found[again[0]][0]]
+            if replace(before, name=None) == make(**settings):  # the same layer is called once more
+                again_states: SymbolicTensor = before(*sources)
+                return again_states
+        for name in again:
+            if name != "weight" or make not in (Dense, Linear):
+                raise Unsupported(f"it uses {found[name][0]} once more; only weights may be shared")
+            settings["weight"] = self._layers[found[name][0]].parameter("weight")
         layer = make(**settings, name=self._free(node))
         states = layer(*sources)
         own = self.network.parameters[states.name]
@@ -216,9 +224,7 @@ class Conversion:
         layer = Torch(part, channels_first=False, integers=integers, name=self._free(node))
         states = layer(*(one.in_order() for one in map(self.value, inputs)))
         for short, own in self.network.parameters[states.name].items():
-            tensor = (
-                part.get_parameter(short) if own.trainable or not own.averaged else part.get_buffer(short)
-            )
+            tensor = part.get_buffer(short) if own.averaged else part.get_parameter(short)
             of = Origin(
                 f"{path}.{short.removeprefix('module.')}", tuple(tensor.shape), tuple(range(tensor.dim()))
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.export.graph_signature import OutputKind
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Exported:
                 program = torch.export.export(module, tuple(example_args), dynamic_shapes=shapes)
         except Exception as error:
             raise ValueError(f"torch.export makes no graph of the module: {_first_lines(error)}") from error
+        _read_what_was_changed(program.graph)
         signature = program.graph_signature
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         constants = signature.inputs_to_lifted_tensor_constants
@@ -68,8 +70,10 @@ class Exported:
     @cached_property
     def outputs(self) -> tuple[fx.Node, ...]:
         """The tensors that the module returns; not the buffers that it changes."""
-        names = {name for name in self.program.graph_signature.user_outputs if isinstance(name, str)}
-        return tuple(one for one in self.program.graph.nodes if one.name in names)
+        kinds = [one.kind for one in self.program.graph_signature.output_specs]
+        given = self.program.graph.output_node().args[0]
+        pairs = zip(given, kinds, strict=True)
+        return tuple(one for one, kind in pairs if kind is OutputKind.USER_OUTPUT)
 
     @cached_property
     def operations(self) -> tuple[fx.Node, ...]:
@@ -82,6 +86,15 @@ class Exported:
                 needed.add(node)
                 stack += node.all_input_nodes
         return tuple(one for one in self.program.graph.nodes if one in needed and one.op == "call_function")
+
+
+def _read_what_was_changed(graph: fx.Graph) -> None:
+    """Lets what comes after an operation in place, such as `relu_`, read its result."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    for node in order:
+        if isinstance(node.target, torch._ops.OpOverload) and str(node.target).split(".")[1].endswith("_"):
+            base, own = node.all_input_nodes[0], order[node]
+            base.replace_all_uses_with(node, delete_user_cb=lambda user, own=own: order[user] > own)
 
 
 def operation_of(node: fx.Node) -> str:

@@ -149,7 +149,7 @@ def reshaped(at: Conversion, node: fx.Node) -> Value:
     return Value.plain(states)
 
 
-@operation("permute", "transpose", "t")
+@operation("permute", "transpose")
 def permuted(at: Conversion, node: fx.Node) -> Value:
     """Another order of the dimensions, which costs nothing until a layer needs it."""
     a, n, name = arguments(node), len(shape_of(node)), operation_of(node)
@@ -157,14 +157,14 @@ def permuted(at: Conversion, node: fx.Node) -> Value:
     if name == "permute":
         order = [one % n for one in a["dims"]]
     else:
-        first, second = (a["dim0"] % n, a["dim1"] % n) if name == "transpose" else (0, 1)
+        first, second = a["dim0"] % n, a["dim1"] % n
         order[first], order[second] = order[second], order[first]
     if order[0] != 0:
         raise Unsupported("it moves the examples from axis 0")
     return Value(x.states, tuple(x.axes[one - 1] for one in order[1:]))
 
 
-@operation("contiguous", "clone", "detach", "alias", "lift_fresh_copy")
+@operation("contiguous", "clone", "alias")
 def same(at: Conversion, node: fx.Node) -> Value:
     """The input: nothing is computed."""
     return at.value(node.args[0])

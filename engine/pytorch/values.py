@@ -44,7 +44,8 @@ class Value:
 
     def arranged(self, order: Sequence[int]) -> SymbolicTensor:
         """Returns the array with these dimensions for its axes: all of them, in this order."""
-        states, wanted = self.states, [one for one in order if self.axes[one] is not None]
+        rest = (one for one in self.present if one not in order)  # of extent 1, which the last step drops
+        states, wanted = self.states, [one for one in (*order, *rest) if self.axes[one] is not None]
         axes = [axis for one in wanted if (axis := self.axes[one]) is not None]
         if axes != sorted(axes):
             states = Permute(axes)(states)

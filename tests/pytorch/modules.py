@@ -119,6 +119,24 @@ class Texts(nn.Module):
         return scores
 
 
+class InPlace(nn.Module):
+    """Operations in place whose results are read by another name; a table that is also the last weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.last.weight = self.table.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.table(words) * self.table(words)
+        before = nn.functional.leaky_relu(x + x)
+        nn.functional.elu_(x)
+        first, second = nn.functional.softplus(x + before).chunk(2, dim=1)
+        pooled = nn.functional.adaptive_avg_pool1d(first.transpose(1, 2), 1).squeeze(-1)
+        scores: torch.Tensor = self.last(pooled + second.unflatten(2, (2, 2)).flatten(2)[:, 0])
+        return scores
+
+
 class Strange(nn.Module):
     """A part that no layer is, among parts that are."""
 

@@ -16,7 +16,7 @@ from partita.engine.parameters import initialise
 from partita.engine.pytorch.conversion import OPERATIONS
 from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
-from tests.pytorch.modules import Decoder, Language, Pictures, Plain, Strange, Texts
+from tests.pytorch.modules import Decoder, InPlace, Language, Pictures, Plain, Strange, Texts
 
 BATCH = 4
 RATE = 0.25
@@ -100,6 +100,16 @@ def test_frozen_and_shared_weights_stay_so() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
     module[0].requires_grad_(False)
     check(module, torch.empty(BATCH, 4), 2)
+    check(InPlace(), torch.empty(BATCH, 6, dtype=torch.int64), 2)
+
+
+def test_a_gradient_that_is_stopped_is_not_passed_on_in_silence() -> None:
+    class Stopped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.detach() + x
+
+    with pytest.raises(ValueError, match="detach, at "):
+        from_torch(Stopped(), (torch.empty(BATCH, 4),))
 
 
 @pytest.mark.parametrize(
