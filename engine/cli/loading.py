@@ -63,7 +63,7 @@ class UserFile:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is a function `data()`."""
+        """Returns whether there is a function `data()`."""
         return callable(getattr(self.module, "data", None))
 
     def network(self) -> Network:
@@ -141,6 +141,6 @@ def _users_code(path: Path, what: str) -> Iterator[None]:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a file belongs to the packages in which networks are declared and cut."""
+    """Returns whether a file belongs to the packages in which networks are declared and cut."""
     found = Path(filename).resolve()
     return any(found.is_relative_to(Path(package.__path__[0]).resolve()) for package in (layers, partitioner))

@@ -85,7 +85,7 @@ class Driver(Arguments):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether no replica has the whole state: then a death leads back to the last checkpoint."""
+        """Returns whether no replica has the whole state: then a death leads back to the last checkpoint."""
         return False
 
     @property
@@ -149,7 +149,7 @@ class Driver(Arguments):
 
     @property
     def merges(self) -> bool:
-        """Whether one push may hold the gradients of several steps or minibatches."""
+        """Returns whether one push may hold the gradients of several steps or minibatches."""
         return True
 
     # Of drivers whose program evaluates.

@@ -74,7 +74,9 @@ def _text(value: object) -> str:
 
 
 def _matters(name: str, setting: object) -> bool:
-    """Whether a setting is part of the identity: initial values given as an array, and a regulariser."""
+    """Returns whether a setting is part of the identity: initial values given as an array, and a
+    regulariser.
+    """
     if name == "regulariser":
         return setting is not None
     return name not in _LEFT_OUT or (isinstance(setting, InitialValues) and setting.shape is not None)

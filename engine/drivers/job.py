@@ -58,7 +58,7 @@ class Job:
 
     @property
     def keep(self) -> bool:
-        """Whether checkpoints stay when the run is over."""
+        """Returns whether checkpoints stay when the run is over."""
         return self.store is not None
 
     @property
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def shared(self) -> bool:
-        """Whether all machines of the run have the folder for checkpoints."""
+        """Returns whether all machines of the run have the folder for checkpoints."""
         return self._store.is_shared
 
     @property

@@ -245,12 +245,12 @@ class Trainer(ABC):
 
     @property
     def keeps_records(self) -> bool:
-        """Whether somebody keeps the records of shards."""
+        """Returns whether somebody keeps the records of shards."""
         return self.topology.shards > 0 and self.driver.keepers.keeps
 
     @property
     def syncs_journal(self) -> bool:
-        """Whether an entry of the journal is on the disk before it is used."""
+        """Returns whether an entry of the journal is on the disk before it is used."""
         return False
 
     @property

@@ -198,7 +198,9 @@ class LeasedTrainer(Trainer):
         self.done = self._shares(self._units_done)
 
     def _keeps_units(self, resumed: Resumed) -> bool:
-        """Whether shards can go on from what their own files say: the same units, in the same numbers."""
+        """Returns whether shards can go on from what their own files say: the same units, in the same
+        numbers.
+        """
         assert resumed.manifest is not None
         found, layout = resumed.checkpoint, layout_of(self.plan, shards=self.topology.shards)
         return (

@@ -52,7 +52,7 @@ class FilesAddress(msgspec.Struct, frozen=True):
     mark: str
 
     def has(self, folder: str) -> bool:
-        """Whether this machine has a folder of the coordinator's."""
+        """Returns whether this machine has a folder of the coordinator's."""
         try:
             return (Path(folder) / self.mark).read_text(encoding="ascii") == self.mark
         except (OSError, UnicodeDecodeError):

@@ -26,7 +26,7 @@ class BackgroundQueue(Generic[Result]):
 
     @property
     def idle(self) -> bool:
-        """Whether no function runs or waits."""
+        """Returns whether no function runs or waits."""
         return all(future.done() for future in self._futures)
 
     def start(self, function: Callable[[], Result]) -> None:

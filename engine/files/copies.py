@@ -77,7 +77,7 @@ class SparseCopy:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the file is there."""
+        """Returns whether all of the file is there."""
         if not self._complete:
             self._complete = bool(self._marks[: self._n_chunks].all())
         return self._complete

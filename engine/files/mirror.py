@@ -186,7 +186,7 @@ class MirroredCheckpoints(Checkpoints):
 
     @override
     def _is_whole(self, number: int) -> bool:
-        """Whether all files of a checkpoint are at the URL; they are not fetched to be read."""
+        """Returns whether all files of a checkpoint are at the URL; they are not fetched to be read."""
         folder = self.path(number)
         try:
             manifest = decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))

@@ -62,7 +62,7 @@ def _remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether the path is a folder, no link, of this user."""
+    """Returns whether the path is a folder, no link, of this user."""
     try:
         return not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.getuid()
     except OSError:  # it has just been removed

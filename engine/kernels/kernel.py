@@ -250,7 +250,9 @@ class Kernel(ABC):
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Whether the kernel computes a layer of its kind, with any settings; else its `forward` does."""
+        """Returns whether the kernel computes a layer of its kind, with any settings; else its `forward`
+        does.
+        """
         return context.precision in cls.precisions
 
     @classmethod

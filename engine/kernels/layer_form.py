@@ -277,7 +277,7 @@ class LayerFormKernel(Kernel):
 
 
 def _cover(rows: Spans, spans: Sequence[Span]) -> bool:
-    """Whether spans cover all of these rows, and none twice."""
+    """Returns whether spans cover all of these rows, and none twice."""
     ends = sorted(span for span in spans if span[0] < span[1])
     apart = all(one[1] == other[0] for one, other in pairwise(ends))
     return apart and bool(ends) and all(ends[0][0] <= a and b <= ends[-1][1] for a, b in rows)

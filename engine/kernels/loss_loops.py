@@ -32,7 +32,7 @@ def tally(metrics: Array, count: int) -> tuple[float, int]:
 
 @compiled
 def all_fit(labels: Array, classes: int) -> bool:
-    """Whether every label `[1, example]` names one of the classes."""
+    """Returns whether every label `[1, example]` names one of the classes."""
     fit = True
     for e in range(labels.shape[1]):
         fit &= 0 <= labels[0, e] < classes

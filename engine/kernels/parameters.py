@@ -7,7 +7,7 @@ from partita.layers.layer import Parameter
 
 
 def is_per_node(parameter: Parameter, grid: Grid) -> bool:
-    """Whether a parameter holds one number for each node of the grid, and not one for each edge.
+    """Returns whether a parameter holds one number for each node of the grid, and not one for each edge.
 
     A shared parameter has a part for each filter (a node's place on the last axis), which all its nodes use.
     """

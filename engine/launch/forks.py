@@ -43,7 +43,7 @@ class Forks:
 
     @property
     def is_alive(self) -> bool:
-        """Whether hosts can still be requested."""
+        """Returns whether hosts can still be requested."""
         self.read()
         return self._is_connected
 

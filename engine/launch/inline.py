@@ -196,7 +196,7 @@ class InlineHost:
 
     @property
     def stopped(self) -> bool:
-        """Whether it has come to its end."""
+        """Returns whether it has come to its end."""
         return self._host.stopped
 
     def turn(self) -> None:

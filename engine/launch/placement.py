@@ -36,5 +36,5 @@ class Placement:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only processes of the same machine can reach it."""
+        """Returns whether only processes of the same machine can reach it."""
         return is_loopback(self.endpoint)

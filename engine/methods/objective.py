@@ -43,7 +43,7 @@ class Value:
 
     @property
     def finite(self) -> bool:
-        """Whether loss and gradient are finite."""
+        """Returns whether loss and gradient are finite."""
         return all(map(math.isfinite, (self.loss, self.head, self.tail, self.largest)))
 
 
@@ -94,7 +94,7 @@ class Objective:
 
     @property
     def sampled(self) -> bool:
-        """Whether batches are samples of the data."""
+        """Returns whether batches are samples of the data."""
         return self.batch is not None and self.batch < self.portions.per_epoch
 
     @property

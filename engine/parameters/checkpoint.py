@@ -171,7 +171,7 @@ class Checkpoints:
                 _remove(path)
 
     def _is_whole(self, number: int) -> bool:
-        """Whether a checkpoint can be used. It is read again only if its files have changed since."""
+        """Returns whether a checkpoint can be used. It is read again only if its files have changed since."""
         folder = self.path(number)
         try:
             files = _written(folder)
@@ -317,7 +317,7 @@ def _written(folder: Path) -> object:
 
 
 def _is_marked(folder: Path) -> bool:
-    """Whether a run created this folder."""
+    """Returns whether a run created this folder."""
     try:
         return read_plain(folder / MARK, at_most=_MARK_BYTES).startswith(_MARKED)
     except (OSError, ValueError):
@@ -325,7 +325,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _is_older(folder: Path) -> bool:
-    """Whether a folder is a checkpoint from before there were marks: read, and never removed."""
+    """Returns whether a folder is a checkpoint from before there were marks: read, and never removed."""
     try:
         decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))
     except (OSError, ValueError):

@@ -104,7 +104,9 @@ def lock_abandoned(folder: Path) -> Iterator[bool]:
 
 
 def _may_be_abandoned(folder: Path) -> bool:
-    """Whether a run of this computer wrote its name in a folder, or there are only files of a lock."""
+    """Returns whether a run of this computer wrote its name in a folder, or there are only files of a
+    lock.
+    """
     holder = holder_of(folder)
     if holder is not None:
         return holder.host == socket.gethostname()
@@ -125,7 +127,7 @@ def clear_folder(folder: Path) -> None:
 
 
 def _is_of_lock(path: Path) -> bool:
-    """Whether a file is a lock, its holder, or a holder that is being written."""
+    """Returns whether a file is a lock, its holder, or a holder that is being written."""
     return path.name == _LOCK or path.name.lstrip(".").startswith(_HOLDER.lstrip("."))
 
 

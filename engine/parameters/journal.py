@@ -33,7 +33,7 @@ JOURNAL_BYTES: Final = 1 << 32  # largest journal that is read
 
 
 def is_journal(path: Path) -> bool:
-    """Whether a file starts as a journal does."""
+    """Returns whether a file starts as a journal does."""
     try:
         with open_plain(path) as file:
             return file.read(len(MAGIC)) == MAGIC

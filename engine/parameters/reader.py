@@ -190,7 +190,7 @@ class Checkpoint:
         return max((self.records[entry.shard].updates for entry in entries), default=0)
 
     def _contains(self, file: str, slots: Sequence[Slot]) -> bool:
-        """Whether a file contains a number of one of the slots."""
+        """Returns whether a file contains a number of one of the slots."""
         found = self._tensors[file].values()
         return any(any(common(one, slot)) for _, one in found for slot in slots)
 

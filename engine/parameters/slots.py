@@ -46,7 +46,7 @@ class Slot(NamedTuple):
         return found
 
     def fits(self, size: int) -> bool:
-        """Whether the slot lies in a parameter of this size, its runs in the rows of a matrix."""
+        """Returns whether the slot lies in a parameter of this size, its runs in the rows of a matrix."""
         if not 0 <= self.start <= self.stop <= size:
             return False
         if not self.stride:

@@ -39,7 +39,7 @@ class Reading(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the numbers are read no more."""
+        """Returns whether the numbers are read no more."""
 
 
 class VectorStore:
@@ -149,7 +149,9 @@ class VectorStore:
         return self.vector(span.vector)[span.start : span.stop]
 
     def _is_kept(self, vector: Vector, start: int, stop: int) -> bool:
-        """Whether a snapshot contains this array, or somebody reads some numbers of this range of it."""
+        """Returns whether a snapshot contains this array, or somebody reads some numbers of this range of
+        it.
+        """
         for array, span, readings in self._read:
             is_here = array is vector and span.start < stop and start < span.stop
             if is_here and not all(reading.is_over for reading in readings):

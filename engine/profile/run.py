@@ -208,7 +208,7 @@ def _first(cluster: Cluster, machines: int) -> Cluster:
 
 
 def _played_here(plan: Plan, cores: int) -> bool:
-    """Whether all threads of the plan can run side by side."""
+    """Returns whether all threads of the plan can run side by side."""
     machines = plan.cluster.machines
     return all(m.device == "cpu" for m in machines) and sum(m.threads for m in machines) <= cores
 

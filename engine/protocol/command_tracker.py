@@ -57,7 +57,7 @@ class CommandTracker:
 
     @property
     def complete(self) -> bool:
-        """Whether a command is under way that every shard has answered."""
+        """Returns whether a command is under way that every shard has answered."""
         return self.command is not None and len(self._results) == len(self._shards)
 
     def begin(self, request: Request, purpose: Purpose, now: float) -> list[Send]:

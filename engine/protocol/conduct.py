@@ -73,7 +73,7 @@ class Conduct:
             self._records[sender] = _Record(is_reported=True)
 
     def is_cut_off(self, sender: str) -> bool:
-        """Whether nothing more of this sender is taken."""
+        """Returns whether nothing more of this sender is taken."""
         found = self._records.get(sender)
         return found is not None and found.is_cut_off
 

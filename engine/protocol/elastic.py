@@ -33,7 +33,7 @@ class ElasticLifecycle(HostLifecycle):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the run goes on without some of its replicas."""
+        """Returns whether the run goes on without some of its replicas."""
         return self._settings.least is not None
 
     @abstractmethod

@@ -109,7 +109,7 @@ class EvaluationMode(WorkMode):
 
     @property
     def is_saved(self) -> bool:  # type: ignore[override]
-        """Whether the last checkpoint contains all requests."""
+        """Returns whether the last checkpoint contains all requests."""
         return self._held == self.recorded
 
     @property

@@ -178,7 +178,7 @@ class FileClient:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is open or waits."""
+        """Returns whether nothing is open or waits."""
         return not self._queues and not self._open and self._write is None
 
     def receive(self, event: Any, now: float) -> Sequence[Any]:

@@ -33,7 +33,7 @@ class UnitsOfShards:
 
     @property
     def known(self) -> bool:
-        """Whether all shards have answered."""
+        """Returns whether all shards have answered."""
         return not self._silent
 
     def ask(self, now: float) -> list[Send]:

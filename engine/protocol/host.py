@@ -201,7 +201,7 @@ class HostMachine:
 
     @property
     def failed(self) -> bool:
-        """Whether the host only waits for its end, because something raised."""
+        """Returns whether the host only waits for its end, because something raised."""
         return self.phase is HostPhase.FAILED
 
     def may_send(self, message: m.Message, now: float) -> bool:

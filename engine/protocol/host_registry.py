@@ -71,17 +71,17 @@ class HostRecord:
 
     @property
     def is_shard(self) -> bool:
-        """Whether it is a shard, and not a part or a backup."""
+        """Returns whether it is a shard, and not a part or a backup."""
         return self.replica is None and not self.shard
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its endpoint is known."""
+        """Returns whether its endpoint is known."""
         return self.state in _REACHABLE
 
     @property
     def has_ended(self) -> bool:
-        """Whether no process of it runs or is awaited."""
+        """Returns whether no process of it runs or is awaited."""
         return self.state in _ENDED
 
 
@@ -106,17 +106,17 @@ class ReplicaRecord:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the endpoints of all of its parts are known."""
+        """Returns whether the endpoints of all of its parts are known."""
         return self.reachable == len(self.parts)
 
     @property
     def is_ready(self) -> bool:
-        """Whether all of its parts are ready."""
+        """Returns whether all of its parts are ready."""
         return self.ready == len(self.parts)
 
     @property
     def is_away(self) -> bool:
-        """Whether it has left an elastic run, until the next wave."""
+        """Returns whether it has left an elastic run, until the next wave."""
         return self.parts[0].state is HostState.AWAY
 
     @property
@@ -125,7 +125,9 @@ class ReplicaRecord:
         return min(part.step for part in self.parts)
 
     def is_complete(self, directory: int) -> bool:
-        """Whether every part has finished under this directory or a newer one, or is gone for good."""
+        """Returns whether every part has finished under this directory or a newer one, or is gone for
+        good.
+        """
         return all(part.state is HostState.GONE or part.finished >= directory for part in self.parts)
 
 
@@ -267,12 +269,12 @@ class HostRegistry:
 
     @property
     def shards_ready(self) -> bool:
-        """Whether every shard is ready."""
+        """Returns whether every shard is ready."""
         return self.ready_shards == len(self.shards)
 
     @property
     def backups_ready(self) -> bool:
-        """Whether every backup is ready."""
+        """Returns whether every backup is ready."""
         return all(backup.state is HostState.READY for backup in self.backups.values())
 
     def backup_of(self, shard: HostRecord) -> HostRecord | None:

@@ -251,7 +251,7 @@ class JoinedMode(WorkMode):
     @property
     @override
     def is_complete(self) -> bool:
-        """Whether the work that was yielded is done, and reported by every part of the view."""
+        """Returns whether the work that was yielded is done, and reported by every part of the view."""
         if self._view is None or self._change is not None or self._wants_view:
             return False
         return len(self._finished) == len(self._view.members) * self._machines

@@ -105,12 +105,12 @@ class JoinedWork(Work):
 
     @property
     def runs(self) -> bool:
-        """Whether the program may go on."""
+        """Returns whether the program may go on."""
         return self.stage in (Stage.AT_WORK, Stage.COMPLETING)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the steps of the view are done."""
+        """Returns whether the steps of the view are done."""
         return self.stage is Stage.DONE
 
     # Events.

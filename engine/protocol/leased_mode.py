@@ -267,7 +267,7 @@ class LeasedMode(WorkMode):
     @property
     @override
     def is_complete(self) -> bool:
-        """Whether all work is done. All replicas are looked at again only where a shard is new."""
+        """Returns whether all work is done. All replicas are looked at again only where a shard is new."""
         if self._checked_under != self.run.shards_revision:
             self._checked_under = self.run.shards_revision
             for replica in self._replicas:

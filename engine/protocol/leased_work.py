@@ -92,17 +92,17 @@ class LeasedWork(Work):
 
     @property
     def runs(self) -> bool:
-        """Whether the first step is known."""
+        """Returns whether the first step is known."""
         return self.step >= 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether every gradient is acknowledged."""
+        """Returns whether every gradient is acknowledged."""
         return self._links.drained
 
     @property
     def _is_dry(self) -> bool:
-        """Whether the next step has to wait until it is known whether another one follows."""
+        """Returns whether the next step has to wait until it is known whether another one follows."""
         return self.step + 1 >= self.leases.stop and not self.leases.is_last
 
     # Events.

@@ -162,7 +162,7 @@ class Links(Carrier, Generic[LinkT]):
     @property
     @abstractmethod
     def drained(self) -> bool:
-        """Whether every gradient is acknowledged."""
+        """Returns whether every gradient is acknowledged."""
 
     # Events.
 

@@ -85,7 +85,7 @@ class Topology:
 
     @property
     def collective(self) -> bool:
-        """Whether replicas exchange with one another, because there are no shards between them."""
+        """Returns whether replicas exchange with one another, because there are no shards between them."""
         return not self.shards
 
     def parts(self, replica: int) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ class ParameterLinks(Links[ParameterLink]):
 
     @property
     def informed(self) -> bool:
-        """Whether every shard has reported what it has of the part's earlier processes."""
+        """Returns whether every shard has reported what it has of the part's earlier processes."""
         return all(link.informed for link in self._links.values())
 
     @property
@@ -177,14 +177,14 @@ class ParameterLinks(Links[ParameterLink]):
 
     @property
     def drained(self) -> bool:
-        """Whether every gradient is acknowledged, after `drain`, and every fetch answered: that, too, may
-        report to a new process what it lacks.
+        """Returns whether every gradient is acknowledged, after `drain`, and every fetch answered: that,
+        too, may report to a new process what it lacks.
         """
         return self._draining and not self.waits_for
 
     @property
     def installed(self) -> bool:
-        """Whether the part has parameters of every shard."""
+        """Returns whether the part has parameters of every shard."""
         return all(link.installed for link in self._links.values())
 
     @property
@@ -265,8 +265,8 @@ class ParameterLinks(Links[ParameterLink]):
                 link.is_due = self._alone
 
     def has_room(self, ahead: int) -> bool:
-        """Whether a step can begin: all parameters are here, and no push waits for the acknowledgement of one
-        that was sent `ahead` steps before.
+        """Returns whether a step can begin: all parameters are here, and no push waits for the
+        acknowledgement of one that was sent `ahead` steps before.
         """
         return all(
             (link.staged or link.installed) and not link.is_due and (link.push is None or link.ahead < ahead)

@@ -54,12 +54,12 @@ class Work(Carrier):
 
     @property
     def runs(self) -> bool:
-        """Whether the program may go on."""
+        """Returns whether the program may go on."""
         return True
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be acknowledged when the program has ended."""
+        """Returns whether nothing is left to be acknowledged when the program has ended."""
         return True
 
     def start(self, now: float) -> Iterable[Any]:

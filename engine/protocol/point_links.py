@@ -67,12 +67,12 @@ class PointLinks(Links[PointLink]):
 
     @property
     def accumulates(self) -> bool:
-        """Whether a gradient that is still wanted has not been sent."""
+        """Returns whether a gradient that is still wanted has not been sent."""
         return self._accumulated is not None
 
     @property
     def drained(self) -> bool:
-        """Whether every gradient that is still wanted is acknowledged."""
+        """Returns whether every gradient that is still wanted is acknowledged."""
         return self._in_flight is None and self._accumulated is None
 
     @property

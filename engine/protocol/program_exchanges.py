@@ -249,12 +249,12 @@ class Exchanges(Carrier):
 
     @property
     def complete(self) -> bool:
-        """Whether the round under way is complete on all parts of the replica."""
+        """Returns whether the round under way is complete on all parts of the replica."""
         return self._completed == self._round and not self._behind(self._others, self._round)
 
     @property
     def has_completed(self) -> bool:
-        """Whether this part has completed the round under way."""
+        """Returns whether this part has completed the round under way."""
         return self._completed == self._round
 
     def released(self, vector: str) -> bool:

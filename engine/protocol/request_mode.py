@@ -82,13 +82,13 @@ class RequestMode(WorkMode):
 
     @property
     def is_begun(self) -> bool:
-        """Whether all hosts are ready and know one another."""
+        """Returns whether all hosts are ready and know one another."""
         hosts = self.run.registry.hosts.values()
         return self.run.phase is Phase.RUNNING and all(host.informed == host.sent > 0 for host in hosts)
 
     @property
     def is_answered(self) -> bool:
-        """Whether every host that was asked has answered."""
+        """Returns whether every host that was asked has answered."""
         return not self._missing
 
     @override

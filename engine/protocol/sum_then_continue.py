@@ -108,7 +108,7 @@ class SumThenContinue(Policy):
 
     @property
     def busy(self) -> bool:
-        """Whether operations are running."""
+        """Returns whether operations are running."""
         return self._awaited is not None
 
     @override
@@ -132,7 +132,7 @@ class SumThenContinue(Policy):
 
     @property
     def may_be_copied(self) -> bool:
-        """Whether the vectors are those of `counts`, and nothing is changing them."""
+        """Returns whether the vectors are those of `counts`, and nothing is changing them."""
         return self._awaited is None and not self._lapsed
 
     @override

@@ -70,7 +70,7 @@ class Supervision(ElasticLifecycle):
 
     @property
     def keeps_records(self) -> bool:
-        """Whether somebody keeps the records of shards."""
+        """Returns whether somebody keeps the records of shards."""
         return self._settings.keeps_records
 
     @property

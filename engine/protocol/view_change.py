@@ -48,7 +48,7 @@ class ViewChange:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all parts have answered."""
+        """Returns whether all parts have answered."""
         return len(self._answers) == len(self.members) * self.machines
 
     @property

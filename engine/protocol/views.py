@@ -109,7 +109,7 @@ class Member:
 
     @property
     def is_last(self) -> bool:
-        """Whether no step follows the one under way."""
+        """Returns whether no step follows the one under way."""
         return self.reached[1] >= self._until
 
     @property

@@ -85,7 +85,7 @@ class WorkMode(ABC):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the work is done, so that a checkpoint may hold all of it."""
+        """Returns whether the work is done, so that a checkpoint may hold all of it."""
         return False
 
     def progress(self, iterated: Iterated) -> Progress:

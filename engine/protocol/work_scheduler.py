@@ -122,7 +122,7 @@ class WorkScheduler:
 
     @property
     def complete(self) -> bool:
-        """Whether every unit of the evaluation was computed, by all machines of some replica."""
+        """Returns whether every unit of the evaluation was computed, by all machines of some replica."""
         return not self._left
 
     def losses(self, evaluate: Evaluate) -> Scalars:

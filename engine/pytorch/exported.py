@@ -121,7 +121,7 @@ def place_of(node: fx.Node) -> str:
 
 
 def _is_variadic(module: torch.nn.Module) -> bool:
-    """Whether `forward` takes `*args`: then torch.export wants one entry for all of them."""
+    """Returns whether `forward` takes `*args`: then torch.export wants one entry for all of them."""
     code = getattr(module.forward, "__code__", None)
     return code is not None and code.co_argcount <= 1 and bool(code.co_flags & 0x04)
 

@@ -90,7 +90,7 @@ class Torch(Layer):
 
     @property
     def integer_inputs(self) -> bool:  # type: ignore[override]
-        """Whether its inputs are numbers of classes."""
+        """Returns whether its inputs are numbers of classes."""
         return self.integers
 
     @property

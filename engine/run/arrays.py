@@ -125,7 +125,7 @@ def _is_special(value: object) -> bool:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether the value is PyTorch's; a process that never imported torch has none."""
+    """Returns whether the value is PyTorch's; a process that never imported torch has none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

@@ -123,7 +123,9 @@ class Collector:
         return np.zeros((*self.plan.graph[buffer.layer].shape, self.plan.batch), dtype)
 
     def _adds_up(self, buffer: Buffer) -> bool:
-        """Whether several machines hold shares of a row: of gradients of copied rows, of a loss in shards."""
+        """Returns whether several machines hold shares of a row: of gradients of copied rows, of a loss in
+        shards.
+        """
         return buffer.edge is not None or bool(self.plan.ownership.loss_shards(buffer.layer))
 
     def _targets(

@@ -101,7 +101,7 @@ class Vectors:
         return [part for some in ranges for part in intersections(some, span.start, span.stop)]
 
     def is_averaged(self, span: slice) -> bool:
-        """Whether a range of one parameter is of a running average."""
+        """Returns whether a range of one parameter is of a running average."""
         return any(start <= span.start and span.stop <= stop for start, stop in self._averaged)
 
     @property
@@ -209,7 +209,7 @@ class Buffers:
         return self.windows[buffer.place(self._slots)]
 
     def overlap(self, one: Buffer, other: Buffer) -> bool:
-        """Whether two windows, by their places, use the same memory one after the other."""
+        """Returns whether two windows, by their places, use the same memory one after the other."""
         if one == other or one not in self._planned or other not in self._planned:
             return False
         (low, n_low), (high, n_high) = sorted(

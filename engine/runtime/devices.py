@@ -94,7 +94,7 @@ class Device:
         return optimizer.bind(values, gradient, state, accumulated=accumulated, copy=copy)
 
     def updates_were_finite(self) -> bool:
-        """Whether all updates since the last call were finite that could not report it themselves."""
+        """Returns whether all updates since the last call were finite that could not report it themselves."""
         return True
 
     def finish(self) -> None:

@@ -141,7 +141,7 @@ class Examples:
 
     @property
     def fetches(self) -> bool:
-        """Whether some rows come from elsewhere, so that `ahead` saves time."""
+        """Returns whether some rows come from elsewhere, so that `ahead` saves time."""
         return bool(self._fetched)
 
     def ahead(self, chosen: Array | slice) -> None:

@@ -117,7 +117,7 @@ class Host:
 
     @property
     def stopped(self) -> bool:
-        """Whether the host has come to its end."""
+        """Returns whether the host has come to its end."""
         return self._stopped
 
     def stop(self) -> None:

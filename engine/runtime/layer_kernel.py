@@ -174,7 +174,9 @@ class LayerKernel:
         return Bound(rows, array)
 
     def _is_own(self, edge: Edge, own: BoxSet, columns: Columns, window: Window) -> bool:
-        """Whether the machine's own tile is all that the kernel reads, and lies in an array of its own."""
+        """Returns whether the machine's own tile is all that the kernel reads, and lies in an array of its
+        own.
+        """
         if columns is None or window.columns == columns or own.hull.columns != columns:
             return False
         return not self._owned.needed(edge, self._machine) - own

@@ -37,11 +37,13 @@ class Metric(Arguments):
     """How many sums `update` returns."""
 
     def fits(self, loss: Loss) -> bool:
-        """Whether the metric is about the scores of such a loss."""
+        """Returns whether the metric is about the scores of such a loss."""
         return True
 
     def splits_scores(self, scores: Shape) -> bool:
-        """Whether machines that share scores of this shape may each give their own rows: the sums add up."""
+        """Returns whether machines that share scores of this shape may each give their own rows: the sums
+        add up.
+        """
         return False
 
     @property

@@ -127,8 +127,8 @@ class NonfiniteWatch:
         return NonfiniteArray(f"the states of '{layer}' are", received, self._hint(layer))
 
     def _had_gradients(self, layer: str, done: list[int], names: set[Buffer]) -> bool:
-        """Whether the gradients that reached a layer are known to be finite: they are still there, or all
-        consumers that sent them are losses or were updated by gradients of their own.
+        """Returns whether the gradients that reached a layer are known to be finite: they are still there,
+        or all consumers that sent them are losses or were updated by gradients of their own.
         """
         if any(name.layer == layer and name.holds_grad for name in names):
             return True

@@ -112,7 +112,7 @@ class Player:
             self._machine = InstructionScheduler(self._works, lanes=self._lanes, first_step=first_step)
 
     def may_begin(self) -> bool:
-        """Whether `begin` may be called."""
+        """Returns whether `begin` may be called."""
         with self._lock:
             return not self._stale and self._machine.may_begin()
 

@@ -140,7 +140,7 @@ class PortionFeed(Feed):
 
     @property
     def _keeps_all(self) -> bool:
-        """Whether all portions of an epoch are kept."""
+        """Returns whether all portions of an epoch are kept."""
         return self._order.portions.per_epoch * self._n_bytes <= self._kept_bytes
 
     def _entry(self, portion: int) -> tuple[Future[_Fetched], _Fetched | None]:

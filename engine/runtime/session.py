@@ -82,7 +82,7 @@ class SessionTask:
 
     @property
     def keeps_gradient(self) -> bool:
-        """Whether a step writes the whole gradient; an optimizer without norms takes it in blocks."""
+        """Returns whether a step writes the whole gradient; an optimizer without norms takes it in blocks."""
         return self.train and (self.optimizer is None or self.optimizer.needs_norms)
 
     @property

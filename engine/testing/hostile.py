@@ -155,11 +155,11 @@ class Hostility:
     # What follows.
 
     def is_member(self, process: ProcessId) -> bool:
-        """Whether this process has been hostile."""
+        """Returns whether this process has been hostile."""
         return process in self._members
 
     def is_hostile(self, name: str) -> bool:
-        """Whether a process of this name has been hostile."""
+        """Returns whether a process of this name has been hostile."""
         return any(one == name for one, _ in self._members)
 
     def handled(
@@ -193,7 +193,7 @@ class Hostility:
 
     @staticmethod
     def is_at_work(coordinator: CoordinatorHost, sender: ProcessId) -> bool:
-        """Whether a process is the newest of a host of this coordinator's run."""
+        """Returns whether a process is the newest of a host of this coordinator's run."""
         machine = coordinator.machine
         return machine.phase is not Phase.OVER and machine.registry.current(*sender) is not None
 

@@ -403,7 +403,7 @@ class Schedule(ABC):
         return met if len(met) == self.environment.topology.machines else []
 
     def raises(self, name: str) -> bool:
-        """Whether the user's function raises in this host, this time."""
+        """Returns whether the user's function raises in this host, this time."""
         raising = self.environment.raising
         if self.mended or not self._raises_left or raising is None or name != raising[0]:
             return False
@@ -418,7 +418,7 @@ class Schedule(ABC):
 
     @property
     def stopped(self) -> bool:
-        """Whether the user has pressed Ctrl-C."""
+        """Returns whether the user has pressed Ctrl-C."""
         return self.environment.stop_at is not None and self.world.now >= self.environment.stop_at
 
     def check_failure(self, ending: AbortRun) -> None:

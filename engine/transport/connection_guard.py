@@ -78,7 +78,7 @@ class ConnectionGuard:
 
     @property
     def watches_messages(self) -> bool:
-        """Whether `delivered` has to be called for messages at present."""
+        """Returns whether `delivered` has to be called for messages at present."""
         return bool(self._suspects) or time.monotonic() < self._named_until
 
     def admitted(self) -> None:

@@ -45,7 +45,7 @@ class KeyPair:
 
 
 def is_public_key(text: str) -> bool:
-    """Whether the text can be a public key: 40 characters of Z85."""
+    """Returns whether the text can be a public key: 40 characters of Z85."""
     return len(text) == 40 and text.isascii() and all(byte in z85.Z85MAP for byte in text.encode("ascii"))
 
 

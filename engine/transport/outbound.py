@@ -94,17 +94,19 @@ class OutboundConnection:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether the queue holds something."""
+        """Returns whether the queue holds something."""
         return bool(self._queue) or (self.stream_link is not None and self.stream_link.has_backlog)
 
     @property
     def is_delivered(self) -> bool:
-        """Whether all that was sent is in the link's memory and queue: the peer has it unless it dies."""
+        """Returns whether all that was sent is in the link's memory and queue: the peer has it unless it
+        dies.
+        """
         return self.link is not None and not self._unacked and not self._queue
 
     @property
     def has_queue(self) -> bool:
-        """Whether something waits for the encrypted socket."""
+        """Returns whether something waits for the encrypted socket."""
         return bool(self._queue)
 
     def send(

@@ -32,7 +32,7 @@ class Reading(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the payload is read no more."""
+        """Returns whether the payload is read no more."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -207,7 +207,9 @@ class Payload:
             release()
 
     def _is_small(self, destination: npt.NDArray[Any]) -> bool:
-        """Whether this is one short piece for an ordinary array: steps in Python cost more than its bytes."""
+        """Returns whether this is one short piece for an ordinary array: steps in Python cost more than its
+        bytes.
+        """
         flags = destination.flags
         return (
             0 < self.n_bytes == destination.nbytes <= _SMALL_BYTES

@@ -174,7 +174,7 @@ class Reassembly:
                 self._advance(envelope, complete)
 
     def _is_next(self, number: int, complete: list[Delivered]) -> bool:
-        """Whether this is the next number. Requests retransmission of missing messages."""
+        """Returns whether this is the next number. Requests retransmission of missing messages."""
         self._read_link(complete)
         stream = number >> STREAM_BITS << STREAM_BITS
         if stream > self.following:

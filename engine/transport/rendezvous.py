@@ -124,7 +124,7 @@ def _address(public_key: str) -> bytes:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Whether the kernel reports the other end as a process of the same user."""
+    """Returns whether the kernel reports the other end as a process of the same user."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(found)
     return bool(user == os.geteuid())

@@ -58,7 +58,7 @@ class RegionReading:
 
     @property
     def is_over(self) -> bool:
-        """Whether the peer has released this payload and all earlier ones, or is gone."""
+        """Returns whether the peer has released this payload and all earlier ones, or is gone."""
         return self.peer.is_gone or self._counters[_READ] > self.number
 
 
@@ -98,7 +98,7 @@ class RingWriter:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the receiver has mapped the ring."""
+        """Returns whether the receiver has mapped the ring."""
         return self._counters[_ACCEPTED] == 1
 
     def place(self, payload: Sequence[memoryview], n_bytes: int) -> int | None:

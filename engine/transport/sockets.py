@@ -90,7 +90,7 @@ def check_endpoint(endpoint: str, *, listening: bool) -> None:
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether the endpoint is reachable from this machine only."""
+    """Returns whether the endpoint is reachable from this machine only."""
     return _LOOPBACK.fullmatch(endpoint) is not None
 
 

@@ -88,7 +88,7 @@ class StreamReceiver:
 
     @property
     def is_alive(self) -> bool:
-        """Whether more may come."""
+        """Returns whether more may come."""
         return self._channel is not None
 
     @property
@@ -99,7 +99,7 @@ class StreamReceiver:
 
     @property
     def is_connecting(self) -> bool:
-        """Whether the channel is to be polled until it is writable."""
+        """Returns whether the channel is to be polled until it is writable."""
         return bool(self._token)
 
     def arrived(self) -> list[Arrived]:

@@ -60,12 +60,12 @@ class StreamSender:
 
     @property
     def is_open(self) -> bool:
-        """Whether the peer has connected, and messages take the link."""
+        """Returns whether the peer has connected, and messages take the link."""
         return self._channel is not None and not self.is_broken
 
     @property
     def has_backlog(self) -> bool:
-        """Whether something waits for the connection to take more."""
+        """Returns whether something waits for the connection to take more."""
         return self.is_open and bool(self._queue or self._unsent)
 
     @property

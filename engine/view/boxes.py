@@ -135,7 +135,7 @@ def _rectangle(cell: Cell, fill: str) -> str:
 
 
 def is_map(pieces: Sequence[Piece]) -> bool:
-    """Whether a layer is cut along two axes."""
+    """Returns whether a layer is cut along two axes."""
     return len({piece.columns for piece in pieces}) > 1
 
 

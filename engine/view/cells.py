@@ -112,11 +112,11 @@ class Cells:
         return svg.element("path", d=squares(map(self.corner, places)), **look) if places else ""
 
     def holds(self, place: Place) -> bool:
-        """Whether a place is that of a node between the first and the last row."""
+        """Returns whether a place is that of a node between the first and the last row."""
         return self.rows[0] <= place[0] < self.rows[1] and 0 <= place[1] < self.columns
 
     def shows(self, place: Place) -> bool:
-        """Whether a place is drawn: a node, or padding beside the rows."""
+        """Returns whether a place is drawn: a node, or padding beside the rows."""
         if self.holds(place):
             boxes = (zip(place, box, strict=False) for box in self.shown)
             return any(all(start <= n < stop for n, (start, stop) in axes) for axes in boxes)

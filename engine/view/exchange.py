@@ -41,7 +41,7 @@ class Exchange:
 
     @property
     def inside(self) -> bool:
-        """Whether it is between the machines of one layer."""
+        """Returns whether it is between the machines of one layer."""
         return self.below == self.above
 
     @property
@@ -148,7 +148,9 @@ def words_beside(places: Sequence[tuple[Exchange, Point]]) -> Iterator[str]:
 
 
 def _is_crowd(ends: tuple[str, str], group: Sequence[Route], maps: frozenset[str]) -> bool:
-    """Whether messages between two layers in one direction are too many for lines, or cannot end anywhere."""
+    """Returns whether messages between two layers in one direction are too many for lines, or cannot end
+    anywhere.
+    """
     if maps & set(ends):
         return True
     senders = len({found.message.source for found in group})

@@ -48,7 +48,7 @@ class Palette:
         return f"url(#stripes{machine})" if self.striped(machine) else self.colour(machine)
 
     def striped(self, machine: int) -> bool:
-        """Whether another machine has the same colour, so that this one has stripes."""
+        """Returns whether another machine has the same colour, so that this one has stripes."""
         return len(self.names) > len(FEW) and machine % self._sharing // 2 % 2 == 1
 
     def line(self, machine: int) -> str:

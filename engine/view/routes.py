@@ -31,7 +31,9 @@ class Route:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it carries no activations or their gradients, but what machines of one layer exchange."""
+        """Returns whether it carries no activations or their gradients, but what machines of one layer
+        exchange.
+        """
         return not self.message.buffer.travels_along_edges
 
     @property

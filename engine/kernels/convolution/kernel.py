@@ -51,7 +51,7 @@ class Conv2DKernel(Kernel):
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Whether examples fill a vector, and filters read whole patches."""
+        """Returns whether examples fill a vector, and filters read whole patches."""
         connectivity = context.grid.connectivity
         return context.batch >= _LEAST and isinstance(connectivity, Patch) and connectivity.is_box
 

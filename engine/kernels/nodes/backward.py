@@ -246,7 +246,7 @@ class _Gradients:
         out.append(ir.Loop(loop.variable, *bounds, _renamed(body, again)))
 
     def _matters(self, body: tuple[ir.Statement, ...]) -> bool:
-        """Whether statements assign something that has a gradient."""
+        """Returns whether statements assign something that has a gradient."""
         for one in ir.every(body):
             match one:
                 case ir.Assign(name) if name in self._touched:
@@ -294,7 +294,7 @@ def _kept(name: str) -> str:
 
 
 def _is_set(statement: ir.Statement) -> TypeGuard[ir.Assign]:
-    """Whether a statement assigns something else than a sum that grows."""
+    """Returns whether a statement assigns something else than a sum that grows."""
     match statement:
         case ir.Assign(name, ir.Operation("+", (ir.Variable(old), _))) if old == name:
             return False

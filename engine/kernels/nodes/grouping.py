@@ -110,5 +110,5 @@ def variables(expression: ir.Expression) -> set[str]:
 
 
 def stores(body: Iterable[ir.Statement]) -> bool:
-    """Whether statements write to arrays."""
+    """Returns whether statements write to arrays."""
     return any(isinstance(statement, ir.Store) for statement in ir.every(tuple(body)))

@@ -240,7 +240,7 @@ class _Renaming:
 
 
 def is_of_edges(start: ir.Expression, stop: ir.Expression, step: int) -> bool:
-    """Whether a loop counts edges of the node, each once at most."""
+    """Returns whether a loop counts edges of the node, each once at most."""
     inside = isinstance(start, ir.Constant) and start.value >= 0
     match stop:
         case ir.Operation("-", (end, ir.Constant(less))) if less >= 0:
@@ -282,7 +282,7 @@ def added(name: str, value: ir.Expression) -> ir.Expression | None:
 
 
 def _only_adds(name: str, body: Sequence[ir.Statement]) -> bool:
-    """Whether statements only ever add to a name."""
+    """Returns whether statements only ever add to a name."""
     for statement in ir.every(tuple(body)):
         if isinstance(statement, ir.Assign) and statement.name == name:
             if added(name, statement.value) is None:

@@ -72,7 +72,7 @@ class Varying:
             self._spread(body, under=False)
 
     def __call__(self, expression: ir.Expression) -> bool:
-        """Whether an expression varies."""
+        """Returns whether an expression varies."""
         for part in ir.walk(expression):
             match part:
                 case ir.Variable(name) | ir.Item(name, _) if name in self.names:
@@ -196,7 +196,7 @@ def _under(condition: ir.Expression, body: Body, varying: Varying) -> list[ir.St
 
 
 def is_of_examples(statement: ir.Statement, varying: Varying) -> bool:
-    """Whether a statement can stand in the loop over the examples: it assigns varying names only."""
+    """Returns whether a statement can stand in the loop over the examples: it assigns varying names only."""
     match statement:
         case ir.Assign(name, _) | ir.Store(name, _, _):
             return name in varying.names

@@ -267,7 +267,7 @@ class _Reader:
                 raise ir.Unsupported("two names of an array that changes")
 
     def _settled(self, part: ir.Expression) -> bool:
-        """Whether a part of a template never changes any more."""
+        """Returns whether a part of a template never changes any more."""
         match part:
             case ir.Variable(name) | ir.Item(name, _):
                 return self._bound[name] <= 1

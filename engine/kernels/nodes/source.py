@@ -186,16 +186,16 @@ def _bare(code: CodeType) -> CodeType:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a user's function, which is compiled with those that call it."""
+    """Returns whether a value is a user's function, which is compiled with those that call it."""
     module = (getattr(value, "__module__", None) or "").partition(".")[0]
     return isinstance(value, FunctionType) and module not in ("numpy", "numba")
 
 
 def is_builtin(name: str, value: Any) -> bool:
-    """Whether a name refers to Python's own."""
+    """Returns whether a name refers to Python's own."""
     return getattr(builtins, name, None) is value
 
 
 def plain_number(value: Any) -> bool:
-    """Whether a value is one of Python's own numbers, whose text means the same everywhere."""
+    """Returns whether a value is one of Python's own numbers, whose text means the same everywhere."""
     return type(value) in (bool, int, float)

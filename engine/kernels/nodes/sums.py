@@ -164,7 +164,7 @@ def _without_zeros(expression: ir.Expression) -> ir.Expression:
 
 
 def _is_of_the_node(body: Body) -> bool:
-    """Whether a body depends on no edge, and assigns every variable that it uses."""
+    """Returns whether a body depends on no edge, and assigns every variable that it uses."""
     statements = list(ir.every(body))
     assigned = {ir.Variable(one.name) for one in statements if isinstance(one, ir.Assign)}
     parts = [part for one in statements for whole in ir.expressions(one) for part in ir.walk(whole)]

@@ -38,7 +38,7 @@ def loops_over(tree: ast.FunctionDef, name: str) -> int:
 
 
 def leaves(statements: Sequence[ast.stmt]) -> Literal["always", "maybe", "never"]:
-    """Whether statements end in an exit."""
+    """Returns whether statements end in an exit."""
     found: Literal["maybe", "never"] = "never"
     for statement in statements:
         if isinstance(statement, ast.Return | ast.Break | ast.Continue):
@@ -54,7 +54,7 @@ def leaves(statements: Sequence[ast.stmt]) -> Literal["always", "maybe", "never"
 
 
 def breaks(statements: Sequence[ast.stmt]) -> bool:
-    """Whether a loop with this body is ever left before its end."""
+    """Returns whether a loop with this body is ever left before its end."""
     for statement in statements:
         if isinstance(statement, ast.Break):
             return True

@@ -47,7 +47,7 @@ def _template(body: Body, array: str, arrays: frozenset[str]) -> ir.Expression |
 
 
 def _reads(value: ir.Expression, names: frozenset[str]) -> bool:
-    """Whether a value depends on one of these variables or arrays."""
+    """Returns whether a value depends on one of these variables or arrays."""
     for part in ir.walk(value):
         match part:
             case ir.Variable(name) | ir.Item(name, _) if name in names:

@@ -37,7 +37,7 @@ class Form(Protocol):
 
     @property
     def has_downward(self) -> bool:
-        """Whether `downward` is called; else autograd derives it."""
+        """Returns whether `downward` is called; else autograd derives it."""
 
     def upward(self, incoming: Tensor, learned: Sequence[Tensor], n_nodes: int) -> Tensor:
         """Returns the states of the nodes."""
@@ -64,7 +64,7 @@ class TorchForm:
 
     @property
     def has_downward(self) -> bool:
-        """Whether the user wrote a `downward`."""
+        """Returns whether the user wrote a `downward`."""
         return self.down is not None
 
     def upward(self, incoming: Tensor, learned: Sequence[Tensor], n_nodes: int) -> Tensor:
@@ -178,7 +178,7 @@ class _Gathered:
 
     @property
     def has_backward(self) -> bool:
-        """Whether the user wrote `downward`."""
+        """Returns whether the user wrote `downward`."""
         return self._form.has_downward
 
     def forward(self, step: Step, inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:

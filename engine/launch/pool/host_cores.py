@@ -88,7 +88,7 @@ class HostCores:
         return {host: processors | spare for host, processors in self._own.items()}
 
     def _is_free(self, core: frozenset[int]) -> bool:
-        """Whether no other worker has given a core away."""
+        """Returns whether no other worker has given a core away."""
         if not self._lock(core):
             return False
         os.close(self._locks.pop(core))

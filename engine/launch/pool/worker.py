@@ -118,7 +118,7 @@ class PoolWorker:
 
     @property
     def is_in(self) -> bool:
-        """Whether it takes part in the pool."""
+        """Returns whether it takes part in the pool."""
         return self._machine.is_in
 
     def run(self) -> EndWorker:

@@ -59,7 +59,9 @@ def offered(bundle: Bundle, machine: Resources) -> Resources:
 
 
 def can_hold(nodes: Sequence[Bundle], bundles: Sequence[Bundle], strategy: Strategy) -> bool:
-    """Whether nodes with these amounts could hold all bundles; True also where that is hard to find out."""
+    """Returns whether nodes with these amounts could hold all bundles; True also where that is hard to find
+    out.
+    """
     largest_first = sorted(bundles, key=lambda one: sorted(one.items()), reverse=True)
     if strategy == "STRICT_PACK":
         total = {name: sum(one.get(name, 0.0) for one in bundles) for one in bundles for name in one}
@@ -76,7 +78,7 @@ class _Search:
         self._tries = 0
 
     def holds(self, bundles: Sequence[Bundle]) -> bool:
-        """Whether the nodes hold these bundles beside those that they have been given."""
+        """Returns whether the nodes hold these bundles beside those that they have been given."""
         self._tries += 1
         if not bundles or self._tries > _TRIES:
             return True

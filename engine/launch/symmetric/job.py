@@ -163,7 +163,7 @@ class Job:
 
     @property
     def is_local(self) -> bool:
-        """Whether all ranks are known to be on one machine."""
+        """Returns whether all ranks are known to be on one machine."""
         return self.local_size == self.size or _is_loopback(self.address)
 
     def named(self, rank: int) -> str:

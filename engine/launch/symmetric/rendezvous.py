@@ -137,7 +137,7 @@ class KnownPorts(Rendezvous):
         return None
 
     def _is_ours(self, endpoint: str) -> bool:
-        """Whether rank 0 listens there, by its key; another program may."""
+        """Returns whether rank 0 listens there, by its key; another program may."""
         until = time.monotonic() + _HANDSHAKE_S
         with Visit(self.keyring.pair("worker"), Peer("rank 0", 0, endpoint, self._public_key)) as visit:
             while not visit.send(encode(Leave())) and time.monotonic() < until:

@@ -121,14 +121,14 @@ class Optimizer(Settings, ABC):
 
     @property
     def supports_sparse(self) -> bool:
-        """Whether a gradient of zero leaves a number and its state as they are, to the bit. Then an update of
-        the rows that have a gradient is that of the whole table.
+        """Returns whether a gradient of zero leaves a number and its state as they are, to the bit. Then an
+        update of the rows that have a gradient is that of the whole table.
         """
         return self._keeps_untouched and not self.weight_decay
 
     @property
     def needs_norms(self) -> bool:
-        """Whether `factors` must be called before every update of a replica."""
+        """Returns whether `factors` must be called before every update of a replica."""
         return self.clip_norm is not None
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
@@ -197,7 +197,7 @@ def check_arrays(values: Vector, gradient: Stored, *others: Stored | None) -> No
 
 
 def is_zero(value: float) -> bool:
-    """Whether a number is 0 in float32, the lowest precision of values."""
+    """Returns whether a number is 0 in float32, the lowest precision of values."""
     return bool(np.float32(value) == 0)
 
 

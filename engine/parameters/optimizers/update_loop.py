@@ -52,7 +52,7 @@ register."""
 
 @compiled
 def all_finite(vector: Vector) -> bool:
-    """Whether a vector (float32, float64, or the bits of bfloat16) has no NaN and no infinity."""
+    """Returns whether a vector (float32, float64, or the bits of bfloat16) has no NaN and no infinity."""
     flag = np.int32(0)
     for i in range(vector.size):
         flag = nonfinite(flag, upcast(vector[i]))

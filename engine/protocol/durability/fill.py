@@ -80,12 +80,12 @@ class Fill:
 
     @property
     def has_all(self) -> bool:
-        """Whether all numbers are here, some perhaps with records that others lack."""
+        """Returns whether all numbers are here, some perhaps with records that others lack."""
         return self.counts is not None and self.position == self.size
 
     @property
     def is_whole(self) -> bool:
-        """Whether all numbers are here, at the version of the last record."""
+        """Returns whether all numbers are here, at the version of the last record."""
         newest = max((chunk.version for chunk in self._chunks), default=self.number)
         return self.has_all and newest <= self.number
 

@@ -18,7 +18,7 @@ class Durability:
 
     @property
     def keeps(self) -> bool:
-        """Whether anybody keeps records, and replies wait for it."""
+        """Returns whether anybody keeps records, and replies wait for it."""
         return True
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class CheckpointOnly(Durability):
 
     @property
     def keeps(self) -> bool:
-        """Whether anybody keeps records: no."""
+        """Returns whether anybody keeps records: no."""
         return False
 
 

@@ -57,7 +57,7 @@ class Algorithm(ABC):
 
     @property
     def balanced(self) -> bool:
-        """Whether each half alone brings a member as many pieces as it begins."""
+        """Returns whether each half alone brings a member as many pieces as it begins."""
         return False
 
     @abstractmethod

@@ -46,7 +46,9 @@ class BackupExchange(Exchange):
 
     @property
     def decided(self) -> bool:
-        """Whether results of the next use have arrived: the contribution of this member would be dropped."""
+        """Returns whether results of the next use have arrived: the contribution of this member would be
+        dropped.
+        """
         return any(kind is FinalChunk for _, kind, _ in self._early)
 
     @override

@@ -115,7 +115,7 @@ class CopyTarget:
 
     @property
     def under_way(self) -> bool:
-        """Whether the copy has begun and is not complete."""
+        """Returns whether the copy has begun and is not complete."""
         return self._waiting is not None
 
     def begin(self, now: float) -> list[ExchangeEffect]:

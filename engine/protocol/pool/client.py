@@ -306,7 +306,7 @@ class ClientMachine:
         return effects
 
     def _is_heard(self, worker: _Worker, now: float) -> bool:
-        """Whether a worker that the registry has lost still answers this run."""
+        """Returns whether a worker that the registry has lost still answers this run."""
         return now - worker.received_at < 2 * ASK_S
 
     # Workers.

@@ -42,7 +42,7 @@ class WorkerMember:
 
     @property
     def is_in(self) -> bool:
-        """Whether it takes part in the pool."""
+        """Returns whether it takes part in the pool."""
         return self.trouble == ""
 
 

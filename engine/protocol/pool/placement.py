@@ -164,7 +164,7 @@ class _Board:
         return max(fitting, key=lambda one: (self._near(need, one), _scarce(self.free[one])))
 
     def _is_beside(self, need: Need, session: str) -> bool:
-        """Whether the other copy of a shard is on the machine: one failure must not cost both."""
+        """Returns whether the other copy of a shard is on the machine: one failure must not cost both."""
         return (other_copy(need.host), self.offers[session].machine) in self._hosts
 
     def _near(self, need: Need, session: str) -> tuple[int, int]:

@@ -66,7 +66,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def covers(self, need: Resources) -> bool:
-        """Whether a need fits into this."""
+        """Returns whether a need fits into this."""
         return self.cpu >= need.cpu and self.gpu >= need.gpu and self.memory >= need.memory
 
     def lacks(self, need: Resources) -> str:

@@ -61,7 +61,7 @@ class _Run:
 
     @property
     def is_used(self) -> bool:
-        """Whether a message of the client came."""
+        """Returns whether a message of the client came."""
         return self.number >= 0
 
 

@@ -324,13 +324,13 @@ class DownpourSchedule(Schedule):
         self.coordinator.work.leaves(indices[0], self.coordinator.current[names[0]])
 
     def is_of_two(self, unit: int) -> bool:
-        """Whether a replica has left that may have done this unit."""
+        """Returns whether a replica has left that may have done this unit."""
         return any(work.is_of_two(unit) for work in self._runs)
 
     # Files.
 
     def held_by_all(self, unit: int, lineages: Mapping[str, Lineage]) -> bool:
-        """Whether all numbers that these shards hold contain a unit."""
+        """Returns whether all numbers that these shards hold contain a unit."""
         every = ((machine, shard) for machine, shard in self._ranges if self.environment.topology.shards)
         return all((machine, unit) in lineages[shard].units for machine, shard in every)
 

@@ -26,7 +26,7 @@ class WorkModel:
         self._left: dict[int, int] = {}  # replicas that have left, and the incarnation that did so last
 
     def has_left(self, replica: int) -> bool:
-        """Whether a replica has left at least once: it does not use some numbers."""
+        """Returns whether a replica has left at least once: it does not use some numbers."""
         return replica in self._left
 
     def computes(self, replica: int, incarnation: int, step: int, unit: int) -> None:
