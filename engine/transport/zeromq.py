@@ -6,7 +6,6 @@ send; but sockets in the poll belong to the owner, so while a peer has a backlog
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -21,24 +20,22 @@ from typing_extensions import override
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.authenticator import Authenticator
+from partita.engine.transport.backlogs import Backlogs
 from partita.engine.transport.connection_guard import CHECK_S, MAX_UNDELIVERED_BYTES, ConnectionGuard
 from partita.engine.transport.encryption import ENCRYPTED, Encryption
 from partita.engine.transport.inbound import InboundConnections
+from partita.engine.transport.inbound_links import InboundLinks
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer
 from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
 from partita.engine.transport.payload import PayloadLike, Steady, Versioned, views
-from partita.engine.transport.reassembly import LinkRefused
-from partita.engine.transport.rendezvous import Rendezvous
 from partita.engine.transport.ring_buffer import PeerState
-from partita.engine.transport.seal import CAN_SEAL
-from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
-from partita.engine.transport.shared_region import MAX_REGIONS, Region, RegionReader
+from partita.engine.transport.shared_link import SharedLinkSender
+from partita.engine.transport.shared_region import MAX_REGIONS, Region
 from partita.engine.transport.sockets import LOOPBACK, SocketFactory
-from partita.engine.transport.stream_receiver import StreamReceiver
 from partita.engine.transport.stream_sender import StreamSender
 from partita.engine.transport.stream_watch import StreamWatch
-from partita.engine.transport.wire import INLINE_BYTES, Ack, LinkOffer, RegionOffer, StreamOffer
+from partita.engine.transport.wire import INLINE_BYTES, Ack
 
 _MAX_DRAINED = 256  # frame groups per poll: a busy inbox must not starve handshakes and backlogs
 
@@ -93,40 +90,38 @@ class ZmqMailbox(Mailbox):
         self._owner: int | None = None
         self._outbound_lock = threading.Lock()  # held by every use of a connection
         self._streams = 0  # connections so far
-        self._backlogs: set[OutboundConnection] = set()
-        self._polled: set[OutboundConnection] = set()  # backlogs whose sockets are in the poll
         self._acks_due_at = 0.0  # next search for peers that acknowledge nothing
-        self._prepare_links(keys.public)
+        self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        self._regions: list[Region] = []
+        self._states: dict[str, PeerState] = {}  # of peers that read payloads where they lie, by key
         self._poller: zmq.Poller = zmq.Poller() if polled_by is None else polled_by._poller
+        self._backlogs = Backlogs(self._poller)
+        self._streams_watch = StreamWatch(self._poller)
         self._polled_by = polled_by
         self._beside: list[ZmqMailbox] = []  # mailboxes in the same poll
         self._held: list[Received] = []  # what the other mailbox's poll has found for this one
         self._misbehaviour: list[Received] = []  # of members, on connections and not in messages
-        self._watch_connections()
+        self._watch_connections(keys.public)
         if polled_by is not None:
             polled_by._beside.append(self)
 
-    def _prepare_links(self, key: str) -> None:
-        """Creates what links to peers of this machine and of others need; `key` is the public one."""
-        self._channels: dict[int, str] = {}  # of the links of senders, with their keys
-        self._regions: list[Region] = []
-        self._states: dict[str, PeerState] = {}  # of peers that read payloads where they lie, by key
-        self._host = self.endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-        self._frame: zmq.Frame | None = None  # the last one from the inbox
-        self._rendezvous: Rendezvous | None = None
-        if self._machine:
-            with contextlib.suppress(OSError):  # then no host shares memory with this one
-                self._rendezvous = Rendezvous(key)
-
-    def _watch_connections(self) -> None:
-        """Creates what serves the inbox and its connections, and registers it in the poll."""
+    def _watch_connections(self, key: str) -> None:
+        """Creates what serves the inbox, its connections and links, and registers it in the poll."""
+        self._links = InboundLinks(
+            key,
+            self._poller,
+            self._streams_watch,
+            shares_memory=bool(self._machine),
+            encrypts=self._encrypts,
+            max_payload=self._max_payload,
+        )
         self._inbound = InboundConnections(
             self.counters,
             max_payload=self._max_payload,
             machine=self._machine,
-            accept_link=self._accept_link,
-            accept_region=self._accept_region,
-            accept_stream=self._accept_stream,
+            accept_link=self._links.accept_link,
+            accept_region=self._links.accept_region,
+            accept_stream=self._links.accept_stream,
             send_ack=self._send_ack,
             on_ack=self._on_ack,
         )
@@ -145,10 +140,9 @@ class ZmqMailbox(Mailbox):
         )
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)
-        self._streams_watch = StreamWatch(self._poller)
 
     def _open(self, peer: Peer) -> OutboundConnection:
-        shares_memory = self._rendezvous is not None and peer.machine == self._machine
+        shares_memory = self._links.rendezvous is not None and peer.machine == self._machine
         link = SharedLinkSender(peer.public_key) if shares_memory else None
         socket = self._sockets.outgoing(peer)
         self._streams += 1
@@ -174,7 +168,7 @@ class ZmqMailbox(Mailbox):
         with self._outbound_lock:
             outbound = self._outbound.pop(name, None)
             if outbound is not None:
-                self._forget_backlog(outbound)
+                self._backlogs.forget(outbound)
                 self._streams_watch.forget(outbound)
                 outbound.close()
 
@@ -213,7 +207,7 @@ class ZmqMailbox(Mailbox):
             self.counters.count_sent(to, message, n_bytes, is_shared=is_shared)
             is_new_backlog = outbound.has_backlog and not had_backlog
             if is_new_backlog:
-                self._backlogs.add(outbound)
+                self._backlogs.note(outbound)
             is_new = is_new_backlog or bool(self._streams_watch.changed)
             is_delivered = outbound.is_delivered and not isinstance(payload, Steady | Versioned)
         if is_new and not is_owner:
@@ -222,7 +216,7 @@ class ZmqMailbox(Mailbox):
 
     @override
     def memory(self, n_bytes: int) -> npt.NDArray[np.uint8] | None:
-        if self._rendezvous is None or len(self._regions) >= MAX_REGIONS:
+        if self._links.rendezvous is None or len(self._regions) >= MAX_REGIONS:
             return None
         try:
             self._regions.append(Region(n_bytes))
@@ -277,8 +271,7 @@ class ZmqMailbox(Mailbox):
             self._polled_by._beside.remove(self)
             for source in (self._inbox, self._zap, self._wake_fd):
                 self._poller.unregister(source)
-        if self._rendezvous is not None:
-            self._rendezvous.close()
+        self._links.close()
         while self._regions:
             self._regions.pop().close()
         self._sockets.close()
@@ -316,17 +309,17 @@ class ZmqMailbox(Mailbox):
             self._request_acks(now)
         if now >= self._guard.next_check:
             self._guard.check(now)
-            if self._rendezvous is not None:
-                self._rendezvous.sweep()
+            self._links.sweep()
         if self._backlogs:
-            self._serve_backlogs()
+            with self._outbound_lock:
+                self._backlogs.serve()
         if self._streams_watch.changed:
             with self._outbound_lock:
                 self._streams_watch.update()
 
     def _serve(self, source: object, arrived: list[Received]) -> bool:
         """Takes what has come from a source of the poll; False if that is not this mailbox's."""
-        key = self._channels.get(source)  # type: ignore[call-overload]
+        key = self._links.sender_at(source)
         if key is not None:
             arrived += self._inbound.poll_link(key)
             if self._streams_watch.connecting:
@@ -357,7 +350,7 @@ class ZmqMailbox(Mailbox):
             key = _key_of(frame)
             if self._guard.watches_messages:
                 self._guard.delivered(frame.get(zmq.SRCFD), key or "")
-            self._frame = frame
+            self._links.frame = frame
             arrived += self._inbound.accept(key, frames)
             if key not in self._inbound:
                 self._guard.cut(frame.get(zmq.SRCFD))
@@ -369,7 +362,7 @@ class ZmqMailbox(Mailbox):
             if outbound is None or outbound.peer.incarnation != incarnation:
                 return False
             outbound.send_control(ack)
-            self._note_backlog(outbound)
+            self._backlogs.note(outbound)
             return True
 
     def _on_ack(self, name: str, incarnation: int, ack: Ack) -> None:
@@ -377,7 +370,7 @@ class ZmqMailbox(Mailbox):
             outbound = self._outbound.get(name)
             if outbound is not None and outbound.peer.incarnation == incarnation:
                 outbound.on_ack(ack, time.monotonic())
-                self._note_backlog(outbound)
+                self._backlogs.note(outbound)
 
     def _request_acks(self, now: float) -> None:
         """Asks the peers whose acknowledgements are overdue."""
@@ -386,94 +379,20 @@ class ZmqMailbox(Mailbox):
             for outbound in self._outbound.values():
                 outbound.request_ack_when_due(now)
                 self._end_stream_if_broken(outbound, now)
-                self._note_backlog(outbound)
-
-    def _note_backlog(self, outbound: OutboundConnection) -> None:
-        if outbound.has_backlog:
-            self._backlogs.add(outbound)
-
-    def _serve_backlogs(self) -> None:
-        """Flushes backlogs, and polls the sockets that do not take all of theirs."""
-        with self._outbound_lock:
-            for outbound in list(self._backlogs):
-                outbound.flush()
-                if not outbound.has_backlog:
-                    self._forget_backlog(outbound)
-                elif outbound.has_queue and outbound not in self._polled:
-                    self._polled.add(outbound)
-                    self._poller.register(outbound.socket, zmq.POLLOUT)
-
-    def _forget_backlog(self, outbound: OutboundConnection) -> None:
-        self._backlogs.discard(outbound)
-        if outbound in self._polled:
-            self._polled.remove(outbound)
-            self._poller.unregister(outbound.socket)
-
-    def _accept_link(self, key: str, offer: LinkOffer) -> SharedLinkReceiver | None:
-        """Opens the shared-memory link that a sender of this machine has offered at the rendezvous."""
-        connection = None if self._rendezvous is None else self._rendezvous.take(offer.token)
-        if connection is None:
-            return None
-        try:
-            link = SharedLinkReceiver(connection, offer.n_bytes, on_close=self._forget_channel)
-        except OSError:
-            return None
-        self._channels[link.channel] = key
-        self._poller.register(link.channel, zmq.POLLIN)
-        return link
-
-    def _accept_region(self, offer: RegionOffer) -> RegionReader | None:
-        """Maps the memory that a sender of this machine has passed at the rendezvous."""
-        connection = None if self._rendezvous is None else self._rendezvous.take(offer.token)
-        if connection is None:
-            return None
-        try:
-            return RegionReader(connection.descriptor, offer.n_bytes)
-        except OSError:
-            return None
-        finally:
-            connection.close()
-
-    def _accept_stream(self, key: str, offer: StreamOffer) -> StreamReceiver | None:
-        """Begins to connect to a sender that has offered a stream link."""
-        if offer.clear == self._encrypts:
-            theirs, ours = ("in the clear", "encrypted") if offer.clear else ("encrypted", "in the clear")
-            raise LinkRefused(
-                f"it offers payloads {theirs}, and this host was told that they are {ours}; "
-                "give both the same encrypt_payloads (until then, CURVE encrypts them)"
-            )
-        if not CAN_SEAL or self._frame is None:
-            return None
-        try:
-            source = str(self._frame.get("Peer-Address"))
-            link = StreamReceiver(
-                "127.0.0.1" if source.startswith("127.") else source,
-                offer,
-                max_payload=self._max_payload,
-                on_close=self._forget_channel,
-            )
-        except (OSError, zmq.ZMQError):
-            return None
-        self._channels[link.channel] = key
-        self._streams_watch.connect(link)
-        return link
+                self._backlogs.note(outbound)
 
     def _serve_stream(self, descriptor: object) -> None:
         with self._outbound_lock:
             outbound = self._streams_watch[descriptor]
             self._end_stream_if_broken(outbound, time.monotonic())
             outbound.flush()
-            self._note_backlog(outbound)
+            self._backlogs.note(outbound)
 
     def _end_stream_if_broken(self, outbound: OutboundConnection, now: float) -> None:
         """Serves the stream link; what a broken one has lost is sent again."""
         link = outbound.stream_link
         if link is not None and link.serve(now):
             outbound.send_again(now)
-
-    def _forget_channel(self, channel: int) -> None:
-        del self._channels[channel]
-        self._poller.unregister(channel)
 
     def _count_refused(self) -> None:
         self.counters.refused_handshakes += 1
