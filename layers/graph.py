@@ -17,6 +17,7 @@ from partita.layers.connectivity import Connectivity
 from partita.layers.contract import Summary
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
+from partita.layers.module_state import ModuleState
 from partita.layers.text import counted
 
 
@@ -149,11 +150,19 @@ class Grid:
 
 @dataclass(frozen=True)
 class Graph:
-    """A frozen network. `grids` are in topological order; `losses` names those whose values are summed."""
+    """A frozen network.
+
+    Args:
+        name: of the network.
+        grids: in topological order.
+        losses: names of those whose values are summed.
+        origin: the state dict of the module of PyTorch that the network was made of; empty for others.
+    """
 
     name: str
     grids: tuple[Grid, ...]
     losses: tuple[str, ...]
+    origin: ModuleState = field(default=(), compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Grid:
         return self._by_name[name]
@@ -308,7 +317,7 @@ class Graph:
     def without_losses(self) -> Graph:
         """The network up to its scores: no losses, no targets. Its fingerprint is the same."""
         kept = tuple(g for g in self.grids if g.name not in self.losses and g not in self.targets)
-        return Graph(self.name, kept, ())
+        return replace(self, grids=kept, losses=())
 
     @property
     def _has_double_edges(self) -> bool:

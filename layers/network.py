@@ -19,6 +19,7 @@ from partita.layers.graph import Graph, Grid
 from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
+from partita.layers.module_state import ModuleState
 from partita.layers.overview import NetworkSummary, summary_of
 from partita.layers.states import LossSum, SymbolicTensor
 from partita.layers.text import counted
@@ -230,7 +231,12 @@ class Network:
             )
         if not any(not grid.is_placeholder for grid in self._grids.values()):
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
-        return Graph(self.name, self._placed, tuple(self._losses))
+        return Graph(self.name, self._placed, tuple(self._losses), self.origin)
+
+    @property
+    def origin(self) -> ModuleState:
+        """The state dict of the module that the network was made of; empty for others."""
+        return ()
 
     @property
     def _placed(self) -> tuple[Grid, ...]:

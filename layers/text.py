@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(count: int, one: str, several: str | None = None) -> str:
     """Returns a number with its noun: `1 machine`, `2,000 machines`.
@@ -21,3 +23,9 @@ def readable_bytes(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1024
     return f"{n_bytes:.1f} GiB"
+
+
+def listed(sentences: Sequence[str], *, most: int = 20) -> str:
+    """Joins what was found; of many, the first, and how many more there are."""
+    more = f"; and {len(sentences) - most:,} more" if len(sentences) > most else ""
+    return "; ".join(sentences[:most]) + more

@@ -24,6 +24,7 @@ import safetensors.numpy
 from partita.engine.parameters.layer_text import in_todays_names, is_same_but_for_digests, is_same_layer
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.vector import Vector
+from partita.layers.text import listed
 
 _SYNC_BYTES: Final = 1 << 24
 """Interval of syncs in a long file: they show its progress, and shorten the last one."""
@@ -230,14 +231,15 @@ def load_parameters(
 
 
 def shape_difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str | None:
-    """Describes the first difference between the parameters of a file and of this network; None if equal."""
+    """Describes the differences between the parameters of a file and of this network; None if equal."""
+    wrong = []
     for name, shape in expected.items():
         if name not in found:
-            return f"{name!r} {tuple(shape)} is missing"
-        if tuple(found[name]) != tuple(shape):
-            return f"{name!r} is {tuple(found[name])}, and {tuple(shape)} in this network"
-    extra = [name for name in found if name not in expected]
-    return f"this network has no {extra[0]!r}" if extra else None
+            wrong.append(f"{name!r} {tuple(shape)} is missing")
+        elif tuple(found[name]) != tuple(shape):
+            wrong.append(f"{name!r} is {tuple(found[name])}, and {tuple(shape)} in this network")
+    wrong += [f"this network has no {name!r}" for name in found if name not in expected]
+    return listed(wrong) if wrong else None
 
 
 def layer_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:

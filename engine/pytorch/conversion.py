@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import fx
@@ -15,8 +14,11 @@ from torch import fx
 from partita.engine.pytorch.exported import Exported, module_of, operation_of, place_of, shape_of
 from partita.engine.pytorch.kept import Bound
 from partita.engine.pytorch.module_layer import Torch
+from partita.engine.pytorch.state_dict import array_of, constant_of, dtype_name, parameters_of, state_of
 from partita.engine.pytorch.values import Unsupported, Value
 from partita.layers import Dense, Layer, Linear, Network
+from partita.layers.graph import Graph
+from partita.layers.module_state import ModuleState, StateEntry
 from partita.layers.states import SymbolicTensor
 
 Operation = Callable[["Conversion", fx.Node], "Value | tuple[Value, ...]"]
@@ -70,15 +72,6 @@ class Origin:
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
-    def given(self, values: torch.Tensor) -> npt.NDArray[Any]:
-        """The network's array, before its last reshape."""
-        return values.detach().cpu().permute(self.order).contiguous().numpy()
-
-    def returned(self, values: npt.NDArray[Any]) -> torch.Tensor:
-        """The numbers in the order and shape that the module has."""
-        ordered = np.asarray(values).reshape([self.shape[one] for one in self.order])
-        return torch.from_numpy(np.ascontiguousarray(ordered.transpose(np.argsort(self.order))))
-
 
 class ImportedNetwork(Network):
     """A network that a module of PyTorch became. Give it a loss, as any other.
@@ -93,25 +86,53 @@ class ImportedNetwork(Network):
         super().__init__(name)
         self.output: SymbolicTensor
         self.origins: dict[str, Origin] = {}
-        self._kept: dict[str, tuple[str, torch.Tensor]] = {}  # by name, the first name of the same tensor
+        self._state: list[StateEntry] = []
+
+    @property
+    def origin(self) -> ModuleState:
+        """The module's state dict, and the parameters that its entries became."""
+        firsts = {entry.name: entry.same_as for entry in self._state}
+        # torch.export may know a shared parameter by its other name
+        became = {firsts[one.name]: (own, one.order) for own, one in self.origins.items()}
+        return tuple(
+            replace(entry, parameter=became[entry.same_as][0], order=became[entry.same_as][1], constant=None)
+            if entry.same_as in became
+            else entry
+            for entry in self._state
+        )
 
     def keep_names(self, module: torch.nn.Module) -> None:
         """Keeps the names of a module's state, and those numbers that are no parameters here."""
         first: dict[int, str] = {}
         for name, kept in module.state_dict(keep_vars=True).items():
-            self._kept[name] = (first.setdefault(id(kept), name), kept.detach().clone())
+            same_as, shape = first.setdefault(id(kept), name), tuple(kept.shape)
+            entry = StateEntry(name, shape, dtype_name(kept), same_as, constant=constant_of(kept))
+            self._state.append(entry)
 
     def state_dict(self, parameters: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Returns the numbers of a run by the module's names, for `load_state_dict(..., strict=True)`.
 
+        Names of one tensor have one tensor; numbers have the precision of the run, or bfloat16 and float16
+        where the module has these. `run.state_dict()` does the same.
+
         Args:
             parameters: `run.parameters`.
         """
-        found = {  # torch.export may know a shared parameter by its other name
-            self._kept[origin.name][0]: origin.returned(parameters[name])
-            for name, origin in self.origins.items()
-        }
-        return {name: found.get(first, kept) for name, (first, kept) in self._kept.items()}
+        return state_of(self.origin, parameters)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes initial values from a state dict of the module, as `module.load_state_dict` does.
+
+        Args:
+            state: tensors or arrays, by the names of the module or of this network.
+
+        Raises:
+            ValueError: names are missing or unknown, or shapes or types differ: all of them are listed.
+        """
+        graph = Graph(self.name, self._placed, (), self.origin)
+        parameters, constants = parameters_of(graph, state, what="the state dict")
+        self.initialise(parameters)
+        self._state = [replace(one, constant=constants.get(one.same_as, one.constant)) for one in self._state]
 
 
 class Conversion:
@@ -206,7 +227,7 @@ class Conversion:
             if name not in again:
                 of = Origin(origin, tuple(kept.shape), order)
                 self.network.origins[own[name].name] = of
-                self.initial[own[name].name] = of.given(kept).reshape(own[name].shape)
+                self.initial[own[name].name] = array_of(kept, order).reshape(own[name].shape)
                 self._layers.setdefault(origin, layer)
         return states
 
