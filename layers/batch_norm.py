@@ -32,6 +32,8 @@ class BatchNorm(Layer):
         momentum: share of a new statistic in the running one, from 0 to below 1; 0.1 is Keras's 0.9.
         epsilon: added to the variance.
         scale: whether it has `weight` and `bias`, one number for each channel, 1 and 0 at first.
+        frozen_statistics: whether the running statistics keep their values, and take the place of the
+            minibatch's in training, too: PyTorch's module in `eval()` inside a network in training.
         trainable: whether these learn.
         name: the layer's name in the network.
     """
@@ -41,6 +43,7 @@ class BatchNorm(Layer):
     momentum: float = field(default=0.1, kw_only=True)
     epsilon: float = field(default=1e-5, kw_only=True)
     scale: bool = field(default=True, kw_only=True)
+    frozen_statistics: bool = field(default=False, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -52,6 +55,7 @@ class BatchNorm(Layer):
             epsilon=check_number(self.epsilon, "epsilon is", rule="; write a number above 0"),
         )
         check_flag(self.scale, "scale is")
+        check_flag(self.frozen_statistics, "frozen_statistics is")
 
     @property
     def connectivity(self) -> Connectivity:
@@ -65,14 +69,18 @@ class BatchNorm(Layer):
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """The running statistics, and a factor and a term for each channel, which all places share."""
 
-        def of_channels(name: str, initialiser: str, *, averaged: bool = False) -> Parameter:
-            shared = len(shape) > 1
+        def of_channels(name: str, initialiser: str, *, running: bool = False) -> Parameter:
             return Parameter(
-                name, shape[-1:], initialiser, shared=shared, trainable=not averaged, averaged=averaged
+                name,
+                shape[-1:],
+                initialiser,
+                shared=len(shape) > 1,
+                trainable=not running,
+                averaged=running and not self.frozen_statistics,
             )
 
-        mean = of_channels("running_mean", "zeros", averaged=True)
-        variance = of_channels("running_variance", "ones", averaged=True)
+        mean = of_channels("running_mean", "zeros", running=True)
+        variance = of_channels("running_variance", "ones", running=True)
         learnt = (of_channels("weight", "ones"), of_channels("bias", "zeros")) if self.scale else ()
         return mean, variance, *learnt
 
@@ -81,8 +89,12 @@ class BatchNorm(Layer):
         return 6.0
 
     def summary(self, shape: Shape) -> Summary | None:
-        """The moments of each channel; in a row of features no channel is cut."""
-        return Summary((N_MOMENTS, shape[-1]), by_example=False) if len(shape) > 1 else None
+        """The moments of each channel; in a row of features no channel is cut, and frozen statistics need
+        none.
+        """
+        if len(shape) == 1 or self.frozen_statistics:
+            return None
+        return Summary((N_MOMENTS, shape[-1]), by_example=False)
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """Those of these rows, over the real examples."""
@@ -97,14 +109,15 @@ class BatchNorm(Layer):
         """The differences from the means, over the deviations."""
         (x,), (running_mean, running_variance, *learnt) = inputs, parameters
         mean, variance = running_mean, running_variance
-        if step.training:
+        current = step.training and not self.frozen_statistics
+        if current:
             whole = step.summary if len(step.shape) > 1 else self.summarise(step, inputs, parameters)
             count, mean, squares = whole
             variance = squares / count.clamp(min=1)
         normal = (x - mean[:, None]) * step.torch.rsqrt(variance + self.epsilon)[:, None]
         for parameter, apply in zip(learnt, (step.torch.mul, step.torch.add), strict=False):
             normal = apply(normal, parameter[:, None])
-        if not step.training:
+        if not current:
             return normal
         own = x.numel() // x.shape[-1] // len(mean) * step.examples
         share = own / count.clamp(min=1) * (self.momentum * step.examples / step.mean_over)

@@ -23,9 +23,13 @@ def from_torch(
 ) -> ImportedNetwork:
     """Declares the network that a module of PyTorch computes, with its numbers as initial values.
 
-    The module's graph comes from `torch.export`, in training; its dropout and batch normalisation are those
-    of the network. The inputs have the module's own order of axes, such as (channels, height, width); inside,
-    pictures are turned where a layer needs it. The module stays as it is.
+    The module's graph comes from `torch.export`, in training: the network trains what the module trains, and
+    `evaluate` and `predict` compute what it computes in `eval()`. Parts in `eval()` inside a module in
+    training stay so: they drop nothing, and their batch normalisation has frozen statistics. A module that is
+    itself in `eval()`, as after loading, is taken for one at rest, and all of it trains.
+
+    The inputs have the module's own order of axes, such as (channels, height, width); inside, pictures are
+    turned where a layer needs it. The module stays as it is.
 
     Args:
         module: takes tensors whose axis 0 is that of the examples, and returns one.
@@ -43,7 +47,7 @@ def from_torch(
     """
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"{module!r} is no module; give an instance of torch.nn.Module")
-    calls = calls_of(copy.deepcopy(module).train(), example_args) if opaque else {}
+    calls = calls_of(_in_training(module), example_args) if opaque else {}
     name, parts = name_of(name or type(module).__name__), set[str]()
     while True:
         network, missing = _converted(module, example_args, calls, parts, name)
@@ -67,7 +71,7 @@ def _converted(
     name: str,
 ) -> tuple[ImportedNetwork, list[Missing]]:
     """Declares the network of a module some of whose parts stay as they are; returns what has no layer."""
-    network, rest = ImportedNetwork(name), copy.deepcopy(module).train()
+    network, rest = ImportedNetwork(name), _in_training(module)
     kept = stand_for(rest, parts, calls)
     exported = Exported.of(rest, example_args)
     if len(exported.outputs) != 1:
@@ -84,3 +88,9 @@ def _converted(
         network.output = conversion.value(exported.outputs[0]).in_order()
         network.initialise(conversion.initial)
     return network, missing
+
+
+def _in_training(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy in training, of which parts in `eval()` stay so unless the whole module is."""
+    found = copy.deepcopy(module)
+    return found if found.training else found.train()

@@ -87,9 +87,9 @@ def convolution(at: Conversion, node: fx.Node) -> Value:
 
 @operation("batch_norm")
 def batch_norm(at: Conversion, node: fx.Node) -> Value:
-    """Normalisation of channels over the examples and the places."""
+    """Normalisation of channels over the examples and the places; in `eval()`, by frozen statistics."""
     a = arguments(node)
-    if a["running_mean"] is None or a["momentum"] is None:
+    if a["running_mean"] is None or (a["training"] and a["momentum"] is None):
         raise Unsupported("it has no running statistics, or means of all steps; give it a momentum")
     x = at.value(a["input"])
     order = [*(one for one in x.present if one), 0]
@@ -100,9 +100,10 @@ def batch_norm(at: Conversion, node: fx.Node) -> Value:
         BatchNorm,
         x.arranged(order),
         given={**parameters, **given("bias", a["bias"])},
-        momentum=a["momentum"],
+        momentum=a["momentum"] if a["training"] else 0.1,
         epsilon=a["eps"],
         scale=a["weight"] is not None,
+        frozen_statistics=not a["training"],
     )
     return placed(found, order, len(x.axes))
 

@@ -11,60 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from partita.engine import SGD, Session, from_torch
+from partita.engine import from_torch
 from partita.engine.parameters import initialise
 from partita.engine.pytorch.conversion import OPERATIONS
-from partita.layers import HalfSquaredError
-from partita.partitioner import Cluster, partition
 from tests.pytorch.modules import Decoder, InPlace, Language, Pictures, Plain, Strange, Texts
+from tests.pytorch.steps import BATCH, check
 
-BATCH = 4
-RATE = 0.25
 PICTURES = torch.empty(BATCH, 2, 8, 8)
 WORDS = torch.empty(BATCH, 7, dtype=torch.int64)
-
-
-def drawn(like: torch.Tensor) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(5)
-    if like.is_floating_point():
-        return torch.randn(like.shape, generator=draw, dtype=torch.float64)
-    return torch.randint(0, 9, like.shape, generator=draw)
-
-
-def step_of_torch(
-    module: nn.Module, x: torch.Tensor, y: torch.Tensor
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """The loss, and the module's state after a step of gradient descent."""
-    alone = copy.deepcopy(module).double().train()
-    loss = (alone(x) - y).square().sum() / 2 / BATCH
-    loss.backward()
-    with torch.no_grad():
-        for one in alone.parameters():
-            if one.grad is not None:
-                one -= RATE * one.grad
-    return loss.item(), alone.state_dict()
-
-
-def check(module: nn.Module, like: torch.Tensor, machines: int, **settings: Any) -> None:
-    """A step of the network is that of the module, in float64."""
-    net = from_torch(module, (like,), **settings)
-    net.loss = HalfSquaredError()(net.output, net.target("y"))
-    cluster = Cluster.local(machines=machines)
-    plan = partition(net, cluster, batch=BATCH, strategy="balanced", precision="float64")
-    parameters = initialise(plan.graph.parameters.values(), 0, dtype="float64")
-    x = drawn(like)
-    y = torch.randn(BATCH, *net.output.shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    loss, expected = step_of_torch(module, x, y)
-    [name] = (one.name for one in net.graph().inputs)
-    with Session(plan, parameters, train=True, optimizer=SGD(RATE)) as session:
-        step = session.step({name: x.numpy(), "y": y.numpy()}, collect=("parameters",))
-    assert step.loss == pytest.approx(loss, rel=1e-9)
-    found = net.state_dict(step.vectors["parameters"])
-    assert list(found) == list(expected)
-    for key, values in expected.items():
-        if "num_batches_tracked" not in key:
-            torch.testing.assert_close(found[key].double(), values, rtol=1e-8, atol=1e-10, msg=key)
-    copy.deepcopy(module).load_state_dict(found, strict=True)
 
 
 @pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.slow), 3])
@@ -79,7 +33,7 @@ def check(module: nn.Module, like: torch.Tensor, machines: int, **settings: Any)
 )
 def test_a_step_is_the_modules(make: Any, like: torch.Tensor, machines: int) -> None:
     torch.manual_seed(3)
-    check(make(), like, machines)
+    check(make(), like, machines=machines)
 
 
 def test_what_has_no_layer_is_named_with_its_line_and_may_stay_as_it_is() -> None:
@@ -90,7 +44,7 @@ def test_what_has_no_layer_is_named_with_its_line_and_may_stay_as_it_is() -> Non
     ) as error:
         from_torch(Strange(), (like,))
     assert "linear" not in str(error.value)
-    check(Strange(), like, 2, opaque=True)
+    check(Strange(), like, machines=2, opaque=True)
     net = from_torch(Strange(), (like,), opaque=True)
     assert [one.layer.kind for one in net.graph().grids] == ["Input", "Dense", "Torch", "Dense"]
 
@@ -99,8 +53,8 @@ def test_frozen_and_shared_weights_stay_so() -> None:
     torch.manual_seed(3)
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
     module[0].requires_grad_(False)
-    check(module, torch.empty(BATCH, 4), 2)
-    check(InPlace(), torch.empty(BATCH, 6, dtype=torch.int64), 2)
+    check(module, torch.empty(BATCH, 4), machines=2)
+    check(InPlace(), torch.empty(BATCH, 6, dtype=torch.int64), machines=2)
 
 
 def test_a_gradient_that_is_stopped_is_not_passed_on_in_silence() -> None:

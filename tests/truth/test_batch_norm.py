@@ -60,6 +60,24 @@ def test_a_step_equals_pytorch_under_any_cut(cuts: str) -> None:
     np.testing.assert_allclose(found, at_rest, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("cuts", CUTS)
+def test_frozen_statistics_are_those_of_a_module_in_eval(cuts: str) -> None:
+    """In training, too; they keep their values, and machines exchange none."""
+    plan = plan_of(BatchNorm(frozen_statistics=True, name="norm"), cuts)
+    parameters, batch = drawn(plan.graph)
+    output, gradients = expected(module_of(parameters).eval(), parameters, batch)
+    with Session(plan, parameters, train=True, optimizer=SGD(0.1)) as session:
+        step = session.step(batch, collect=("norm", "parameters"))
+    np.testing.assert_allclose(step.collected["norm"], output, rtol=1e-10, atol=1e-12)
+    for name, gradient in gradients.items():
+        learnt = parameters[name].reshape(gradient.shape) - 0.1 * gradient
+        found = step.vectors["parameters"][name].reshape(gradient.shape)
+        np.testing.assert_allclose(found, learnt, rtol=1e-9, atol=1e-11, err_msg=name)
+    for name in (f"norm.{one}" for one in RUNNING):
+        np.testing.assert_array_equal(step.vectors["parameters"][name], parameters[name])
+    assert not any("summary" in str(one) for one in plan.messages if one.layer == "norm")
+
+
 def network() -> Network:
     net = Network("running")
     normal = BatchNorm(momentum=0.2, name="norm")(net.input("x", shape=(6,)))
