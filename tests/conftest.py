@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _OF_A_TERMINAL:
         os.environ.pop(name, None)
     os.environ["TERM"] = "xterm"  # on a dumb one, nothing is live
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return  # a process of pytest-xdist inherits the folder
     folder = tempfile.TemporaryDirectory(prefix="partita-tests-")
