@@ -116,8 +116,13 @@ class Grid:
 
     @property
     def shares_weights(self) -> bool:
-        """Whether all nodes use the same parameters, which then belong to the machine of the first row."""
+        """Whether nodes share parameters, which then belong to the machine of the first row."""
         return any(parameter.shared for parameter in self.parameters)
+
+    @property
+    def shares_some(self) -> bool:
+        """Whether nodes share some parameters, and have others of their own."""
+        return len({parameter.shared for parameter in self.parameters}) > 1
 
     @property
     def learns(self) -> bool:
@@ -130,7 +135,7 @@ class Grid:
         counts twice in a summary.
         """
         counted = self.summary is not None and not isinstance(self.layer, Loss)
-        return not counted and (self.shares_weights or not self.parameters)
+        return not counted and all(parameter.shared for parameter in self.parameters)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -228,11 +233,13 @@ class Graph:
 
     @cached_property
     def tied(self) -> frozenset[str]:
-        """The layers that use a parameter of another layer, or have one that another uses.
+        """The layers that use a parameter of another layer, or have one that another uses; and those whose
+        nodes share some parameters, but not all.
 
         Each parameter of theirs has a place of its own in a plan; those of any other layer have one together.
         """
-        return frozenset(layer for layers in self.users.values() for layer in layers if len(layers) > 1)
+        found = {layer for layers in self.users.values() for layer in layers if len(layers) > 1}
+        return frozenset(found.union(grid.name for grid in self.grids if grid.shares_some))
 
     @cached_property
     def placed(self) -> dict[str, Parameter]:

@@ -117,7 +117,6 @@ class Network:
             shape = layer.shape(shapes)
             own = layer.parameters(shape, shapes)
             parameters = tuple(self._parameter(layer, name, parameter) for parameter in own)
-            _check_sharing(parameters)
             if len({parameter.name for parameter in parameters}) < len(parameters):
                 raise ValueError("two of its parameters are the same one; give each another")
             for parameter in parameters:
@@ -417,14 +416,6 @@ class Network:
 def _is_bias(name: str) -> bool:
     """Whether a parameter is a bias: "bias", "bias_hh", "query_bias"."""
     return "bias" in name.split("_")
-
-
-def _check_sharing(parameters: Sequence[Parameter]) -> None:
-    if len({parameter.shared for parameter in parameters}) > 1:
-        kept = ", ".join(parameter.name for parameter in parameters if not parameter.shared)
-        raise ValueError(
-            f"its nodes share some of its parameters, but not {kept}; let them share all or none"
-        )
 
 
 def _checked(name: object, what: str) -> str:

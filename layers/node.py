@@ -7,8 +7,9 @@
     hidden = leaky_sum()(image)
 
 `incoming` is an array of the states of the node's senders, for one example; a `per_edge` parameter is an
-array of the same length, a `per_node` parameter one number. The engine derives the backward function, and
-compiles both over all nodes and examples.
+array of the same length, a `per_node` parameter one number. Nodes may share a parameter: those of a filter,
+as in a convolution, or all of the layer. The engine derives the backward function, and compiles both over all
+nodes and examples.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_shape
@@ -28,34 +29,61 @@ from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.regularisers import Regulariser
 from partita.layers.states import SymbolicTensor
 
+SharedBy: TypeAlias = Literal["filter", "layer"] | None
+"""The nodes that use the same numbers: those of a filter (at all places), all of the layer, or none."""
+
 
 @dataclass(frozen=True)
 class ParameterKind:
-    """The numbers of a parameter that a node has: one for each incoming edge, or one."""
+    """The numbers of a parameter that a node uses: one for each incoming edge, or one; its own, or shared."""
 
     per: Literal["edge", "node"]
     initialiser: Initialiser
+    shared_by: SharedBy = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
+        if self.shared_by not in (None, "filter", "layer"):
+            raise ValueError(
+                f"a parameter is shared by {self.shared_by!r}; write 'filter' for the nodes of a filter at "
+                f"all places, 'layer' for all nodes, or leave it out"
+            )
+
+    def shape(self, grid: Shape) -> Shape:
+        """The shape of an array with a number for each node, or for each filter or all if these share one.
+
+        In a grid of one axis each filter is one node, which shares nothing.
+        """
+        if self.shared_by == "layer":
+            return (1,)
+        return grid[-1:] if self.shared_by == "filter" else grid
+
+    def is_shared(self, grid: Shape) -> bool:
+        """Whether several nodes of a grid may use the same numbers."""
+        return self.shared_by == "layer" or (self.shared_by == "filter" and len(grid) > 1)
 
 
-def per_edge(initialiser: Initialiser = "glorot") -> ParameterKind:
+def per_edge(initialiser: Initialiser = "glorot", *, shared_by: SharedBy = None) -> ParameterKind:
     """A parameter with a number for each incoming edge of each node.
 
-    Raises:
-        ValueError: there is no such initialiser.
-    """
-    return ParameterKind("edge", initialiser)
-
-
-def per_node(initialiser: Initialiser = "zeros") -> ParameterKind:
-    """A parameter with a number for each node.
+    Args:
+        initialiser: of its numbers.
+        shared_by: "filter" if the nodes of a filter use the same numbers at all places, as in a convolution;
+            "layer" if all nodes use the same; None if each node has its own.
 
     Raises:
-        ValueError: there is no such initialiser.
+        ValueError: there is no such initialiser, or no such way to share.
     """
-    return ParameterKind("node", initialiser)
+    return ParameterKind("edge", initialiser, shared_by)
+
+
+def per_node(initialiser: Initialiser = "zeros", *, shared_by: SharedBy = None) -> ParameterKind:
+    """A parameter with a number for each node; `shared_by` as in `per_edge`.
+
+    Raises:
+        ValueError: there is no such initialiser, or no such way to share.
+    """
+    return ParameterKind("node", initialiser, shared_by)
 
 
 @dataclass(frozen=True)
@@ -131,18 +159,23 @@ class Node(Layer):
         return shapes[0]
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
-        """One array for each parameter; those of a sparse graph's edges lie node after node in one row."""
+        """One array for each parameter; those of a sparse graph's edges lie node after node in one row.
+
+        An array that nodes share is `[filters]` or `[filters, fan_in]`; if all of them do, of one filter.
+        """
         fan_in = sum(map(self.wiring.fan_in, sources))
         fan_out = max(1, math.prod(shape) * fan_in // sum(map(math.prod, sources)))
         found = []
         for name, kind in self.learns:
-            if kind.per == "node":
-                found.append(Parameter(name, shape, kind.initialiser, fan_in, fan_out))
-            elif isinstance(self.wiring, Edges):
+            whole, starts = kind.shape(shape), None
+            if kind.per == "edge" and isinstance(self.wiring, Edges):
+                _refuse_shared_edges(name, kind)
                 starts = tuple(start * len(sources) for start in self.wiring.row_offsets)
-                found.append(Parameter(name, (starts[-1],), kind.initialiser, fan_in, fan_out, starts))
-            else:
-                found.append(Parameter(name, (*shape, fan_in), kind.initialiser, fan_in, fan_out))
+                whole = (starts[-1],)
+            elif kind.per == "edge":
+                whole = (*whole, fan_in)
+            shared = kind.is_shared(shape)
+            found.append(Parameter(name, whole, kind.initialiser, fan_in, fan_out, starts, shared))
         return tuple(found)
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
@@ -185,7 +218,8 @@ def node(wiring: Connectivity, **learns: ParameterKind) -> Callable[[Callable[..
 
     Args:
         wiring: `Full()`, `Patch(...)`, `OneToOne()` or `Edges(...)`.
-        learns: what the function takes after `incoming`, in order: `per_edge(...)` or `per_node(...)` each.
+        learns: what the function takes after `incoming`, in order: `per_edge(...)` or `per_node(...)` each,
+            with `shared_by` where nodes use the same numbers.
 
     Example::
 
@@ -217,6 +251,15 @@ def _check_kind(name: str, kind: object) -> None:
     if not isinstance(kind, ParameterKind):
         given = _name_of(kind) if callable(kind) else repr(kind)
         raise ValueError(f"parameter '{name}' is {given}; write {name}=per_edge(...) or {name}=per_node(...)")
+
+
+def _refuse_shared_edges(name: str, kind: ParameterKind) -> None:
+    """Refuses numbers of edges that nodes with different numbers of edges would share."""
+    if kind.shared_by is not None:
+        raise ValueError(
+            f"parameter '{name}' has a number for each edge, shared by each {kind.shared_by}, but nodes of a "
+            f"sparse graph differ in their edges; let each node have its own, or share one of per_node(...)"
+        )
 
 
 def _check_wiring(wiring: object) -> None:

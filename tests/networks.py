@@ -128,19 +128,29 @@ def is_rounded(grid: Grid) -> bool:
     )
 
 
+SHARED = {
+    leaky_sum: tuple((name, replace(kind, shared_by="filter")) for name, kind in LEARNS[leaky_sum][1]),
+    energy: (("gain", per_node(0.25, shared_by="layer")),),
+}
+
+
 @st.composite
-def node_layers(draw: st.DrawFn, shape: Shape, *, local: bool = False) -> Node:
-    """A `Node` over an input of this shape, with any connectivity that fits; not a full one if `local`."""
+def node_layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool = False) -> Node:
+    """A `Node` over an input of this shape, with any connectivity that fits; not a full one if `local`, some
+    that share parameters if `shared`.
+    """
     upward = draw(st.sampled_from(list(LEARNS)))
     downward, learns = LEARNS[upward]
     kinds = ["full"] * (not local) + ["one to one", "edges"] + ["patch"] * (len(shape) > 1)
     kind = draw(st.sampled_from(kinds))
+    if shared and draw(st.booleans()):
+        learns = SHARED[upward]
     if kind == "full":
         return Node(Full(), upward, downward, learns, draw(st.sampled_from([(1,), (3,), (4, 2), (3, 2, 2)])))
     if kind == "one to one":
         return Node(OneToOne(), upward, downward, learns)
     if kind == "edges":
-        return Node(draw(sparse(shape)), upward, downward, learns)
+        return Node(draw(sparse(shape)), upward, downward, LEARNS[upward][1])
     patch = draw(patches(shape))
     return Node(patch, upward, downward, learns, None if patch.per_channel else (draw(st.integers(1, 2)),))
 
@@ -175,7 +185,7 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
     """
     makers: list[Callable[[], Layer]] = [
         lambda: Activation(draw(st.sampled_from(EXACT if local else ALL_FUNCTIONS))),
-        lambda: draw(node_layers(shape, local=local)),
+        lambda: draw(node_layers(shape, local=local, shared=shared)),
         lambda: Dropout(draw(st.sampled_from([0.25, 0.5]))),
     ]
     if not local:
@@ -367,6 +377,8 @@ def _tied(draw: st.DrawFn, placed: Sequence[SymbolicTensor]) -> list[SymbolicTen
     if len(source.shape) == 3:
         makers += [lambda: LocallyConnected2D(width, 3, padding="same")] * 2
         makers.append(lambda: Conv2D(width, 3, padding="same"))
+        both = LEARNS[leaky_sum][0], (SHARED[leaky_sum][0], LEARNS[leaky_sum][1][1])  # own biases
+        makers.append(lambda: Node(Patch(3, padding=1), leaky_sum, *both, (width,)))
     layer, found = draw(st.sampled_from(makers))(), [source]
     for _ in range(draw(st.integers(2, 3))):
         found.append(layer(draw(st.sampled_from(found))))

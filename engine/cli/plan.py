@@ -9,6 +9,8 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
+from partita.engine.profile.report import remark_text
+from partita.engine.run.data import slow_nodes
 from partita.partitioner.pictures import view
 from partita.partitioner.table import plan_table
 
@@ -41,6 +43,8 @@ def plan(file: File, machines: Machines = 2, *, planning: Planning, shown: Shown
     if shown.summary:
         print(found.summary().text(terminal_width()), end="\n\n")
     print(plan_table(found, width=terminal_width()))
+    for remark in slow_nodes(found.graph):
+        print(f"\n{remark_text(remark)}")
     if shown.programs:
         for machine, program in zip(found.cluster.machines, found.programs, strict=True):
             print(f"\nprogram of {machine.name}:\n{program}")

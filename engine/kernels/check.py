@@ -1,17 +1,19 @@
-"""Checks a user's node: compares `downward` with differences of `upward`, in plain Python."""
+"""Checks a user's node: compares `downward`, written or derived, with differences of `upward`."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.node import signature_of
+from partita.engine.kernels.nodes.derived import derived_downward
 from partita.engine.kernels.parameters import is_per_node
 from partita.layers.box import Shape
 from partita.layers.graph import Grid
@@ -39,16 +41,18 @@ class GradientCheck:
     layer: str
     compared: int
     mismatches: tuple[Mismatch, ...]
+    derived: bool = False
 
     def __bool__(self) -> bool:
         return not self.mismatches
 
     def __str__(self) -> str:
+        downward = "the derived downward" if self.derived else "downward"
         if not self.mismatches:
-            return f"{self.layer}: downward agrees with differences of upward in {self.compared} numbers"
+            return f"{self.layer}: {downward} agrees with differences of upward in {self.compared} numbers"
         shown = [f"  {mismatch}" for mismatch in self.mismatches[:10]]
         rest = len(self.mismatches) - len(shown)
-        head = f"{self.layer}: downward is wrong in {len(self.mismatches)} of {self.compared} numbers"
+        head = f"{self.layer}: {downward} is wrong in {len(self.mismatches)} of {self.compared} numbers"
         return "\n".join([head, *shown, *([f"  ... and {rest} more"] if rest else [])])
 
 
@@ -56,7 +60,7 @@ def check_gradients(
     layer: Layer, *input_shapes: Shape, nodes: int = 10, seed: int = 0, tolerance: float = 1e-5
 ) -> GradientCheck:
     """Compares a layer's `downward` with central differences of its `upward`, both as plain Python in
-    float64.
+    float64. Of a node without `downward` the derived one is compared, which is computed in torch.
 
     Incoming states, parameters and errors are drawn from a normal distribution, the target of a loss evenly.
     At a kink (a rectifier at zero, two equal maxima) there is no derivative; it is unlikely that a draw hits
@@ -73,8 +77,8 @@ def check_gradients(
         A report that prints what differs, and is true when nothing does.
 
     Raises:
-        ValueError: the layer does not fit the inputs, or has no `downward`, or one that returns something
-            else.
+        ValueError: the layer does not fit the inputs, or has a `downward` that returns something else, or
+            none where none can be derived.
     """
     if not input_shapes:
         raise ValueError(f"{layer.kind}: give the shape of its input too, for example (8, 8, 1)")
@@ -82,8 +86,12 @@ def check_gradients(
     definition = layer.definition
     if definition is None:
         raise ValueError(f"{layer.kind} has no node definition, so there is nothing to compare")
-    if definition.downward is None:
-        raise ValueError(f"{layer.kind} has no downward function to check; give it one with @....downward")
+    derived = definition.downward is None
+    if derived and isinstance(layer, Loss):
+        raise ValueError(f"{layer.kind} is a loss without a downward function; write one in its definition")
+    if derived:
+        signature, label = signature_of(grid, sources, "float64"), f"{layer.kind} '{grid.name}'"
+        definition = replace(definition, downward=derived_downward(definition.upward, signature, label=label))
     inputs = [source.shape for source in sources if not _is_target(source)]
     pairs, rows = zip(grid.wirings, inputs, strict=False), (0, grid.n_rows)
     offsets = [wiring.edges(rows, grid.shape, shape)[0] for wiring, shape in pairs]
@@ -96,7 +104,7 @@ def check_gradients(
             compared += 1
             if not abs(found - expected) <= tolerance * max(1.0, abs(found), abs(expected)):
                 mismatches.append(Mismatch(f"{what} of node {n}", found, expected))
-    return GradientCheck(layer.kind, compared, tuple(mismatches))
+    return GradientCheck(layer.kind, compared, tuple(mismatches), derived)
 
 
 def _placed(layer: Layer, shapes: tuple[Shape, ...]) -> tuple[Grid, tuple[Grid, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +12,7 @@ import numpy as np
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.comparison import compared, rejection
-from partita.engine.kernels.nodes.errors import NodeCompileError, Place, SlowNodeWarning, place_of
+from partita.engine.kernels.nodes.errors import NodeCompileError, Place, place_of, underivable
 from partita.engine.kernels.nodes.generated import NotCompiled
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.loops import (
@@ -119,12 +118,7 @@ class NodeKernel(Kernel):
         try:
             read_upward(self._definition.upward, signature)
         except ir.Unsupported as refused:
-            name = self._definition.upward.__name__
-            raise NodeCompileError(
-                f"{self.context.label} cannot be trained: no downward function can be derived from {name}.\n"
-                f"{place_of(refused, self._definition.upward)}\n"
-                f"Write it in other words, or give the node a downward function with @{name}.downward."
-            ) from None
+            raise underivable(self.context.label, self._definition.upward, refused) from None
 
     def _noted(self, role: str, call: Call) -> Call:
         """Adds a note to exceptions of a call."""
@@ -147,6 +141,8 @@ class NodeKernel(Kernel):
 def _by_products(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel | None:
     definition, grid = context.grid.layer.definition, context.grid
     if context.device != "cpu" or grid.layer.padding_value != 0 or len(context.sources) > 1:
+        return None
+    if grid.shares_weights:  # the products take weights of each node
         return None
     assert definition is not None
     signature, trained = _signature(context), arrays.grad_output is not None
@@ -221,16 +217,17 @@ def slow_place(grid: Grid, sources: tuple[Grid, ...], *, trained: bool = True) -
     return None
 
 
-def warn_of_slow_nodes(graph: Graph) -> None:
-    """Warns of each node definition that does not run as compiled loops, with the line that is the reason."""
+def slow_nodes(graph: Graph) -> list[str]:
+    """Describes each node definition that does not run as compiled loops, with the line that is the cause."""
+    remarks = []
     for grid in graph.grids:
         if isinstance(grid.layer, Node):
             found = slow_place(grid, tuple(graph[name] for name in grid.sources))
             if found is not None:
-                text = (
-                    f"{grid.layer.kind} '{grid.name}' runs in {found[0]}, not in compiled loops.\n{found[1]}"
-                )
-                warnings.warn(text, SlowNodeWarning, stacklevel=2)
+                form, place = found
+                what = f"{grid.layer.kind} '{grid.name}' runs in {form}, not in compiled loops."
+                remarks.append(f"{what}\n{place}")
+    return remarks
 
 
 def _form_of(definition: NodeDefinition, signature: Signature) -> str:
@@ -259,4 +256,5 @@ def signature_of(grid: Grid, sources: Sequence[Grid], precision: str) -> Signatu
         (parameter.name.rpartition(".")[2], "n" if is_per_node(parameter, grid) else "e")
         for parameter in grid.parameters
     )
-    return Signature(kinds, least, precision)
+    shared = frozenset(parameter.name.rpartition(".")[2] for parameter in grid.parameters if parameter.shared)
+    return Signature(kinds, least, precision, shared)

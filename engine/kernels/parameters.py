@@ -9,7 +9,9 @@ from partita.layers.layer import Parameter
 def is_per_node(parameter: Parameter, grid: Grid) -> bool:
     """Returns whether a parameter holds one number for each node of the grid, and not one for each edge.
 
-    A shared parameter has a part for each filter (a node's place on the last axis), which all its nodes use.
+    A shared parameter has a part for each filter (a node's place on the last axis), which all nodes of the
+    filter use, or one for all nodes.
     """
-    whose = grid.shape[-1:] if parameter.shared else grid.shape
-    return parameter.row_starts is None and parameter.shape == whose
+    if parameter.shared:
+        return parameter.shape in (grid.shape[-1:], (1,))
+    return parameter.row_starts is None and parameter.shape == grid.shape

@@ -11,6 +11,7 @@ from partita.engine.profile import perfetto
 from partita.engine.profile.changes import Change
 from partita.engine.profile.measure import Measured
 from partita.engine.profile.report import MachineReport, PointReport, Report
+from partita.engine.run.data import slow_nodes
 from partita.layers.text import counted
 from partita.partitioner.pictures import view
 from partita.partitioner.plan import Plan
@@ -75,6 +76,7 @@ class Profile:
             all(point.plan.costs.calibrated for point in self.points),
             tuple(_reported(point, self.points[0]) for point in self.points),
             self.elsewhere,
+            tuple(slow_nodes(plan.graph)),
         )
 
     def draw(self, path: str | Path) -> Path:

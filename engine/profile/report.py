@@ -90,6 +90,7 @@ class Report:
         calibrated: whether predictions stand on measured kernels.
         points: results by number of machines.
         elsewhere: whether workers measured, see `ProfileArguments.on`, and not this machine.
+        remarks: of nodes that do not run as compiled loops, with the lines that are the cause.
         format: version of the JSON.
     """
 
@@ -103,6 +104,7 @@ class Report:
     calibrated: bool
     points: tuple[PointReport, ...]
     elsewhere: bool = False
+    remarks: tuple[str, ...] = ()
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -152,10 +154,16 @@ class Report:
         prose = [*wrapped(self.title, width), *wrapped(self.conditions, width)]
         changes = [line for change in changes_of(self) for line in wrapped(change, width)]
         table = columns(rows_of(self), left=(1,), keys=2, width=width)
-        return "\n".join([*prose, "", *table, "", "what would gain most, simulated:", *changes])
+        remarks = ["", *map(remark_text, self.remarks)] if self.remarks else []
+        return "\n".join([*prose, "", *table, "", "what would gain most, simulated:", *changes, *remarks])
 
     def __str__(self) -> str:
         return self.text()
+
+
+def remark_text(remark: str) -> str:
+    """Returns a remark as it is printed below a table."""
+    return f"remark: {remark}"
 
 
 HEADS: Final = (

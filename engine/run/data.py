@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -34,12 +35,24 @@ def check_plan(value: object) -> None:
         )
 
 
-def warn_of_slow_nodes(graph: Graph) -> None:
-    """Warns of node definitions that do not run as compiled loops; imports the compiler if there are any."""
-    if any(isinstance(grid.layer, Node) for grid in graph.grids):
-        from partita.engine.kernels import node
+def slow_nodes(graph: Graph) -> list[str]:
+    """Describes node definitions that do not run as compiled loops, each with the line that is the reason.
 
-        node.warn_of_slow_nodes(graph)
+    Imports the compiler if there are any nodes of a user's own.
+    """
+    if not any(isinstance(grid.layer, Node) for grid in graph.grids):
+        return []
+    from partita.engine.kernels import node
+
+    return node.slow_nodes(graph)
+
+
+def warn_of_slow_nodes(graph: Graph) -> None:
+    """Warns of what `slow_nodes` describes."""
+    for remark in slow_nodes(graph):
+        from partita.engine.kernels.nodes.errors import SlowNodeWarning
+
+        warnings.warn(remark, SlowNodeWarning, stacklevel=2)
 
 
 def check_data(

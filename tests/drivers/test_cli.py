@@ -91,6 +91,33 @@ def test_a_plan_is_printed_and_drawn(partita: Partita, tmp_path: Path) -> None:
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
 
 
+SLOW = """
+from partita.layers import Network, OneToOne, node
+
+GAIN = {"high": 2.0}
+
+@node(OneToOne())
+def looked_up(incoming):
+    return GAIN["high"] * incoming[0]
+
+def network():
+    net = Network("slow")
+    looked_up(name="mine")(net.input("x", shape=4))
+    return net
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "profile"])
+def test_a_line_that_makes_a_node_slow_is_a_remark(partita: Partita, tmp_path: Path, command: str) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "cluster.toml").write_text(MACHINES)
+    ended = partita(command, "slow.py", "--machines", "1", "--cluster", "cluster.toml")
+    assert ended.code == 0, ended.err
+    remark = ended.out.partition("\nremark: ")[2]
+    assert remark.startswith("Node looked_up 'mine' runs in plain Python, not in compiled loops.\n")
+    assert "slow.py\", line 8\n    GAIN['high']" in remark
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_breaks_no_word_of_a_plan(
     partita: Partita, monkeypatch: pytest.MonkeyPatch, width: int

@@ -118,5 +118,5 @@ def part_of(parameter: Parameter, grid: Grid, node: int, edges: slice) -> slice 
     """
     if not parameter.shared:
         return node if is_per_node(parameter, grid) else edges
-    whose, size = node % grid.shape[-1], parameter.size // grid.shape[-1]
+    whose, size = node % parameter.shape[0], parameter.size // parameter.shape[0]
     return whose if is_per_node(parameter, grid) else slice(whose * size, (whose + 1) * size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from partita.engine import check_gradients
 from partita.engine.kernels.check import differences
+from partita.engine.kernels.nodes.derivatives import SLOPES
 from partita.layers import (
     Activation,
     Add,
@@ -99,12 +101,53 @@ def test_ragged_edges_and_nodes_without_inputs() -> None:
     [
         (lambda incoming, state, error: error * incoming, r"must return the tuple \(errors,\)"),
         (lambda incoming, state, error: (error,), r"errors have shape \(\); it must be \(1,\)"),
-        (None, "has no downward function to check"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(downward: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_gradients(Node(OneToOne(), lambda incoming: 2 * incoming[0], downward), (3,))
+
+
+def smooth(incoming: Any, weight: Any, bias: Any) -> Any:
+    total = bias
+    for k in range(len(incoming)):
+        total += weight[k] * incoming[k]
+    return math.tanh(total)
+
+
+def halved(incoming: Any, weight: Any, bias: Any) -> Any:
+    total = bias + 3.0 * weight[0] * incoming[0] * incoming[1]
+    while total > 1:
+        total = total / 2
+    return total
+
+
+def looked_up(incoming: Any, weight: Any, bias: Any) -> Any:
+    return {"high": weight[0]}["high"] * incoming[0] + bias
+
+
+@pytest.mark.parametrize("upward", [smooth, halved])
+@pytest.mark.parametrize("shared_by", [None, "filter"])
+def test_a_derived_downward_is_compared(upward: Any, shared_by: Any) -> None:
+    """The function of compiled loops, and where these cannot run it, autograd in torch."""
+    learns = (("weight", per_edge(shared_by=shared_by)), ("bias", per_node()))
+    report = check_gradients(Node(Patch(2), upward, learns=learns, nodes=2), (3, 3, 1), nodes=4)
+    assert report and report.compared == 4 * (4 + 4 + 1)
+    assert str(report).startswith(f"Node {upward.__name__}: the derived downward agrees with differences")
+
+
+def test_a_wrong_derivative_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SLOPES, "hyperbolic_tangent", SLOPES["exponential"])
+    layer = Node(OneToOne(), smooth, learns=(("weight", per_edge()), ("bias", per_node())))
+    report = check_gradients(layer, (3,))
+    assert not report
+    assert str(report).startswith("Node smooth: the derived downward is wrong in 9 of 9 numbers")
+
+
+def test_of_a_node_that_has_no_derivative_the_line_is_named() -> None:
+    layer = Node(OneToOne(), looked_up, learns=(("weight", per_edge()), ("bias", per_node())), name="mine")
+    with pytest.raises(ValueError, match=r"(?s)Node looked_up 'mine' cannot be trained.*'high': weight\[0\]"):
+        check_gradients(layer, (3,))
 
 
 LOSSES = [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()]

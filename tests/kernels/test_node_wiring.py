@@ -10,7 +10,7 @@ import pytest
 
 from partita.engine.kernels.nodes import wiring as module
 from partita.engine.kernels.nodes.wiring import Wiring
-from partita.layers import Conv2D, Edges, Full, Node, OneToOne, Patch
+from partita.layers import Edges, Full, Node, OneToOne, Patch
 from partita.layers.connectivity import PADDING
 from tests.kernels.cases import case
 
@@ -56,9 +56,3 @@ def test_each_node_reads_its_edges(
 def test_filters_at_a_place_share_a_list() -> None:
     given_case = case(Node(Patch(2), first_of, nodes=(8,)), (4, 4, 2), batch=1)
     assert len(Wiring.of(given_case.context()).senders) == 9 * 8
-
-
-def test_nodes_that_share_weights_find_those_of_their_filter() -> None:
-    found = Wiring.of(case(Conv2D(2, 2), (3, 3, 1), batch=1).context())
-    assert found.owns.tolist() == [0, 1] * 4
-    assert found.edges.tolist() == [0, 4] * 4

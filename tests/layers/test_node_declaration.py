@@ -46,6 +46,26 @@ def test_shapes_follow_from_the_wiring(wiring: Any, nodes: Any, source: Any, sha
     ]
 
 
+@pytest.mark.parametrize(
+    ("shared_by", "grid", "weight", "bias", "shared"),
+    [
+        ("filter", (3, 3, 2), (2, 9), (2,), True),
+        ("layer", (3, 3, 2), (1, 9), (1,), True),
+        ("filter", (4,), (4, 25), (4,), False),
+        ("layer", (4,), (1, 25), (1,), True),
+    ],
+)
+def test_parameters_that_nodes_share(shared_by: Any, grid: Any, weight: Any, bias: Any, shared: bool) -> None:
+    wiring, nodes = (Patch(3), 2) if len(grid) == 3 else (Full(), grid)
+    kinds = per_edge(shared_by=shared_by), per_node(shared_by=shared_by)
+    kind = node(wiring, weight=kinds[0], bias=kinds[1])(lambda incoming, weight, bias: bias)
+    net = Network("n")
+    states = kind(nodes)(net.input("x", shape=(5, 5, 1)))
+    found = net.graph()[states.name]
+    assert found.shape == grid
+    assert [(p.shape, p.shared) for p in found.parameters] == [(weight, shared), (bias, shared)]
+
+
 def test_parameters_of_sparse_edges_are_cut_where_the_rows_are() -> None:
     net = Network("n")
     wiring = Edges([(0, 0), (1, 0), (3, 2)], nodes=3)
@@ -93,6 +113,15 @@ def two_inputs() -> None:
     Node(OneToOne(), lambda incoming: incoming[0], name="mine")(x, net.input("y", shape=4))
 
 
+def shared_edges_of_a_sparse_graph() -> None:
+    kind = node(Edges([(0, 0), (1, 0)], nodes=2), weight=per_edge(shared_by="layer"))
+    kind(lambda incoming, weight: weight[0])(name="mine")(Network("n").input("x", shape=3))
+
+
+def shared_by_whom() -> None:
+    per_edge("glorot", shared_by="channel")  # type: ignore[arg-type]
+
+
 def no_number_of_nodes() -> None:
     Node(Full(), lambda incoming: incoming[0], name="mine")(Network("n").input("x", shape=3))
 
@@ -103,6 +132,8 @@ def no_number_of_nodes() -> None:
         (wrong_upward, r"scaled takes \(incoming\), but a node gives it \(incoming, gain\)"),
         (wrong_downward, r"errors takes \(incoming, error\), but a node gives it \(incoming, state, error\)"),
         (two_inputs, "give it inputs of one shape"),
+        (shared_edges_of_a_sparse_graph, "parameter 'weight' .* shared by each layer, but nodes of a sparse"),
+        (shared_by_whom, "a parameter is shared by 'channel'; write 'filter'"),
         (no_number_of_nodes, "Node <lambda> 'mine': a fully connected layer needs its number of nodes"),
     ],
 )

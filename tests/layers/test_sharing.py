@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
-import pytest
-
-from partita.layers import Activation, Conv2D, Dense, MaxPool2D, Network, Parameter
-from partita.layers.box import Shape
-
-
-class HalfShared(Dense):
-    """Nodes with weights of their own and one bias for all."""
-
-    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
-        weight, bias = super().parameters(shape, sources)
-        return weight, replace(bias, shape=(1,), shared=True)
+from partita.layers import (
+    Activation,
+    Conv2D,
+    Dense,
+    Full,
+    MaxPool2D,
+    Network,
+    Parameter,
+    node,
+    per_edge,
+    per_node,
+)
 
 
 def test_a_shared_parameter_is_of_the_first_row() -> None:
@@ -34,10 +34,20 @@ def test_a_layer_says_whether_its_nodes_share() -> None:
     assert not graph["scores"].shares_weights and not graph["x"].shares_weights
 
 
-def test_a_layer_shares_all_or_none() -> None:
-    x = Network("n").input("x", shape=4)
-    with pytest.raises(ValueError, match=r"^HalfShared 'half': its nodes share .* but not half.weight; let"):
-        HalfShared(3, name="half")(x)
+@node(Full(), weight=per_edge(), slope=per_node(0.25, shared_by="layer"))
+def half(incoming: Any, weight: Any, slope: Any) -> Any:
+    """Nodes with weights of their own and one slope for all."""
+    return slope * (weight * incoming).sum()
+
+
+def test_of_a_layer_that_shares_some_each_parameter_has_a_place_of_its_own() -> None:
+    net = Network("n")
+    half(3, name="half")(Conv2D(2, 3, name="conv")(net.input("x", shape=(5, 5, 1))))
+    graph = net.graph()
+    assert graph["half"].shares_some and not graph["half"].replicable
+    assert not graph["conv"].shares_some and graph["conv"].replicable
+    assert [(p.shape, p.shared) for p in graph["half"].parameters] == [((3, 18), False), ((1,), True)]
+    assert list(graph.placed) == ["half.weight", "half.slope"]
 
 
 def test_in_another_network_a_layer_has_weights_of_its_own() -> None:

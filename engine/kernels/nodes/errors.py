@@ -56,6 +56,16 @@ def place_of(refused: Unsupported | None, function: Callable[..., Any]) -> Place
     return Place(filename, line, ast.unparse(at).partition("\n")[0], f"{_sentence(refused.reason)}.")
 
 
+def underivable(label: str, upward: Callable[..., Any], refused: Unsupported) -> NodeCompileError:
+    """Makes the error of a node without `downward` that has a line for which none can be derived."""
+    name = upward.__name__
+    return NodeCompileError(
+        f"{label} cannot be trained: no downward function can be derived from {name}.\n"
+        f"{place_of(refused, upward)}\n"
+        f"Write it in other words, or give the node a downward function with @{name}.downward."
+    )
+
+
 def _sentence(reason: str) -> str:
     kind = getattr(ast, reason, None)
     return f"{reason} is not understood" if inspect.isclass(kind) else f"It has {reason}"

@@ -95,7 +95,7 @@ class NodeLoopKernel(Kernel):
         sums, (begin, _) = tuple(gradient.reshape(-1) for gradient in out), self._nodes(*asked)
         given = (*self._table, *self._parameters, self._state, columns(self.arrays.own_grad), *sums)
         shares = self.context.grid.shares_weights
-        origin = (0, 0) if shares else (int(self._wiring.edges[begin]), begin)
+        origin = int(self._wiring.edges[begin]), begin
 
         def work(start: int, stop: int) -> None:
             loop(*given, *self._nodes(start, stop), *origin)

@@ -191,10 +191,8 @@ class NodeFullSumKernel(Kernel):
 
 
 def sum_kernel(context: KernelContext, arrays: Arrays, pool: ThreadPool, loops: SumLoops) -> Kernel | None:
-    """Makes the kernel for a node's weighted sum; None where its wiring has none, or nodes share weights."""
+    """Makes the kernel for a node's weighted sum; None where its wiring has none."""
     wiring = context.grid.connectivity
-    if context.grid.shares_weights:
-        return None
     if type(wiring) is connectivity.Full:
         return NodeFullSumKernel(context, arrays, pool, loops)
     if type(wiring) is connectivity.Patch and wiring.is_box and len(context.sources[0].shape) == 3:

@@ -234,7 +234,7 @@ class _Gathered:
         counts, senders = edges_of(grid.wirings, step.rows, step.shape, step.sources, step.windows)
         first, nodes = np.cumsum(counts) - counts, np.arange(len(counts))
         per_node = [is_per_node(parameter, grid) for parameter in grid.parameters]
-        filters, sizes = step.shape[-1], [prod(source[1:]) for source in step.sources]
+        sizes = [prod(source[1:]) for source in step.sources]
         n_senders = sum(
             (stop - start) * size for (start, stop), size in zip(step.windows, sizes, strict=True)
         )
@@ -252,7 +252,7 @@ class _Gathered:
             parts = []
             for parameter, single in zip(grid.parameters, per_node, strict=True):
                 if parameter.shared:
-                    of_filter = own % filters
+                    of_filter = own % parameter.shape[0]
                     edges_of_filter = of_filter * count + np.arange(count)[:, None]
                     parts.append(on_device(of_filter if single else edges_of_filter))
                 else:

@@ -2,9 +2,9 @@
 
 Every function takes the same first: `x` `[sender, example]` and `padding`, the row of a sender outside the
 grid; for each node, where its senders begin (`firsts`, in `senders`), their number (`counts`), and where its
-numbers of flat parameters begin, for its edges (`edges`) and its own (`owns`); `width`, the most edges of a
-node. A node is computed alone, so neither cuts nor threads change its bits, and the errors of a sender are
-added in the order of the receivers.
+numbers of flat parameters begin, for its edges (`edges`) and its own (`owns`), if nodes do not share these;
+`width`, the most edges of a node. A node is computed alone, so neither cuts nor threads change its bits, and
+the errors of a sender are added in the order of the receivers.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class Signature:
         parameters: by name, "e" for a number for each edge or "n" for one.
         least: edges that every node of the layer has.
         precision: of the layer.
+        shared: names of the parameters that nodes share, a set of numbers for each filter, or one for all.
     """
 
     parameters: tuple[tuple[str, str], ...]
     least: int
     precision: str
+    shared: frozenset[str] = frozenset()
 
     @property
     def given(self) -> list[ir.Argument | ir.Item]:
@@ -59,6 +61,14 @@ class Signature:
                 for name, kind in self.parameters
             ),
         ]
+
+    @property
+    def places(self) -> dict[str, tuple[str, str]]:
+        """Places of each parameter: where a node's numbers begin, and what its gradient's place is less."""
+        own = {"e": ("edge", " - from_edge"), "n": ("own", " - from_own")}
+        return {
+            name: (f"set_{name}", "") if name in self.shared else own[kind] for name, kind in self.parameters
+        }
 
     @property
     def flat(self) -> str:
@@ -198,7 +208,14 @@ class _Module:
         varying = Varying({ir.INCOMING}, {ir.STATE.name, ir.ERROR.name, SUM.name})
         body = self._prepared(body, varying)
         in_place = self._signature.precision != "bfloat16" and not sums_apart
-        outside = Outside(kinds_of(body), self.constants, own=self._function.arrays, sums_in_place=in_place)
+        places = self._signature.places if wired else {}
+        outside = Outside(
+            kinds_of(body),
+            self.constants,
+            own=self._function.arrays,
+            places=places,
+            sums_in_place=in_place,
+        )
         tiles = kept(body, varying)
         lines = Lines()
         for name in sorted(tiles):
@@ -209,10 +226,13 @@ class _Module:
         with lines.inside(nodes):
             if wired:
                 lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]", *each_node)
-            at_node = "own" if wired else "begin + n"
             for name, kind in self._signature.parameters:
+                if name in self._signature.shared:
+                    length = f"p_{name}.shape[0]"
+                    of_edges = f"own % ({length} // fan_in) * fan_in"
+                    lines(f"set_{name} = {of_edges if kind == 'e' else f'own % {length}'}")
                 if kind == "n":
-                    lines(f"n_{name} = upcast(p_{name}[{at_node}])")
+                    lines(f"n_{name} = upcast(p_{name}[{places[name][0] if wired else 'begin + n'}])")
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
                 for name in sorted(Flow(body).exposed - varying.names):  # only read where it is not used

@@ -31,8 +31,8 @@ class Wiring:
         senders: lists of places in the windows of the inputs, one behind the other, or `PADDING`; int32.
         firsts: where a node's list begins; int64.
         counts: number of its senders; int32.
-        edges: where its numbers begin in a parameter of the edges; int64.
-        owns: place of its number in a parameter of the nodes; int64.
+        edges: where its numbers begin in a parameter of the edges that nodes do not share; int64.
+        owns: place of its number in such a parameter of the nodes; int64.
         least: its lowest sender, beyond all if it has none; int32.
         most: its highest sender, -1 if it has none; int32.
     """
@@ -66,9 +66,6 @@ class Wiring:
         senders, firsts, counts, least, most = map(np.concatenate, zip(*parts, strict=True))
         owns = np.arange(n_nodes)
         edges = np.cumsum(counts, dtype=np.int64) - counts
-        if grid.shares_weights:  # each filter has its numbers, which its nodes at all places use
-            owns %= grid.shape[-1]
-            edges = edges[owns]
         return cls(senders, firsts, counts.astype(np.int32), edges, owns, least, most)
 
 

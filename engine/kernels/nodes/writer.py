@@ -3,12 +3,13 @@
 Names in the text: `v_` a number that the function assigns (uniform, or of the example at hand), `t_` a tile
 of a varying one, `a_` an array of the function's own, `p_` a parameter, `n_` the node's number of one, `u` a
 uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` are where the node's senders
-and its parameters begin, `at` and `m` where the tile begins and its number of examples.
+and its parameters begin, `set_` where those do that it shares, `at` and `m` where the tile begins and its
+number of examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -56,10 +57,13 @@ class Outside(Writing):
 
     Args:
         own: the names of the function's own arrays.
+        places: of each parameter in order, where a node's numbers begin, and what is to be taken away for
+            the place in its gradient.
         sums_in_place: whether weighted sums are read where activations are to be written.
     """
 
     own: frozenset[str] = frozenset()
+    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     sums_in_place: bool = False
 
     def leaf(self, expression: ir.Expression) -> str | None:
@@ -68,7 +72,7 @@ class Outside(Writing):
             case ir.Item(array, index) if array in self.own:
                 return f"a_{array}[{self.text(index)}]"
             case ir.Item(array, index):
-                return f"upcast(p_{array}[edge + {self.text(index)}])"
+                return f"upcast(p_{array}[{self.places[array][0]} + {self.text(index)}])"
         return super().leaf(expression)
 
 
@@ -77,7 +81,12 @@ class Inside(Outside):
 
     def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
         super().__init__(
-            outside.kinds, outside.constants, outside.helpers, outside.own, outside.sums_in_place
+            outside.kinds,
+            outside.constants,
+            outside.helpers,
+            outside.own,
+            outside.places,
+            outside.sums_in_place,
         )
         self._outside, self._varying, self._before = outside, varying, lines
         self._known: dict[tuple[str, str], str] = {}
@@ -216,6 +225,7 @@ class BodyWriter:
     def _sum(self, outputs: Sequence[ir.Statement]) -> None:
         """Writes sums over the examples, side by side."""
         into, lines = self._into, Lines(depth=self._into.depth + 1)
+        places = list(self._outside.places.values())
         inside = Inside(self._outside, self._varying, into)
         loads: set[str] = set()
         for i, output in enumerate(outputs):
@@ -232,9 +242,9 @@ class BodyWriter:
         into.lines += lines.lines
         for i, output in enumerate(outputs):
             assert isinstance(output, ir.Output)
-            edge = output.index and f"edge - from_edge + {self._outside.text(output.index)}"
-            place = edge or "own - from_own"
-            into(f"g_{output.result}[{place}] += s_{i}")
+            place = "".join(places[output.result - 1])
+            edge = "" if output.index is None else f" + {self._outside.text(output.index)}"
+            into(f"g_{output.result}[{place}{edge}] += s_{i}")
 
     def _loads(self, value: ir.Expression) -> list[str]:
         """Reads the tiles that an expression needs."""
