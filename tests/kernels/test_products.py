@@ -178,21 +178,39 @@ def blas_threads() -> set[int]:
 def test_the_threads_of_torch_are_set_even_where_it_has_them() -> None:
     """Else MKL, which counts apart, may have another number in a process that used torch before."""
     a, b, out = (aligned((8, 8), np.dtype("f")) for _ in range(3))
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     asked: list[int] = []
 
     def play() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch, "set_num_threads", asked.append)
-            patch.setattr(torch, "get_num_threads", lambda: 2)
+            patch.setattr(torch, "get_num_threads", lambda: 1)
             for _ in range(2):
-                product_by(Choice("torch", 2), a, b, out, pool=pool)()
+                product_by(Choice("torch", 1), a, b, out, pool=TEAM)()
 
-    with closing(ThreadPool(2)) as pool:
-        thread = threading.Thread(target=play)
-        thread.start()
-        thread.join()
-    assert asked == [2]
+    thread = threading.Thread(target=play)
+    thread.start()
+    thread.join()
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_threads_call_torch_for_rows_of_their_own(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own threads, which spin after a call, would keep those of the pool from a core."""
+    a, b = matrix(96, 200, precision, transposed=True), matrix(200, 130, precision)
+    out, alone = (stored(np.zeros((96, 130)), precision) for _ in range(2))
+    rows, multiply = [], torch.mm
+
+    def counted(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
+        rows.append((len(left), torch.get_num_threads()))
+        multiply(left, right, out=out)
+
+    monkeypatch.setattr(torch, "mm", counted)
+    product_by(Choice("torch", 1), a, b, alone, pool=TEAM)()
+    with closing(ThreadPool(3)) as pool:
+        product_by(Choice("torch", 3), a, b, out, pool=pool)()
+    assert rows == [(96, 1), (32, 1), (32, 1), (32, 1)]
+    np.testing.assert_array_equal(upcast_array(out), upcast_array(alone))
 
 
 def test_torch_uses_the_threads_that_were_given_on_every_thread_that_calls() -> None:

@@ -71,7 +71,7 @@ def product_by(
     if choice.library == "torch":
         from partita.engine.kernels.products import torch_products  # here, because it imports torch
 
-        return torch_products.product(a, b, out, threads=threads, accumulate=accumulate)
+        return torch_products.product(a, b, out, pool=pool.at_most(threads), accumulate=accumulate)
     if choice.library == "tiles":
         return tiles.product(a, b, out, pool=pool.at_most(threads), scratch=scratch, accumulate=accumulate)
     return _by_numpy(a, b, out, pool=pool.at_most(threads), scratch=scratch, accumulate=accumulate)

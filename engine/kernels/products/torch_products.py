@@ -6,17 +6,23 @@ import torch
 
 from partita.engine.kernels.kernel import Array, Call
 from partita.engine.kernels.tensors import on_host, use_threads
+from partita.engine.kernels.thread_pool import ThreadPool
 
 
-def product(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = False) -> Call:
-    """Prepares a product; see `products.product`."""
+def product(a: Array, b: Array, out: Array, *, pool: ThreadPool, accumulate: bool = False) -> Call:
+    """Prepares a product; see `products.product`.
+
+    Each thread of the pool calls torch for rows of its own. Torch's own threads spin for up to 10 ms after a
+    call, and a thread of the pool that is woken meanwhile has no core.
+    """
     left, right, result = on_host(a), on_host(b), on_host(out)
 
-    def call() -> None:
-        use_threads(threads)
+    def work(start: int, stop: int) -> None:
+        use_threads(1)
+        rows, place = left[start:stop], result[start:stop]
         if accumulate:
-            result.addmm_(left, right)
+            place.addmm_(rows, right)
         else:
-            torch.mm(left, right, out=result)
+            torch.mm(rows, right, out=place)
 
-    return call
+    return lambda: pool.split(0, len(result), work)
