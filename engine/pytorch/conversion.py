@@ -260,6 +260,8 @@ class Conversion:
             if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
                 continue  # an extent, which the operation that uses it does not need
             try:
+                if "refused" in node.meta:
+                    raise Unsupported(node.meta["refused"])
                 if operation_of(node) not in OPERATIONS and operation_of(node) != "kept":
                     raise Unsupported("")
                 if not any(one in lacking for one in node.all_input_nodes):

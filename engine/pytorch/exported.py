@@ -27,18 +27,22 @@ class Exported:
     state: dict[fx.Node, tuple[str, torch.Tensor]]
 
     @classmethod
-    def of(cls, module: torch.nn.Module, example_args: Sequence[torch.Tensor]) -> Exported:
+    def of(
+        cls, module: torch.nn.Module, example_args: Sequence[torch.Tensor], dims: Sequence[int] = ()
+    ) -> Exported:
         """Exports a module.
 
         Args:
-            module: in training; takes tensors whose axis 0 is that of the examples.
+            module: in training; takes tensors of examples.
             example_args: some examples for each.
+            dims: for each, the dimension of the examples; 0 if not given.
 
         Raises:
             ValueError: `torch.export` cannot make a graph of it, or only for this number of examples.
         """
         batch = torch.export.Dim("batch", min=2)
-        shapes: tuple[Any, ...] = tuple({0: batch} for _ in example_args)
+        dims = dims or [0] * len(example_args)
+        shapes: tuple[Any, ...] = tuple({dim: batch} for dim in dims)
         if _is_variadic(module):
             shapes = (shapes,)
         try:
@@ -102,6 +106,14 @@ def operation_of(node: fx.Node) -> str:
     if isinstance(node.target, torch._ops.OpOverload):
         return str(node.target).split(".")[1].rstrip("_")
     return getattr(node.target, "__name__", str(node.target))
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by their names, with the defaults of those that were not given."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
+    found |= {one.name: given for one, given in zip(schema.arguments, node.args, strict=False)}
+    return {**found, **node.kwargs}
 
 
 def module_of(node: fx.Node) -> str:

@@ -7,8 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from partita.engine.pytorch import operations, sequences, weights  # noqa: F401 - they register what becomes what
+from partita.engine.pytorch import (  # noqa: F401 - they register what becomes what
+    moved_operations,
+    operations,
+    sequences,
+    weights,
+)
 from partita.engine.pytorch.conversion import Conversion, ImportedNetwork, Missing, name_of
+from partita.engine.pytorch.examples_first import examples_first
 from partita.engine.pytorch.exported import Exported
 from partita.engine.pytorch.kept import Call, calls_of, part_around, stand_for
 from partita.engine.pytorch.values import Unsupported
@@ -18,6 +24,7 @@ def from_torch(
     module: torch.nn.Module,
     example_args: Sequence[torch.Tensor],
     *,
+    examples_dim: int | Sequence[int] = 0,
     opaque: bool = False,
     name: str = "",
 ) -> ImportedNetwork:
@@ -32,8 +39,10 @@ def from_torch(
     turned where a layer needs it. The module stays as it is.
 
     Args:
-        module: takes tensors whose axis 0 is that of the examples, and returns one.
+        module: takes tensors of examples, and returns one.
         example_args: a tensor for each input, with two examples or more; only shapes and types matter.
+        examples_dim: the dimension of the examples in the inputs, or in each: 1 for modules that take
+            positions first. Inputs and output of the network have the other dimensions, in their order.
         opaque: whether a part of the module that has operations without layers stays as it is, as one layer
             `Torch`: the smallest part that takes and returns tensors of examples.
         name: of the network; that of the module's class if not given.
@@ -47,10 +56,11 @@ def from_torch(
     """
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"{module!r} is no module; give an instance of torch.nn.Module")
-    calls = calls_of(_in_training(module), example_args) if opaque else {}
+    dims = [examples_dim] * len(example_args) if isinstance(examples_dim, int) else list(examples_dim)
+    calls = calls_of(_in_training(module), example_args) if opaque and not any(dims) else {}
     name, parts = name_of(name or type(module).__name__), set[str]()
     while True:
-        network, missing = _converted(module, example_args, calls, parts, name)
+        network, missing = _converted(module, example_args, dims, calls, parts, name)
         if not missing:
             network.keep_names(module)
             return network
@@ -66,6 +76,7 @@ def from_torch(
 def _converted(
     module: torch.nn.Module,
     example_args: Sequence[torch.Tensor],
+    dims: Sequence[int],
     calls: Mapping[str, Call],
     parts: Iterable[str],
     name: str,
@@ -73,12 +84,13 @@ def _converted(
     """Declares the network of a module some of whose parts stay as they are; returns what has no layer."""
     network, rest = ImportedNetwork(name), _in_training(module)
     kept = stand_for(rest, parts, calls)
-    exported = Exported.of(rest, example_args)
+    exported = Exported.of(rest, example_args, dims)
     if len(exported.outputs) != 1:
         raise ValueError(
             f"the module returns {len(exported.outputs)} tensors; let its forward return one, or give each "
             "result a module of its own"
         )
+    exported = examples_first(exported, dims)
     try:
         conversion = Conversion(network, exported, kept)
     except Unsupported as error:

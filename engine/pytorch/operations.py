@@ -8,9 +8,8 @@ from typing import Any
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
-from partita.engine.pytorch.exported import operation_of, shape_of
+from partita.engine.pytorch.exported import arguments, operation_of, shape_of
 from partita.engine.pytorch.values import Unsupported, Value, placed
-from partita.engine.pytorch.weights import arguments
 from partita.layers import (
     Activation,
     Add,

@@ -9,9 +9,8 @@ from typing import Any
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
-from partita.engine.pytorch.exported import operation_of
+from partita.engine.pytorch.exported import arguments, operation_of
 from partita.engine.pytorch.values import Unsupported, Value
-from partita.engine.pytorch.weights import arguments
 from partita.layers import GRU, LSTM, Attention, Concatenate, Dropout, Reshape
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
+from partita.engine.pytorch.exported import arguments
 from partita.engine.pytorch.values import Unsupported, Value, placed
 from partita.layers import (
     BatchNorm,
@@ -19,14 +20,6 @@ from partita.layers import (
     LayerNorm,
     Linear,
 )
-
-
-def arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation by their names, with the defaults of those that were not given."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
-    found |= {one.name: given for one, given in zip(schema.arguments, node.args, strict=False)}
-    return {**found, **node.kwargs}
 
 
 def given(name: str, argument: Any, order: tuple[int, ...] = (0,)) -> dict[str, Any]:
