@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -117,8 +117,20 @@ class UserFile:
         function = getattr(self.module, name, None)
         if not callable(function):
             raise ValueError(f"{self.path} has no function {name}(); define one")
-        with _users_code(self.path, f"{name}()"):
+        return self.called(function, f"{name}()")
+
+    def called(self, function: Callable[[], Any], what: str) -> Any:
+        """Calls a function of the file, which errors name so. Raises UserCodeError where it raises."""
+        with _users_code(self.path, what):
             return function()
+
+    def evaluated(self, expression: str) -> Any:
+        """Returns the value of an expression that could stand at the end of the file.
+
+        Raises:
+            UserCodeError: it raises, or is no expression.
+        """
+        return self.called(lambda: eval(expression, vars(self.module)), expression)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
+from partita.engine.cli.torch_options import FromTorch
 from partita.engine.profile.report import remark_text
 from partita.engine.run.data import slow_nodes
 from partita.partitioner.pictures import view
@@ -35,15 +36,18 @@ class Shown:
 
 
 @command()
-def plan(file: File, machines: Machines = 2, *, planning: Planning, shown: Shown) -> None:
+def plan(
+    file: File, machines: Machines = 2, *, planning: Planning, from_torch: FromTorch, shown: Shown
+) -> None:
     """Prints who owns what, which messages follow, and the predicted step."""
     if shown.timeline or shown.page:
         view("pages")  # a library that is missing is named before any work
-    found = planning.plan(UserFile.load(file), machines)
+    given = from_torch.networks(UserFile.load(file), planning)
+    found = given.planning.plan(given.network, machines)
     if shown.summary:
         print(found.summary().text(terminal_width()), end="\n\n")
     print(plan_table(found, width=terminal_width()))
-    for remark in slow_nodes(found.graph):
+    for remark in (*given.remarks, *slow_nodes(found.graph)):
         print(f"\n{remark_text(remark)}")
     if shown.programs:
         for machine, program in zip(found.cluster.machines, found.programs, strict=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import typer
 
-from partita.engine.cli.loading import UserFile
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
 from partita.engine.run.phases import Phases
+from partita.layers.network import Network
 from partita.layers.text import counted
 from partita.partitioner.assign.cut_text import parse_cut
 from partita.partitioner.cluster.cluster import Cluster
@@ -26,29 +26,42 @@ Forget: TypeAlias = Annotated[
     bool, typer.Option("--forget", help="Delete all that calibrations have measured.")
 ]
 
+BATCH: Final = 32
+"""Examples in a minibatch, if nothing is said."""
+
 
 @dataclass(frozen=True)
-class Step:
+class Share:
     """A machine's share of a step.
 
     Args:
         threads: kernel threads of each machine.
-        batch: examples in a minibatch.
         precision: precision of activations and gradients.
     """
 
     _meant: ClassVar = {"batch_size": ("batch",), "num_threads": ("threads",)}
 
     threads: int = 1
-    batch: int = 32
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
 
 
 @dataclass(frozen=True)
-class Planning(Step):
+class Step(Share):
+    """A step that is measured.
+
+    Args:
+        batch: examples in a minibatch.
+    """
+
+    batch: int = BATCH
+
+
+@dataclass(frozen=True)
+class Planning(Share):
     """Options of commands that cut a network.
 
     Args:
+        batch: examples in a minibatch; if not given 32, or those of the inputs of a module of PyTorch.
         cluster: TOML file that describes the machines, in the place of --machines and --threads.
         strategy: decides for layers that are not cut by hand.
         cut: a cut by hand, LAYER=MACHINE[,MACHINE...], for example hidden=0,1, hidden=0:3,1:5,
@@ -58,6 +71,7 @@ class Planning(Step):
             strategy, or else 1.
     """
 
+    batch: int | None = None
     cluster: Path | None = None
     strategy: Literal["automatic", "balanced", "layers"] = "automatic"
     cut: list[str] = field(default_factory=list)
@@ -70,15 +84,15 @@ class Planning(Step):
             ValueError: a cut cannot be read.
         """
         return {
-            "batch": self.batch,
+            "batch": BATCH if self.batch is None else self.batch,
             "cuts": dict(map(parse_cut, self.cut)),
             "strategy": self.strategy,
             "micro_batches": self.micro_batches,
             "precision": self.precision,
         }
 
-    def plan(self, file: UserFile, machines: int) -> Plan:
-        """Plans the file's network for the described cluster, or for processes of this machine.
+    def plan(self, network: Network, machines: int) -> Plan:
+        """Plans a network for the described cluster, or for processes of this machine.
 
         Raises:
             ValueError: a cut cannot be read, the network cannot be cut so, or the cluster has a mistake.
@@ -88,7 +102,6 @@ class Planning(Step):
             cluster = Cluster.local(machines, threads=self.threads)
         else:
             cluster = Cluster.read(self.cluster)
-        network = file.network()
         with Phases() as on_phase:
             on_phase(f"planning {network.name} for {counted(len(cluster), 'machine')}")
             return partition(network, cluster, **self.arguments())

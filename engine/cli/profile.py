@@ -12,6 +12,7 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Planning
+from partita.engine.cli.torch_options import FromTorch
 from partita.engine.launch.on import OnOptions, begin, on_of
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
@@ -32,6 +33,7 @@ class Measuring:
         uncalibrated: predict by guessed rates; measure no kernels and no links before.
         steps: steps to measure of each plan.
         trace: write what each machine did when, for https://ui.perfetto.dev.
+        beside_torch: with --from-torch, measure PyTorch's own pipelining and tensor parallelism, too.
         page: write everything as a page of HTML.
         json: write the numbers as JSON.
     """
@@ -39,13 +41,20 @@ class Measuring:
     uncalibrated: bool = False
     steps: int = 20
     trace: Path | None = None
+    beside_torch: bool = False
     page: Path | None = None
     json: Path | None = None
 
 
 @command()
 def profile(
-    file: File, machines: Counts = None, *, planning: Planning, measuring: Measuring, place: OnOptions
+    file: File,
+    machines: Counts = None,
+    *,
+    planning: Planning,
+    from_torch: FromTorch,
+    measuring: Measuring,
+    place: OnOptions,
 ) -> None:
     """Finds the gain of more machines: measured where this machine can play them, simulated elsewhere.
 
@@ -55,6 +64,7 @@ def profile(
     on = None if place.on is None else on_of(place.on, place, what="--on is")
     if on is not None:
         begin(on)
+    check_beside(measuring, planning, from_torch, place)
     users = UserFile.load(file)
     described = None if planning.cluster is None else Cluster.read(planning.cluster)
     counts = parse_counts(machines) if machines else default_counts(described, None if on is None else place)
@@ -65,8 +75,9 @@ def profile(
         view("pages")  # a library that is missing is named before any work
     with Phases(after_s=0.0) as on_phase:
         on_phase("planning")
+        given = from_torch.networks(users, planning)
         found = profile_network(
-            users.network(),
+            given.network,
             counts,
             threads=planning.threads,
             cluster=described,
@@ -75,8 +86,9 @@ def profile(
             steps=measuring.steps,
             on=on,
             on_phase=on_phase,
-            **planning.arguments(),
+            **given.planning.arguments(),
         )
+        found = given.remarked(found, beside=measuring.beside_torch, on_phase=on_phase)
     print(found.report().text(terminal_width()))
     written = [
         (measuring.page, found.write_page),
@@ -86,6 +98,16 @@ def profile(
     for target, write in written:
         if target is not None:
             print(f"written: {write(target)}")
+
+
+def check_beside(measuring: Measuring, planning: Planning, from_torch: FromTorch, place: OnOptions) -> None:
+    """Raises ValueError where PyTorch is to be measured, and cannot be."""
+    if not measuring.beside_torch:
+        return
+    if not from_torch.from_torch:
+        raise ValueError("--beside-torch trains a module of PyTorch; give --from-torch, too")
+    if planning.cluster is not None or place.on is not None:
+        raise ValueError("--beside-torch measures on this machine; leave --cluster and --on out")
 
 
 def default_counts(described: Cluster | None, place: OnOptions | None = None) -> tuple[int, ...]:

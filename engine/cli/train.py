@@ -88,7 +88,7 @@ def train_on(
     if planning.micro_batches is None and getattr(settings, "overlap", 1) > 1:
         # Whole minibatches overlap, unless both are asked for.
         planning = replace(planning, micro_batches=1)
-    plan = planning.plan(users, machines)
+    plan = planning.plan(users.network(), machines)
     data, held_out = users.data()
     check_end(plan, held_out, save)
     print(plan_table(plan, width=terminal_width()), flush=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from partita.engine.profile import perfetto
+from partita.engine.profile.beside import Beside
 from partita.engine.profile.changes import Change
 from partita.engine.profile.measure import Measured
 from partita.engine.profile.report import MachineReport, PointReport, Report
@@ -55,12 +56,15 @@ class Profile:
         cores: cores of this machine.
         steps: steps measured of each plan.
         elsewhere: whether workers measured, see `ProfileArguments.on`.
+        remarks, beside: see `Report`.
     """
 
     points: tuple[Point, ...]
     cores: int
     steps: int
     elsewhere: bool = False
+    remarks: tuple[str, ...] = ()
+    beside: tuple[Beside, ...] = ()
 
     def report(self) -> Report:
         """Returns the profile in plain numbers."""
@@ -76,7 +80,8 @@ class Profile:
             all(point.plan.costs.calibrated for point in self.points),
             tuple(_reported(point, self.points[0]) for point in self.points),
             self.elsewhere,
-            tuple(slow_nodes(plan.graph)),
+            (*self.remarks, *slow_nodes(plan.graph)),
+            self.beside,
         )
 
     def draw(self, path: str | Path) -> Path:

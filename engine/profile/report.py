@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from partita.engine.profile.beside import Beside, beside_text
 from partita.engine.profile.changes import Change
 from partita.layers.tables import columns, wrapped
 from partita.layers.text import counted, readable_bytes
@@ -90,7 +91,9 @@ class Report:
         calibrated: whether predictions stand on measured kernels.
         points: results by number of machines.
         elsewhere: whether workers measured, see `ProfileArguments.on`, and not this machine.
-        remarks: of nodes that do not run as compiled loops, with the lines that are the cause.
+        remarks: on a module that the network was made of; of nodes that do not run as compiled loops, with
+            the lines that are the cause.
+        beside: PyTorch's ways to train the module on two processes, and ours, if they were measured.
         format: version of the JSON.
     """
 
@@ -105,6 +108,7 @@ class Report:
     points: tuple[PointReport, ...]
     elsewhere: bool = False
     remarks: tuple[str, ...] = ()
+    beside: tuple[Beside, ...] = ()
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -154,8 +158,10 @@ class Report:
         prose = [*wrapped(self.title, width), *wrapped(self.conditions, width)]
         changes = [line for change in changes_of(self) for line in wrapped(change, width)]
         table = columns(rows_of(self), left=(1,), keys=2, width=width)
+        beside = ["", *beside_text(self.beside, width)] if self.beside else []
         remarks = ["", *map(remark_text, self.remarks)] if self.remarks else []
-        return "\n".join([*prose, "", *table, "", "what would gain most, simulated:", *changes, *remarks])
+        most = ["", "what would gain most, simulated:", *changes]
+        return "\n".join([*prose, "", *table, *beside, *most, *remarks])
 
     def __str__(self) -> str:
         return self.text()

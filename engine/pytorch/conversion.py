@@ -79,6 +79,7 @@ class ImportedNetwork(Network):
     Attributes:
         output: the module's result, in its own order of axes.
         origins: for each parameter, that of the module which it was.
+        kept: by the path of a part that stays as it is, the operations without layers that are the reason.
     """
 
     def __init__(self, name: str) -> None:
@@ -86,6 +87,7 @@ class ImportedNetwork(Network):
         super().__init__(name)
         self.output: SymbolicTensor
         self.origins: dict[str, Origin] = {}
+        self.kept: dict[str, tuple[Missing, ...]] = {}
         self._state: list[StateEntry] = []
 
     @property

@@ -59,11 +59,15 @@ def from_torch(
     dims = [examples_dim] * len(example_args) if isinstance(examples_dim, int) else list(examples_dim)
     calls = calls_of(_in_training(module), example_args) if opaque and not any(dims) else {}
     name, parts = name_of(name or type(module).__name__), set[str]()
+    reasons: dict[str, list[Missing]] = {}
     while True:
         network, missing = _converted(module, example_args, dims, calls, parts, name)
         if not missing:
             network.keep_names(module)
+            network.kept = {path: tuple(some) for path, some in reasons.items()}
             return network
+        for one in missing:
+            reasons.setdefault(part_around(one.module, calls), []).append(one)
         around = {part_around(one.module, calls) for one in missing}
         if not opaque or "" in around or around <= parts:
             listed = "\n  ".join(dict.fromkeys(map(str, missing)))

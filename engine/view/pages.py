@@ -7,6 +7,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from partita.engine.profile.beside import beside_rows
 from partita.engine.profile.profile import Profile
 from partita.engine.profile.report import MachineReport, PointReport, rows_of
 from partita.engine.view.bars import draw_memory, draw_messages
@@ -65,6 +66,7 @@ def profile_page(profile: Profile) -> str:
         report=report,
         curve=draw_speed_up(report),
         rows=rows_of(report),
+        beside=beside_rows(report.beside) if report.beside else [],
         points=report.points,
         steps=[[draw_gantt(step, zoomable=True) for step in steps_of(point)] for point in profile.points],
         parts=[_parts(point.parts) for point in report.points],
