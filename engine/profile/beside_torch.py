@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 import tempfile
 import time
@@ -26,6 +25,7 @@ from partita.engine.profile.profile import Profile
 from partita.engine.profile.torch_cuts import linear_pairs, split_point
 from partita.engine.profile.torch_group import TorchFailed, TorchGroup
 from partita.engine.profile.torch_player import PARTS, TorchJob
+from partita.engine.pytorch.from_torch import in_training
 from partita.engine.run.phases import OnPhase, silent
 from partita.engine.run.session import Hosts, Session
 from partita.layers.text import counted
@@ -159,7 +159,7 @@ def _job(given: TorchModule, plan: Plan, batch: Mapping[str, Array]) -> TorchJob
         return found.to(real) if found.is_floating_point() else found.long()
 
     return TorchJob(
-        copy.deepcopy(given.module).train().to(real),
+        in_training(given.module).to(real),
         tuple(map(tensor, given.inputs)),
         tensor(given.target) if given.target else None,
         given.loss,
@@ -185,7 +185,7 @@ def _torch_ways(job: TorchJob, folder: Path) -> Iterator[_Way]:
         except (TorchFailed, ValueError) as error:
             yield _Way(name, partial(_refuse, str(error)))
             continue
-        yield _Way(name, lambda stack, group=group: stack.enter_context(group).play, note)
+        yield _Way(name, partial(_started, group), note)
     (folder / "job").write_bytes(cloudpickle.dumps(job))
 
 
@@ -218,6 +218,10 @@ def _paired(job: TorchJob) -> tuple[TorchJob, str]:
         f"{counted(len(pairs), 'pair')} of linear layers cut, {2 * len(pairs)} of {linear}; each process "
         "computes all of the rest"
     )
+
+
+def _started(group: TorchGroup, stack: ExitStack) -> Play:
+    return stack.enter_context(group).play
 
 
 def _refuse(why: str, stack: ExitStack) -> Play:

@@ -37,7 +37,7 @@ class TorchJob:
     """What all processes train.
 
     Args:
-        module: with its first numbers.
+        module: in training, with its first numbers.
         inputs: of a minibatch, in the order of the module's arguments.
         target: of the loss; None where the module returns its own.
         loss: "cross-entropy", "squared-error", or "" for the module's own.
@@ -134,7 +134,7 @@ class Eager(Player):
         """Plays a step."""
         self._optimiser.zero_grad()
         loss = self.job.loss_of(self.job.module(*self.job.inputs), self.job.target)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         return float(loss.item())
 
@@ -188,7 +188,7 @@ class TensorParallel(Player):
         """Plays a step."""
         self._module.zero_grad()
         loss = self.job.loss_of(self._module(*self.job.inputs), self.job.target)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         for cut, own in zip(self._cut, self._own, strict=True):
             if isinstance(cut.grad, DTensor):
                 own.grad = cut.grad.to_local()
@@ -236,7 +236,6 @@ def _player(start: Start) -> Player:
     sys.path[:] = start.path
     torch.set_num_threads(start.threads)
     job: TorchJob = pickle.loads(Path(start.job).read_bytes())
-    job.module.train()
     if start.form != "eager":
         meeting = Path(start.meeting).as_uri()
         dist.init_process_group("gloo", init_method=meeting, rank=start.rank, world_size=PARTS)

@@ -57,7 +57,7 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"{module!r} is no module; give an instance of torch.nn.Module")
     dims = [examples_dim] * len(example_args) if isinstance(examples_dim, int) else list(examples_dim)
-    calls = calls_of(_in_training(module), example_args) if opaque and not any(dims) else {}
+    calls = calls_of(in_training(module), example_args) if opaque and not any(dims) else {}
     name, parts = name_of(name or type(module).__name__), set[str]()
     reasons: dict[str, list[Missing]] = {}
     while True:
@@ -86,7 +86,7 @@ def _converted(
     name: str,
 ) -> tuple[ImportedNetwork, list[Missing]]:
     """Declares the network of a module some of whose parts stay as they are; returns what has no layer."""
-    network, rest = ImportedNetwork(name), _in_training(module)
+    network, rest = ImportedNetwork(name), in_training(module)
     kept = stand_for(rest, parts, calls)
     exported = Exported.of(rest, example_args, dims)
     if len(exported.outputs) != 1:
@@ -106,7 +106,7 @@ def _converted(
     return network, missing
 
 
-def _in_training(module: torch.nn.Module) -> torch.nn.Module:
+def in_training(module: torch.nn.Module) -> torch.nn.Module:
     """A copy in training, of which parts in `eval()` stay so unless the whole module is."""
     found = copy.deepcopy(module)
     return found if found.training else found.train()
