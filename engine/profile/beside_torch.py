@@ -94,7 +94,7 @@ class _Way:
         self.seconds.append(statistics.median(self._play(1 + self.steps)[0][1:]))
 
     def over(self, eager: _Way) -> Beside:
-        """Its figures, over those of PyTorch's eager mode."""
+        """Returns the figures, over those of PyTorch's eager mode."""
         if not self.seconds:
             return Beside(self.name, note=self.note)
         gains = [theirs / own for theirs, own in zip(eager.seconds, self.seconds, strict=True)]
@@ -151,7 +151,7 @@ def beside_torch(
 
 
 def _job(given: TorchModule, plan: Plan, batch: Mapping[str, Array]) -> TorchJob:
-    """What the processes of PyTorch train: pipelines take the examples in as many micro-batches as divide."""
+    """The work of all processes of PyTorch; pipelines divide the examples evenly, into four or fewer."""
     real = torch.float64 if plan.precision == "float64" else torch.float32
 
     def tensor(name: str) -> torch.Tensor:

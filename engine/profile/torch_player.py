@@ -34,7 +34,7 @@ PARTS: Final = 2
 
 @dataclass(frozen=True)
 class TorchJob:
-    """What all processes train.
+    """A module and the minibatch with which all processes train it.
 
     Args:
         module: in training, with its first numbers.
@@ -131,7 +131,7 @@ class Eager(Player):
         """There is no other process."""
 
     def step(self) -> float:
-        """Plays a step."""
+        """Plays one step of training."""
         self._optimiser.zero_grad()
         loss = self.job.loss_of(self.job.module(*self.job.inputs), self.job.target)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -153,7 +153,7 @@ class Pipelined(Player):
         self._optimiser = torch.optim.SGD(own, lr=job.learning_rate, fused=True)
 
     def step(self) -> float:
-        """Plays a step."""
+        """Plays one step of training."""
         losses: list[torch.Tensor] = []
         self._optimiser.zero_grad()
         if self.rank == 0:
@@ -185,7 +185,7 @@ class TensorParallel(Player):
         self._optimiser = torch.optim.SGD([*self._own, *whole], lr=job.learning_rate, fused=True)
 
     def step(self) -> float:
-        """Plays a step."""
+        """Plays one step of training."""
         self._module.zero_grad()
         loss = self.job.loss_of(self._module(*self.job.inputs), self.job.target)
         loss.backward()  # type: ignore[no-untyped-call]
