@@ -28,6 +28,8 @@ class Recurrent(Layer):
     slowdown = 2.0
     gates: ClassVar[int]
     """Sums that a unit takes at each position."""
+    carried: ClassVar[int] = 1
+    """Arrays (units,) that a position hands to the next."""
 
     _meant: ClassVar[Any] = {
         "hidden_size": ("units",),
@@ -37,12 +39,16 @@ class Recurrent(Layer):
         "dropout": "call Dropout(...) on the input",
         "backward": ("go_backwards",),
         "recurrent_initializer": ("initialiser",),
+        "return_state": "the last state is what it returns; of an LSTM, return_cell=True adds the cell",
+        "stateful": "call it with initial_state=True on the states that it begins with",
+        "hx": ("initial_state",),
         "mask_zero": "give the call a mask, 1 at positions that count: layer(x, mask)",
     }
 
     units: int
     return_sequences: bool = field(default=False, kw_only=True)
     go_backwards: bool = field(default=False, kw_only=True)
+    initial_state: bool = field(default=False, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
     initialiser: Initialiser = field(default="glorot", kw_only=True)
     regulariser: Regulariser | None = field(default=None, kw_only=True)
@@ -53,7 +59,7 @@ class Recurrent(Layer):
         """Raises ValueError for an invalid setting."""
         super().check()
         self._settle(units=check_whole(self.units, "the number of units is"))
-        for flag in ("return_sequences", "go_backwards", "use_bias"):
+        for flag in ("return_sequences", "go_backwards", "initial_state", "use_bias"):
             check_flag(getattr(self, flag), f"{flag} is")
         self._settle(initialiser=check_initialiser(self.initialiser))
 
@@ -68,21 +74,35 @@ class Recurrent(Layer):
         return None
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """The positions, if sequences are returned, and the units.
+        """The positions, if sequences are returned, and the units; one row more for the cell.
 
         Raises:
-            ValueError: the input is no sequence, or the mask is not one number for each position.
+            ValueError: the input is no sequence, the mask is not one number for each position, or the states
+                are not one number for each unit.
         """
-        sequence, *masks = sources
+        sequence, *further = sources
         if len(sequence) != 2:
             raise ValueError(f"the input has the shape {sequence}; {SEQUENCE}")
-        if len(masks) > 1 or any(mask != sequence[:1] for mask in masks):
-            shapes = " and ".join(map(str, masks))
+        shapes = " and ".join(map(str, further))
+        if self.initial_state and further != [(self.units,)] * self.carried:
+            raise ValueError(
+                f"after the sequence {sequence} it is called on {shapes or 'nothing'}; with "
+                f"initial_state=True give it {' and '.join([str((self.units,))] * self.carried)}"
+            )
+        if not self.initial_state and (len(further) > 1 or any(mask != sequence[:1] for mask in further)):
             raise ValueError(
                 f"after the sequence {sequence} it is called on {shapes}; give it at most a mask "
                 f"{sequence[:1]}, a number for each position"
             )
-        return (sequence[0], self.units) if self.return_sequences else (self.units,)
+        if self.returns_cell and further and not self.initial_state:
+            raise ValueError("it has a mask, with which it returns no cell; leave one of them out")
+        rows = (sequence[0] if self.return_sequences else 1) + self.returns_cell
+        return (rows, self.units) if self.return_sequences or self.returns_cell else (self.units,)
+
+    @property
+    def returns_cell(self) -> bool:
+        """Whether the last cell is a row of the output."""
+        return False
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """Weights of the input and of the state, and a bias for each, as PyTorch has them."""
@@ -99,29 +119,33 @@ class Recurrent(Layer):
         """Products with the input and the state, of the positions that a node stands for."""
         positions, features = sources[0]
         each = self.gates * (2.0 * (features + self.units) + 4.0)
-        return each if self.return_sequences else each * positions
+        rows = (positions if self.return_sequences else 1) + self.returns_cell
+        return each * positions / rows
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """PyTorch's layer, over the positions that count.
 
         With a mask these are moved to the front, and their results back.
         """
-        x, *mask = inputs
+        x, *further = inputs
         places = x.transpose(1, 2)  # [position, example, feature]
-        counts = mask[0].detach() > 0.5 if mask else None
+        states = [one.T[None] for one in further] if self.initial_state else None
+        counts = further[0].detach() > 0.5 if further and states is None else None
         order = None
         if counts is not None:
             order = self._order(step, counts)
             places = places.gather(0, order.unsqueeze(-1).expand_as(places))
         elif self.go_backwards:
             places = places.flip(0)
-        found = self._run(step, places.contiguous(), parameters)
-        if counts is None or order is None:
-            if not self.return_sequences:
-                return found[-1].T
-            return (found.flip(0) if self.go_backwards else found).transpose(1, 2)
-        found = self._finished(step, found, counts, order)
-        return found.transpose(-1, -2)
+        states = states or [places.new_zeros(1, places.shape[1], self.units)] * self.carried
+        found, last, *cell = self._run(step, places.contiguous(), states, parameters)
+        if order is not None:
+            return self._finished(step, found, counts, order).transpose(-1, -2)
+        if self.return_sequences:
+            last = found.flip(0) if self.go_backwards else found
+        if self.returns_cell:
+            return step.torch.cat([last, *cell]).transpose(1, 2)
+        return last.transpose(1, 2) if self.return_sequences else last[0].T
 
     def _order(self, step: Step, counts: Tensor) -> Tensor:
         """The positions in the order of their states, `[position, example]`: those that count first."""
@@ -142,8 +166,12 @@ class Recurrent(Layer):
         last = found.gather(0, (n - 1).clamp(min=0)[None, :, None].expand(units))[0]
         return step.torch.where((n > 0)[:, None], last, 0.0)
 
-    def _run(self, step: Step, places: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
-        """The states after each position, `[position, example, unit]`, from a state of zeros."""
+    def _run(
+        self, step: Step, places: Tensor, states: list[Tensor], parameters: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Returns the states after each position, `[position, example, unit]`, and what the last one hands
+        on, `[1, example, unit]` each.
+        """
         raise NotImplementedError
 
     def _arguments(self, step: Step) -> tuple[Any, ...]:
@@ -155,9 +183,9 @@ class Recurrent(Layer):
 class LSTM(Recurrent):
     """Long short-term memory over a sequence (positions, features).
 
-    It returns the state after the last position, (units,), or after each one, (positions, units). A second
-    input is a mask (positions,), 1 at positions that count and else 0: the others change no state, and their
-    output is 0.
+    It returns the state after the last position, (units,), or after each one, (positions, units); the last
+    cell may follow as a row of its own. A second input is a mask (positions,), 1 at positions that count and
+    else 0: the others change no state, and their output is 0.
 
     Source: Hochreiter and Schmidhuber, *Long short-term memory*, 1997, with the forget gate of Gers and
     others, 2000. Weights are PyTorch's: rows of the gates input, forget, cell, output.
@@ -166,18 +194,37 @@ class LSTM(Recurrent):
         units: number of units.
         return_sequences: whether it returns the state after each position instead of the last.
         go_backwards: whether it begins at the last position; states stay at their positions.
+        initial_state: whether a state (units,) and a cell (units,) are its second and third input, with which
+            it begins; else it begins with zeros.
         use_bias: whether gates have biases: `bias_ih` and `bias_hh`, which are added.
         initialiser: of the weights, see `Parameter`.
         regulariser: of the weights, for example `L2(1e-4)`.
         trainable: whether its parameters learn.
         name: the layer's name in the network.
+        return_cell: whether the cell after the last position is one row more: (positions + 1, units), or
+            (2, units) behind the last state.
     """
 
     gates = 4
+    carried = 2
 
-    def _run(self, step: Step, places: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
-        zeros = places.new_zeros(1, places.shape[1], self.units)
-        return step.torch.lstm(places, (zeros, zeros), parameters, *self._arguments(step))[0]
+    return_cell: bool = field(default=False, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for an invalid setting."""
+        super().check()
+        check_flag(self.return_cell, "return_cell is")
+
+    @property
+    def returns_cell(self) -> bool:
+        """Whether the last cell is a row of the output."""
+        return self.return_cell
+
+    def _run(
+        self, step: Step, places: Tensor, states: list[Tensor], parameters: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = step.torch.lstm(places, states, parameters, *self._arguments(step))
+        return found
 
 
 @dataclass(frozen=True)
@@ -191,10 +238,14 @@ class GRU(Recurrent):
     Args:
         units, return_sequences, go_backwards, use_bias, initialiser, regulariser, trainable, name: as in
             `LSTM`.
+        initial_state: whether a state (units,) is its second input, with which it begins; else it begins with
+            zeros.
     """
 
     gates = 3
 
-    def _run(self, step: Step, places: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
-        zeros = places.new_zeros(1, places.shape[1], self.units)
-        return step.torch.gru(places, zeros, parameters, *self._arguments(step))[0]
+    def _run(
+        self, step: Step, places: Tensor, states: list[Tensor], parameters: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = step.torch.gru(places, states[0], parameters, *self._arguments(step))
+        return found

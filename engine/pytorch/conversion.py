@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy.typing as npt
 import torch
@@ -15,13 +15,15 @@ from partita.engine.pytorch.exported import Exported, module_of, operation_of, p
 from partita.engine.pytorch.kept import Bound
 from partita.engine.pytorch.module_layer import Torch
 from partita.engine.pytorch.state_dict import array_of, constant_of, dtype_name, parameters_of, state_of
-from partita.engine.pytorch.values import Unsupported, Value
+from partita.engine.pytorch.values import Stacked, Unsupported, Value
 from partita.layers import Dense, Layer, Linear, Network
 from partita.layers.graph import Graph
 from partita.layers.module_state import ModuleState, StateEntry
 from partita.layers.states import SymbolicTensor
 
-Operation = Callable[["Conversion", fx.Node], "Value | tuple[Value, ...]"]
+Found: TypeAlias = "Value | Stacked | tuple[Value | Stacked, ...]"
+"""The result of an operation."""
+Operation = Callable[["Conversion", fx.Node], Found]
 """Makes the layers of an operation; raises Unsupported."""
 
 OPERATIONS: Final[dict[str, Operation]] = {}
@@ -111,6 +113,29 @@ class ImportedNetwork(Network):
             entry = StateEntry(name, shape, dtype_name(kept), same_as, constant=constant_of(kept))
             self._state.append(entry)
 
+    def drop_unused(self) -> None:
+        """Drops the layers whose result nothing reads, but the output; their parameters become constants."""
+        while True:
+            read = {source for grid in self._grids.values() for source in grid.sources} | {self.output.name}
+            shared = {
+                one.layer
+                for grid in self._grids.values()
+                for one in grid.parameters
+                if one.layer != grid.name
+            }
+            unused = [
+                name
+                for name, grid in self._grids.items()
+                if not grid.is_placeholder and name not in read | shared
+            ]
+            if not unused:
+                return
+            for name in unused:
+                for own in self._grids.pop(name).parameters:
+                    if own.layer == name:
+                        self.origins.pop(own.name, None)
+                del self._parameters[name]
+
     def state_dict(self, parameters: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Returns the numbers of a run by the module's names, for `load_state_dict(..., strict=True)`.
 
@@ -145,7 +170,7 @@ class Conversion:
     ) -> None:
         """Declares the inputs. `parts` stay as they are, by their paths."""
         self.network, self._exported, self._parts = network, exported, parts or {}
-        self._values: dict[fx.Node, Value | tuple[Value, ...]] = {}
+        self._values: dict[fx.Node, Found] = {}
         self.initial: dict[str, npt.NDArray[Any]] = {}
         self._layers: dict[str, Layer] = {}  # those that were given a parameter of the module first
         for node in exported.inputs:
@@ -168,14 +193,21 @@ class Conversion:
         found = self._values.get(argument) if isinstance(argument, fx.Node) else None
         if isinstance(found, Value):
             return found
+        if isinstance(found, Stacked):
+            return found.joined()
         if isinstance(argument, fx.Node) and argument in self._exported.state:
             raise Unsupported(f"it computes with {self._exported.state[argument][0] or 'a constant'}")
         raise Unsupported(f"it takes {argument!r} in the place of states")
 
-    def values(self, argument: Any) -> tuple[Value, ...]:
+    def values(self, argument: Any) -> tuple[Value | Stacked, ...]:
         """The values of an operation that has several."""
         found = self._values[argument]
         return found if isinstance(found, tuple) else (found,)
+
+    def stacked(self, argument: Any) -> tuple[Value, ...]:
+        """The values that are the places of an argument's first dimension; none where they are one value."""
+        found = self._values.get(argument)
+        return found.parts if isinstance(found, Stacked) else ()
 
     def numbers(self, argument: Any) -> tuple[str, torch.Tensor]:
         """The name and the numbers of a parameter or buffer of the module."""
@@ -274,7 +306,7 @@ class Conversion:
             lacking.add(node)
         return missing
 
-    def _made(self, node: fx.Node) -> Value | tuple[Value, ...]:
+    def _made(self, node: fx.Node) -> Found:
         if operation_of(node) == "kept":
             path = str(node.args[0])
             return self.keep(node, self._parts[path], path)

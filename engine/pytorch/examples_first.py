@@ -25,6 +25,11 @@ Rule = Callable[["Rewriting", fx.Node], "Placed | None"]
 RULES: Final[dict[str, Rule]] = {}
 """By the name of an operation: what it becomes where the examples are not on axis 0 before and behind it."""
 
+CONSTRUCTORS: Final = frozenset(
+    ("new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like")
+)
+"""Operations that take a tensor for its shape alone."""
+
 ELSEWHERE: Final = "it takes the examples elsewhere than on axis 0, and no rule says what it computes then"
 
 
@@ -95,7 +100,8 @@ class Rewriting:
     def visit(self, node: fx.Node) -> None:
         """Rewrites one operation, or notes in `node.meta["refused"]` why it cannot be."""
         inputs = [one for one in node.all_input_nodes if one in self.placed or one in self._unknown]
-        if not inputs or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
+        is_tensor = isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
+        if not inputs or not is_tensor or operation_of(node) in CONSTRUCTORS:
             return
         self._now = node
         if self._unknown.intersection(inputs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export.graph_signature import OutputKind
+from torch.nn.utils.rnn import PackedSequence
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,14 @@ class Exported:
         try:
             with warnings.catch_warnings():  # of weights that recurrent layers keep in a list, too
                 warnings.filterwarnings("ignore", message="The tensor attributes")
-                program = torch.export.export(module, tuple(example_args), dynamic_shapes=shapes)
+                apart = tuple(one.clone() for one in example_args)  # one tensor twice would be one input
+                program = torch.export.export(module, apart, dynamic_shapes=shapes)
         except Exception as error:
+            if _packs_sequences(module, example_args):
+                raise ValueError(
+                    "the module packs sequences, and packed ones have no dimension of examples; let it take "
+                    "padded sequences of one length, or declare LSTM(...)(x, mask) of partita.layers"
+                ) from error
             raise ValueError(f"torch.export makes no graph of the module: {_first_lines(error)}") from error
         _read_what_was_changed(program.graph)
         signature = program.graph_signature
@@ -136,6 +144,21 @@ def _is_variadic(module: torch.nn.Module) -> bool:
     """Returns whether `forward` takes `*args`: then torch.export wants one entry for all of them."""
     code = getattr(module.forward, "__code__", None)
     return code is not None and code.co_argcount <= 1 and bool(code.co_flags & 0x04)
+
+
+def _packs_sequences(module: torch.nn.Module, example_args: Sequence[torch.Tensor]) -> bool:
+    """Whether a recurrent layer of a module that cannot be exported is given a packed sequence."""
+    seen: list[bool] = []
+    layers = [one for one in module.modules() if isinstance(one, torch.nn.RNNBase)]
+    handles = [
+        one.register_forward_pre_hook(lambda _, given: seen.append(isinstance(given[0], PackedSequence)))
+        for one in layers
+    ]
+    with torch.no_grad(), suppress(Exception):  # the error of the export is the one to report
+        module(*example_args)
+    for handle in handles:
+        handle.remove()
+    return any(seen)
 
 
 def _first_lines(error: Exception) -> str:

@@ -102,7 +102,9 @@ def _converted(
     missing = conversion.convert()
     if not missing:
         network.output = conversion.value(exported.outputs[0]).in_order()
-        network.initialise(conversion.initial)
+        network.drop_unused()
+        left = network.origins.keys()
+        network.initialise({name: one for name, one in conversion.initial.items() if name in left})
     return network, missing
 
 

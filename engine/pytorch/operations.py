@@ -187,6 +187,9 @@ def concatenated(at: Conversion, node: fx.Node) -> Value:
 def part(at: Conversion, node: fx.Node) -> Value:
     """Some places of a dimension, or one of them."""
     a, name = arguments(node), operation_of(node)
+    places = at.stacked(a["self"])
+    if places and name == "select" and a["dim"] == 1:
+        return places[a["index"]]
     x = at.value(a["self"])
     if a["dim"] == 0:
         if name == "slice" and a["start"] in (None, 0) and (a["end"] is None or a["end"] > 1 << 40):

@@ -4,57 +4,104 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
 from partita.engine.pytorch.exported import arguments, operation_of
-from partita.engine.pytorch.values import Unsupported, Value
-from partita.layers import GRU, LSTM, Attention, Concatenate, Dropout, Reshape
+from partita.engine.pytorch.values import Stacked, Unsupported, Value
+from partita.layers import GRU, LSTM, Attention, Concatenate, Dropout, Reshape, Slice
+from partita.layers.states import SymbolicTensor
 
 
-@operation("zeros")
+@operation("lstm", "gru")
+def recurrent(at: Conversion, node: fx.Node) -> tuple[Value | Stacked, ...]:
+    """A layer for each of theirs and each direction; the output, and what the last positions hand on."""
+    a = arguments(node)
+    directions, each = 2 if a["bidirectional"] else 1, 4 if a["has_biases"] else 2
+    if len(a["params"]) != a["num_layers"] * directions * each:
+        raise Unsupported("its states are projected (proj_size); the layer's are not")
+    states = [_states(at, one) for one in (a["hx"] if isinstance(a["hx"], list | tuple) else [a["hx"]])]
+    if len({bool(one) for one in states}) > 1:
+        raise Unsupported("it is given a state without a cell, or a cell without a state")
+    begun = list(zip(*states, strict=True)) if states[0] else [()] * a["num_layers"] * directions
+    with_cell = operation_of(node) == "lstm" and any(
+        operation_of(one) == "getitem" and one.args[1] == 2 and one.users for one in node.users
+    )
+    x, last = at.value(a["input"]).in_order(), list[tuple[Value, ...]]()
+    for n in range(a["num_layers"]):
+        if n and a["dropout"] and a["train"]:
+            x = at.layer(node, Dropout, x, rate=a["dropout"])
+        outputs = []
+        for number in range(n * directions, (n + 1) * directions):
+            own = a["params"][number * each : (number + 1) * each]
+            backwards = number % 2 == 1 and directions == 2
+            found = _layer(at, node, x, own, begun[number], backwards=backwards, with_cell=with_cell)
+            outputs.append(found[0])
+            last.append(tuple(map(Value.plain, found[1:])))
+        x = Concatenate(1)(*outputs) if directions == 2 else outputs[0]
+    return (Value.plain(x), *map(Stacked, zip(*last, strict=True)))
+
+
+def _states(at: Conversion, argument: Any) -> tuple[Value, ...]:
+    """For each layer and direction, the state that it begins with; none where all are zeros."""
+    if operation_of(argument) in ("zeros", "new_zeros", "zeros_like"):
+        return ()
+    if found := at.stacked(argument):
+        return found
+    joined = at.value(argument).in_order()
+    rows = (Slice(row, row + 1, axis=0)(joined) for row in range(joined.shape[0]))
+    return tuple(Value.plain(Reshape(joined.shape[1:])(row)) for row in rows)
+
+
+def _layer(
+    at: Conversion,
+    node: fx.Node,
+    x: SymbolicTensor,
+    parameters: Sequence[Any],
+    begun: Sequence[Value],
+    *,
+    backwards: bool,
+    with_cell: bool,
+) -> tuple[SymbolicTensor, ...]:
+    """One layer in one direction: its states at all positions, the last one, and the last cell if asked."""
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    given = dict(zip(names, parameters, strict=False))
+    units = at.numbers(given["weight_hh"])[1].shape[1]
+    found = at.weighted(
+        node,
+        LSTM if operation_of(node) == "lstm" else GRU,
+        x,
+        *(one.in_order() for one in begun),
+        given={name: (one, (0, 1) if "weight" in name else (0,)) for name, one in given.items()},
+        units=units,
+        use_bias="bias_ih" in given,
+        return_sequences=True,
+        go_backwards=backwards,
+        initial_state=bool(begun),
+        **({"return_cell": True} if with_cell else {}),
+    )
+
+    def row(number: int) -> SymbolicTensor:
+        return Reshape((units,))(Slice(number, number + 1, axis=0)(found))
+
+    n = x.shape[0]
+    sequence = Slice(0, n, axis=0)(found) if with_cell else found
+    return (sequence, row(0 if backwards else n - 1), *([row(n)] if with_cell else []))
+
+
+@operation("zeros", "new_zeros", "zeros_like")
 def zeros(at: Conversion, node: fx.Node) -> tuple[Value, ...]:
     """No value of its own: the state before the first position."""
     return ()
 
 
-@operation("lstm", "gru")
-def recurrent(at: Conversion, node: fx.Node) -> tuple[Value, ...]:
-    """Layers one above the other, of which each returns its state at every position."""
-    a = arguments(node)
-    make, states = (LSTM, a["hx"]) if operation_of(node) == "lstm" else (GRU, [a["hx"]])
-    if a["bidirectional"] or not a["batch_first"]:
-        raise Unsupported("it is bidirectional, or has no batch_first=True")
-    if any(not isinstance(one, fx.Node) or operation_of(one) != "zeros" for one in states):
-        raise Unsupported("it begins with a state of its own; the layer begins with zeros")
-    x, each = at.value(a["input"]).in_order(), 4 if a["has_biases"] else 2
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[:each]
-    for n in range(a["num_layers"]):
-        given = dict(zip(names, a["params"][n * each :], strict=False))
-        weight = at.numbers(given["weight_hh"])[1]
-        if n and a["dropout"]:
-            x = at.layer(node, Dropout, x, rate=a["dropout"])
-        x = at.weighted(
-            node,
-            make,
-            x,
-            given={name: (one, (0, 1) if "weight" in name else (0,)) for name, one in given.items()},
-            units=weight.shape[1],
-            use_bias=a["has_biases"],
-            return_sequences=True,
-        )
-    return (Value.plain(x),)
-
-
 @operation("getitem")
-def item(at: Conversion, node: fx.Node) -> Value:
+def item(at: Conversion, node: fx.Node) -> Value | Stacked:
     """One of the results of an operation."""
-    found, number = at.values(node.args[0]), operator.index(node.args[1])  # type: ignore[arg-type]
-    if number >= len(found):
-        raise Unsupported("it takes the last state of a recurrent layer; take the output's last position")
-    return found[number]
+    return at.values(node.args[0])[operator.index(node.args[1])]  # type: ignore[arg-type]
 
 
 @operation("scaled_dot_product_attention")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.layers import Permute, Reshape
+from partita.layers import Concatenate, Permute, Reshape
 from partita.layers.states import SymbolicTensor
 
 
@@ -73,3 +73,15 @@ def placed(states: SymbolicTensor, order: Sequence[int], n: int) -> Value:
     for axis, dimension in enumerate(order):
         axes[dimension] = axis
     return Value(states, tuple(axes))
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Values of equal extents as the places of a dimension before theirs, joined where that is needed."""
+
+    parts: tuple[Value, ...]
+
+    def joined(self) -> Value:
+        """Returns one value with the places on dimension 0."""
+        rows = [Reshape((1, *one.extents))(one.in_order()) for one in self.parts]
+        return Value.plain(Concatenate(0)(*rows) if len(rows) > 1 else rows[0])

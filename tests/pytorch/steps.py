@@ -58,7 +58,7 @@ def check(
     if examples_dim:
         settings["examples_dim"] = examples_dim
     net = from_torch(module, likes, **settings)
-    net.loss = HalfSquaredError()(net.output, net.target("y"))
+    net.loss = HalfSquaredError()(net.output, net.target("wanted"))
     batch = likes[0].shape[examples_dim]
     plan = partition(
         net, Cluster.local(machines=machines), batch=batch, strategy="balanced", precision="float64"
@@ -70,7 +70,7 @@ def check(
     pairs = zip(net.graph().inputs, inputs, strict=True)
     given = {grid.name: one.movedim(examples_dim, 0).numpy() for grid, one in pairs}
     with Session(plan, parameters, train=True, optimizer=SGD(RATE)) as session:
-        step = session.step({**given, "y": y.numpy()}, collect=("parameters",))
+        step = session.step({**given, "wanted": y.numpy()}, collect=("parameters",))
     assert step.loss == pytest.approx(loss, rel=1e-9)
     found = net.state_dict(step.vectors["parameters"])
     assert list(found) == list(expected)
