@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.text import did_you_mean
 
 
 def _linear(total: float) -> float:
@@ -116,8 +117,9 @@ def check_activation(name: object, *, layer: bool = False) -> None:
             f"{name} is a layer of its own; leave the activation out, and call "
             f'Activation("{name}") on the result'
         )
-    choices = [*ACTIVATIONS, *BY_INPUT] if layer else ACTIVATIONS
-    raise ValueError(f"there is no activation {name!r}; choose one of {', '.join(choices)}")
+    every = [*ACTIVATIONS, *BY_INPUT]
+    choices = ", ".join(every if layer else ACTIVATIONS)
+    raise ValueError(f"there is no activation {name!r}; {did_you_mean(name, every)}choose one of {choices}")
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,12 @@ class Activation(Layer):
         function: its name.
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "activation": ("function",),
+        "alpha": "the slope of leaky_relu is 0.01; for another, write a node: partita.layers.node",
+        "negative_slope": "the slope of leaky_relu is 0.01; for another, write a node: partita.layers.node",
+    }
 
     function: str
     name: str | None = field(default=None, kw_only=True)

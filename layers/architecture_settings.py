@@ -7,7 +7,6 @@ the file passes it in. Nothing is imported or unpickled.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
@@ -23,6 +22,7 @@ from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Placeholder
 from partita.layers.node import NodeKind, ParameterKind
 from partita.layers.regularisers import L1L2
+from partita.layers.text import did_you_mean
 from partita.layers.ties import ParameterOf
 
 LARGEST_ARRAY: Final = 100_000
@@ -156,8 +156,7 @@ class Reader:
         if "." not in name:
             if name in _built_in():
                 return _built_in()[name]
-            close = difflib.get_close_matches(name, _built_in(), n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
+            meant = did_you_mean(name, _built_in())
             raise ValueError(
                 f"there is no layer {name!r}; {meant}A class or a function of your own is named with its "
                 "module"

@@ -36,6 +36,8 @@ class Arguments:
         """Checks the names before the class's own `__init__` receives them."""
         kind: type = cls
         known = _arguments_of(kind)
+        if known is not None and len(args) > sum(known.values()):
+            raise TypeError(_too_many(cls, args, known))
         if known is not None and not named.keys() <= known.keys():
             name = next(name for name in named if name not in known)
             raise TypeError(_answer(cls, name, tuple(known)))
@@ -68,13 +70,23 @@ def takes(
 
 
 @functools.lru_cache(maxsize=256)
-def _arguments_of(cls: type) -> dict[str, None] | None:
-    """The names of a class's arguments, in order; None if it takes any."""
+def _arguments_of(cls: type) -> dict[str, bool] | None:
+    """The names of a class's arguments, in order, and whether each may be given by place; None if it takes
+    any.
+    """
     init: object = vars(cls).get("__init__") or cls.__init__  # type: ignore[misc]
     _, *parameters = inspect.signature(init).parameters.values()  # type: ignore[arg-type]
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return dict.fromkeys(parameter.name for parameter in parameters)
+    return {parameter.name: parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters}
+
+
+def _too_many(cls: type[Arguments], args: tuple[object, ...], known: Mapping[str, bool]) -> str:
+    """Answers more arguments without a name than a class takes."""
+    most, named = sum(known.values()), [name for name, by_place in known.items() if not by_place]
+    what = f"{most or 'no'} argument{'s' * (most != 1)} without a name"
+    rest = f"name it, as one of {', '.join(named)}, or leave it out" if named else "leave it out"
+    return f"{cls._callable or cls.__name__} takes {what}, and {args[most]!r} is one more; {rest}"
 
 
 def _answer(cls: type[Arguments], name: str, known: tuple[str, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -115,6 +115,12 @@ class Attention(Layer):
         masked: whether a mask is its third input.
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "dropout": "call Dropout(...) on the result",
+        "is_causal": ("causal",),
+        "use_causal_mask": ("causal",),
+    }
 
     several_inputs = True
     slowdown = 3.0

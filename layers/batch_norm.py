@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_number
@@ -39,6 +40,10 @@ class BatchNorm(Layer):
     """
 
     slowdown = 10.0
+
+    _meant: ClassVar[Any] = {
+        "axis": "channels are the last axis; leave it out",
+    }
 
     momentum: float = field(default=0.1, kw_only=True)
     epsilon: float = field(default=1e-5, kw_only=True)

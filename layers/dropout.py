@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_number
@@ -27,6 +28,12 @@ class Dropout(Layer):
     """
 
     slowdown = 8.0
+    _meant: ClassVar[Any] = {
+        "p": ("rate",),
+        "seed": "random numbers follow from the seed of the run; leave it out",
+        "noise_shape": "each node is dropped by itself; leave it out",
+    }
+
     rate: float = 0.5
     name: str | None = field(default=None, kw_only=True)
 

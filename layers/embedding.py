@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -67,6 +68,14 @@ class Embedding(Layer):
 
     integer_inputs = True
     slowdown = 20.0
+
+    _meant: ClassVar[Any] = {
+        "num_embeddings": ("classes",),
+        "input_dim": ("classes",),
+        "embedding_dim": ("units",),
+        "output_dim": ("units",),
+        "mask_zero": "call PaddingMask(0) on the numbers, and give its result to the layers that take a mask",
+    }
 
     classes: int
     units: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,6 +52,11 @@ class EveryPlace(Connectivity):
 @dataclass(frozen=True)
 class GlobalPool(Layer):
     """A number for each channel, of all its places; rows are channels, and each reads the whole input."""
+
+    _meant: ClassVar[Any] = {
+        "keepdims": "the result is (channels,); for places of one, call Reshape((1, 1, -1)) on it",
+        "output_size": "it is over all places; leave it out",
+    }
 
     slowdown = 6.0
     name: str | None = field(default=None, kw_only=True)
@@ -112,6 +118,9 @@ class GlobalAveragePool(GlobalPool):
 @dataclass(frozen=True)
 class GlobalMaxPool(GlobalPool):
     """The largest activation of each channel over all places; on a tie the gradient goes to the first.
+
+    A machine needs all places of its channels. A `MaxPool2D` over the rows of each machine before it gives
+    the same numbers and gradients, and then these machines send one number for each channel.
 
     Args:
         name: the layer's name in the network.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_number, check_whole
@@ -32,6 +33,10 @@ class GroupNorm(Layer):
     """
 
     slowdown = 10.0
+
+    _meant: ClassVar[Any] = {
+        "axis": "channels are the last axis; leave it out",
+    }
 
     groups: int
     epsilon: float = field(default=1e-5, kw_only=True)

@@ -7,7 +7,6 @@ network carries the shape and the digest of an array, and no function.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from partita.layers.box import Shape
+from partita.layers.text import did_you_mean
 
 INITIALISERS: Final = (
     *("glorot", "glorot_normal", "he", "he_uniform", "lecun_normal", "lecun_uniform"),
@@ -150,13 +150,7 @@ def check_initialiser(initialiser: object) -> str | float | InitialValues:
             return float(initialiser)
     elif callable(initialiser) or hasattr(initialiser, "__array__"):
         return InitialValues(initialiser)
-    known = (*INITIALISERS, *ALIASES)
-    close = (
-        difflib.get_close_matches(str(initialiser).lower(), known, n=1)
-        if isinstance(initialiser, str)
-        else []
-    )
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    meant = did_you_mean(initialiser, (*INITIALISERS, *ALIASES))
     raise ValueError(
         f"there is no initialiser {initialiser!r}; {meant}choose one of {', '.join(INITIALISERS)}, a finite "
         "number, an array, or a function f(shape, rng) that returns one"

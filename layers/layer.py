@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from partita.layers.checks import check_flag
 from partita.layers.connectivity import Connectivity
 from partita.layers.contract import Step, Summary, Tensor
 from partita.layers.initial import Initialiser, check_initialiser
+from partita.layers.other_names import ARGUMENTS
 from partita.layers.regularisers import Regulariser, check_regulariser
 from partita.layers.states import SymbolicTensor
 from partita.layers.ties import ParameterOf
@@ -129,60 +130,7 @@ class Layer(Arguments, ABC):
     """Time of an operation, as a multiple of one of a matrix product, which runs fastest: measured on one
     machine; it counts where a kernel was not measured."""
 
-    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
-        "strides": ("stride",),
-        "stride_size": ("stride",),
-        "kernel_shape": ("kernel_size",),
-        "kernel": ("kernel_size", "pool_size"),
-        "kernel_size": ("pool_size", "size"),
-        "pool_size": ("kernel_size",),
-        "pool": ("pool_size",),
-        "window_size": ("pool_size", "size"),
-        "dilation_rate": ("dilation",),
-        "out_channels": ("filters",),
-        "num_filters": ("filters",),
-        "channels": ("filters",),
-        "filters": ("units",),
-        "units": ("filters",),
-        "out_features": ("units", "filters"),
-        "nodes": ("units", "filters"),
-        "bias": ("use_bias",),
-        "kernel_initializer": ("initialiser",),
-        "kernel_initialiser": ("initialiser",),
-        "weight_initializer": ("initialiser",),
-        "initializer": ("initialiser",),
-        "init": ("initialiser",),
-        "act": ("activation",),
-        "nonlinearity": ("activation",),
-        "eps": ("epsilon",),
-        "num_groups": ("groups",),
-        "affine": ("scale",),
-        "requires_grad": ("trainable",),
-        "frozen": ("trainable",),
-        "bias_initializer": ("bias_initialiser",),
-        "bias_init": ("bias_initialiser",),
-        "embeddings_initializer": ("initialiser",),
-        "in_channels": "leave it out: it follows from what the layer is called on",
-        "num_features": "leave it out: it follows from what the layer is called on",
-        "num_channels": "leave it out: it follows from what the layer is called on",
-        "track_running_stats": "running statistics are always kept; leave it out",
-        "center": "`scale` is of the weight and the bias together; write scale=False for none",
-        "in_features": "leave it out: it follows from what the layer is called on",
-        "input_shape": "leave it out; the shape is that of net.input(name, shape=...)",
-        "input_dim": "leave it out; the shape is that of net.input(name, shape=...)",
-        "batch_size": "leave it out; the batch is that of partition(net, cluster, batch=...)",
-        "padding_mode": "padding is of zeros (of a maximum, minus infinity); leave it out",
-        "data_format": "pictures are (height, width, channels); leave it out",
-        "dtype": "leave it out; the precision is that of partition(..., precision=...)",
-        "device": "leave it out; a machine of the cluster has a device",
-        "reduction": "losses are means over the examples; leave it out",
-        "from_logits": "losses take scores, not probabilities; leave it out",
-        "weight_decay": "it is an argument of the optimizer, for example SGD(0.05, weight_decay=1e-4)",
-        "kernel_regularizer": ("regulariser",),
-        "embeddings_regularizer": ("regulariser",),
-        "regularizer": ("regulariser",),
-    }
-    """Names of the arguments of layers in Keras and PyTorch."""
+    _meant = ARGUMENTS
 
     name: str | None
     """The layer's name in the network; None lets the network choose."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,13 @@ class Features(OneToOne):
 @dataclass(frozen=True)
 class FeatureNorm(Layer):
     """A normalisation over the last axis, with a factor for each feature; see `LayerNorm` and `RMSNorm`."""
+
+    _meant: ClassVar[Any] = {
+        "axis": "it is over the last axis; for another, call Permute(...) before and after it",
+        "dim": "it is over the last axis; for another, call Permute(...) before and after it",
+        "normalized_shape": "leave it out: it is the last axis of what the layer is called on",
+        "elementwise_affine": ("scale",),
+    }
 
     slowdown = 10.0
     epsilon: float = field(default=1e-5, kw_only=True)

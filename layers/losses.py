@@ -37,6 +37,7 @@ class Loss(Layer):
         "class_weight": ("weight",),
         "weights": ("weight", "loss_weight"),
         "loss_weights": ("loss_weight",),
+        "pos_weight": "give the call weights of examples: Loss()(scores, target, sample_weight=...)",
         "ignore_class": ("ignore_index",),
         "smoothing": ("label_smoothing",),
         "beta": ("delta",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,6 +84,10 @@ class Concatenate(Copy):
     """
 
     several_inputs = True
+
+    _meant: ClassVar[Any] = {
+        "dim": ("axis",),
+    }
 
     axis: int = -1
 

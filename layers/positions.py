@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_whole
@@ -22,6 +23,11 @@ class PositionEmbedding(Layer):
         trainable: whether they learn.
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "sequence_length": "leave it out: it follows from what the layer is called on",
+        "max_length": "leave it out: it follows from what the layer is called on",
+    }
 
     slowdown = 10.0
     initialiser: Initialiser = field(default="glorot", kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -66,6 +66,10 @@ class Reshape(Copy):
         target_shape: without the examples; one extent may be -1, which follows from the others.
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "shape": ("target_shape",),
+    }
 
     target_shape: Sequence[int]
 
@@ -128,6 +132,11 @@ class Flatten(Reshape):
         name: the layer's name in the network.
     """
 
+    _meant: ClassVar[Any] = {
+        "start_dim": "it makes one axis of all nodes; for other shapes, call Reshape(...)",
+        "end_dim": "it makes one axis of all nodes; for other shapes, call Reshape(...)",
+    }
+
     target_shape: Sequence[int] = field(default=(-1,), init=False, repr=False)
 
 
@@ -180,6 +189,10 @@ class Permute(Copy):
         axes: for each axis of the output, that of the input.
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "dims": ("axes",),
+    }
 
     axes: Sequence[int]
 

@@ -6,7 +6,7 @@ All take the axes before the last one as places: height and width of pictures, t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -176,6 +176,13 @@ class UpSample(Copy):
         size: how often, on every axis of places, or on each.
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "scale_factor": ("size",),
+        "mode": "places are repeated ('nearest'); leave it out",
+        "interpolation": "places are repeated ('nearest'); leave it out",
+        "align_corners": "places are repeated ('nearest'); leave it out",
+    }
 
     size: Extent = 2
 

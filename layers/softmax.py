@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
@@ -21,6 +22,11 @@ class Softmax(Layer):
     Args:
         name: the layer's name in the network.
     """
+
+    _meant: ClassVar[Any] = {
+        "axis": "it is over the last axis; for another, call Permute(...) before and after it",
+        "dim": "it is over the last axis; for another, call Permute(...) before and after it",
+    }
 
     slowdown = 10.0
     name: str | None = field(default=None, kw_only=True)

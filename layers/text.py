@@ -1,8 +1,15 @@
-"""Numbers in sentences and tables: with their nouns, and as bytes."""
+"""Words and numbers in sentences and tables: with their nouns, as bytes, and names that resemble another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """Returns the question for a name that resembles a known one, with a space at the end; else nothing."""
+    close = difflib.get_close_matches(given.lower(), known, n=1) if isinstance(given, str) else ()
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def counted(count: int, one: str, several: str | None = None) -> str:

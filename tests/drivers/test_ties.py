@@ -80,3 +80,14 @@ def test_a_table_that_does_not_learn_keeps_its_values_in_all_uses(on_threads: ob
     run = trained(APART, AllReduce(optimizer=SGD(0.5, weight_decay=0.1)), net=net)
     np.testing.assert_array_equal(run.parameters["table.weight"], np.ones((9, 4)))
     assert np.abs(run.parameters["scores.bias"]).max() > 0
+
+
+@pytest.mark.parametrize("cuts", [{}, pytest.param(APART, marks=pytest.mark.slow)], ids=["whole", "apart"])
+def test_a_sparse_table_that_scores_use_too_learns_as_with_whole_gradients(
+    cuts: Any, on_threads: object
+) -> None:
+    """The scores' gradient has all rows, so parts push all of them."""
+    driver = Downpour(optimizer=Adagrad(0.1), shards=2)
+    dense, sparse = (trained(cuts, driver, net=network(sparse=one), epochs=1) for one in (False, True))
+    for name, expected in dense.parameters.items():
+        assert sparse.parameters[name].tobytes() == expected.tobytes(), name

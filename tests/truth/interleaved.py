@@ -37,7 +37,7 @@ from partita.engine.runtime.feed import MessageFeed, node_major
 from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport import Payload
-from partita.layers import BoxSet, Graph
+from partita.layers import BatchNorm, BoxSet, Graph
 from partita.layers.layer import Placeholder
 from partita.partitioner import Cluster, Instruction, Op, Plan, Program, StepKind, partition
 from partita.partitioner.ir.buffer import Buffer, activations
@@ -292,6 +292,12 @@ class InterleavedReplica:
 def whole(plan: Plan) -> Plan:
     """The same network on one machine."""
     return partition(plan.graph, Cluster.local(), batch=plan.batch, precision=plan.precision)
+
+
+def on_one_machine(plan: Plan) -> Plan:
+    """The whole network; in as many micro-batches where statistics are those of a micro-batch."""
+    normalised = any(isinstance(grid.layer, BatchNorm) for grid in plan.graph.grids)
+    return whole(plan).with_micro_batches(plan.micro_batches) if normalised else whole(plan)
 
 
 def play(plan: Plan, *, seed: int) -> Result:

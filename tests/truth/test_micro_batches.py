@@ -16,7 +16,7 @@ from partita.partitioner import Cluster, Plan, StepKind, Whole, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
 from tests.properties.results import assert_close, assert_same
-from tests.truth.interleaved import InterleavedReplica, Result, draw_batch, whole
+from tests.truth.interleaved import InterleavedReplica, Result, draw_batch, on_one_machine
 
 FEW_DRAWS = settings(
     max_examples=examples(8),
@@ -25,12 +25,6 @@ FEW_DRAWS = settings(
 )
 SEEDS = st.integers(0, 1 << 30)
 portioned = plans(precision="float64", shared=True, micro_batches=3, max_batch=2, max_layers=4)
-
-
-def on_one_machine(plan: Plan) -> Plan:
-    """The whole network; in as many micro-batches where statistics are those of a micro-batch."""
-    normalised = any(isinstance(grid.layer, BatchNorm) for grid in plan.graph.grids)
-    return whole(plan).with_micro_batches(plan.micro_batches) if normalised else whole(plan)
 
 
 def play(

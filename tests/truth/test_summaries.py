@@ -15,10 +15,12 @@ from partita.layers import (
     Conv2D,
     Dense,
     GlobalAveragePool,
+    GlobalMaxPool,
     GroupNorm,
     HalfSquaredError,
     Layer,
     LayerNorm,
+    MaxPool2D,
     Network,
     OneToOne,
     RMSNorm,
@@ -215,3 +217,30 @@ def test_a_global_mean_adds_up_the_sums_of_each_machine(replicated: bool) -> Non
     assert {m.n_bytes for m in in_forward if m.buffer.kind is BufferKind.PARTIAL_SUMS} == {
         (3 if replicated else 1) * BATCH * 8
     }
+
+
+def test_a_global_maximum_after_that_of_each_machines_rows_is_the_same() -> None:
+    """On ties, too, of which pictures of whole numbers have many; machines send a number for each channel."""
+    found = []
+    for halves in (False, True):
+        net = Network("pooled")
+        picture = Conv2D(3, 3, padding="same", name="first")(net.input("x", shape=(6, 4, 2)))
+        read = MaxPool2D((2, 4), name="thirds")(picture) if halves else picture
+        pooled = GlobalMaxPool(name="pooled")(read)
+        net.loss = HalfSquaredError(name="loss")(Dense(2, name="scores")(pooled), net.target("y"))
+        cluster = Cluster.local(3 if halves else 1)
+        plan = partition(net, cluster, batch=BATCH, precision="float64", strategy="balanced")
+        draw = np.random.default_rng(5)
+        parameters = {
+            name: draw.integers(-1, 2, p.shape).astype(float) for name, p in plan.graph.parameters.items()
+        }
+        batch = {"x": draw.integers(-1, 2, (BATCH, 6, 4, 2)).astype(float), "y": np.ones((BATCH, 2))}
+        found.append(play_with(plan, parameters, batch))
+    whole, cut = found
+    ties = (whole.states["first"] == whole.states["pooled"]).sum((0, 1)) > 1
+    assert ties.any()
+    np.testing.assert_array_equal(cut.states["pooled"], whole.states["pooled"])
+    for name, gradient in whole.gradients.items():
+        np.testing.assert_allclose(cut.gradients[name], gradient, rtol=1e-12, atol=1e-12, err_msg=name)
+    sent = {str(m.buffer): m.n_bytes for m in plan.messages if m.layer in ("first", "thirds")}
+    assert sent.pop("thirds") == BATCH * 3 * 8 and "first" not in sent and "first<pooled" not in sent

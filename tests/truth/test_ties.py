@@ -20,7 +20,7 @@ from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.plans import kinds, plans
 from tests.properties.results import assert_same
-from tests.truth.interleaved import InterleavedReplica, draw_batch, play, whole
+from tests.truth.interleaved import InterleavedReplica, draw_batch, on_one_machine, play, whole
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, torch.Tensor]
@@ -35,12 +35,12 @@ SLOW_DRAWS = settings(
 @pytest.mark.slow
 @SLOW_DRAWS
 @given(
-    plan=plans(precision="float64", shared=True, tied=True, max_layers=3),
+    plan=plans(precision="float64", shared=True, tied=True, max_layers=3, micro_batches=2),
     seed=st.integers(0, 1 << 30),
 )
 def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
     assert plan.graph.tied
-    assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=1e-11)
+    assert_same(play(plan, seed=seed), play(on_one_machine(plan), seed=0), tolerance=1e-11)
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_pictures_in_tiles_agree_within_rounding(plan: Plan, seed: int) -> None:
 @pytest.mark.slow
 @SLOW_DRAWS
 @given(
-    plan=plans(shared=True, tied=True, max_layers=3),
+    plan=plans(shared=True, tied=True, max_layers=3, micro_batches=2),
     kind=kinds,
     seed=st.integers(0, 1 << 30),
 )
@@ -64,7 +64,7 @@ def test_every_kind_of_step_updates_the_one_parameter(plan: Plan, kind: StepKind
     """In two steps, messages are those of the plan, and parameters those of the whole network."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
     batch, found = draw_batch(plan.graph, plan.batch, 11), []
-    for each in (plan, whole(plan)):
+    for each in (plan, on_one_machine(plan)):
         replica = InterleavedReplica(
             each, parameters, seed=seed, kind=kind, optimizer=Adagrad(0.01), keep=each.kept
         )
@@ -90,10 +90,10 @@ def test_the_order_of_events_changes_no_bit(plan: Plan, first: int, second: int)
     assert_same(play(plan, seed=first), play(plan, seed=second), tolerance=0.0)
 
 
-def language(axis: int) -> Network:
+def language(axis: int, *, regulariser: L2 | None = L2(0.05), sparse: bool = False) -> Network:  # noqa: B008
     """Scores of words by the rows of the table in which they are looked up."""
     net = Network("language")
-    table = Embedding(9, 4, regulariser=L2(0.05), name="table")
+    table = Embedding(9, 4, regulariser=regulariser, sparse=sparse, name="table")
     hidden = Linear(4, activation="tanh", name="hidden")(table(net.input("words", shape=6, classes=9)))
     found = Permute((1, 0))(hidden) if axis == 0 else hidden
     scores = Linear(9, weight=table.weight, axis=axis, name="scores")(found)
@@ -108,6 +108,10 @@ def language_in_torch(batch: Tensors, p: Tensors) -> torch.Tensor:
     hidden = torch.tanh(table[batch["words"]] @ p["hidden.weight"].T + p["hidden.bias"])
     scores = (hidden @ table.T + p["scores.bias"]).flatten(1)
     return (scores - batch["y"]).square().sum() / 2 / len(scores) + 0.05 * table.square().sum()
+
+
+def sparse_in_torch(batch: Tensors, p: Tensors) -> torch.Tensor:
+    return language_in_torch(batch, p) - 0.05 * p["table.weight"].square().sum()
 
 
 def thrice() -> Network:
@@ -137,6 +141,10 @@ MORE: list[tuple[Any, Any, int, dict[str, Cut]]] = [
 ]
 CASES = [
     *((lambda axis=axis: language(axis), language_in_torch, 3, {}) for axis in (-1, 0)),
+    *(
+        (lambda: language(-1, regulariser=None, sparse=True), sparse_in_torch, machines, {})
+        for machines in (1, 3)
+    ),
     *((thrice, thrice_in_torch, 3, cuts) for cuts in (APART, UNLIKE, BY_INPUTS, ALIKE)),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE),
 ]
@@ -167,3 +175,35 @@ def test_rows_that_are_cut_alike_send_no_weights() -> None:
     apart = partition(thrice(), Cluster.local(machines=3), batch=4, cuts=APART, strategy="balanced")
     sent = {(m.source, m.destination, m.n_bytes) for m in apart.messages if m.is_of_weights}
     assert sent == {(a, b, 4 * n) for n in (64, 8) for a, b in ((2, 0), (2, 1), (0, 2), (1, 2))}
+
+
+@pytest.mark.parametrize("kind", [StepKind(), StepKind(gradients="whole")], ids=["blocks", "whole"])
+def test_a_tied_table_with_sparse_gradients_learns_as_with_whole_ones(kind: StepKind) -> None:
+    """The scores move all rows of the table, so that there is no step with few of them."""
+    found = []
+    for sparse in (False, True):
+        net = language(-1, regulariser=None, sparse=sparse)
+        plan = partition(net, Cluster.local(machines=2), batch=4, precision="float64", strategy="balanced")
+        parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
+        replica = InterleavedReplica(plan, parameters, seed=1, kind=kind, optimizer=Adagrad(0.05))
+        batch = draw_batch(plan.graph, plan.batch, 11)
+        found.append([replica.step(batch, number=number) for number in range(3)][-1].parameters)
+    for name, array in found[0].items():
+        assert array.tobytes() == found[1][name].tobytes(), name
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+@pytest.mark.parametrize("declare", [lambda: language(-1), thrice], ids=["language", "thrice"])
+def test_in_bfloat16_they_come_near_float64(declare: Any, machines: int) -> None:
+    """Each use rounds its own; the sum of the gradients is that of the masters, in float32."""
+    near, exact = (
+        partition(declare(), Cluster.local(machines=n), batch=4, precision=precision, strategy="balanced")
+        for n, precision in ((machines, "bfloat16"), (1, "float64"))
+    )
+    parameters = initialise(near.graph.parameters.values(), 7, dtype="float32")
+    batch = draw_batch(near.graph, near.batch, 11)
+    found, expected = (InterleavedReplica(plan, parameters, seed=1).step(batch) for plan in (near, exact))
+    assert found.gradients.keys() == expected.gradients.keys()
+    for name, gradient in expected.gradients.items():
+        most = float(np.abs(gradient).max())
+        np.testing.assert_allclose(found.gradients[name], gradient, rtol=0, atol=0.03 * most, err_msg=name)

@@ -7,8 +7,8 @@ every value a name, `backward` differentiates, with the slopes in `derivatives`.
 loops with the examples innermost, which `loops` compiles (`generated`) and `loop_kernel` runs. `sums` finds
 weighted sums, whose products run in the loops of the local layers (`sum_kernels`). On a device, and for what
 loops do not express, `torch_kernel` runs the tree in torch (`on_torch`), or the functions in plain Python.
-`wiring` holds the edges, `comparison` compares the chosen form with plain Python, and `errors` has what a
-user reads.
+`wiring` holds the edges, `comparison` compares the chosen form with plain Python, `derived` gives
+`check_gradients` the derived function of one node, and `errors` has what a user reads.
 """
 
 from partita.engine.kernels.nodes.errors import NodeCompileError
