@@ -40,8 +40,6 @@ class Recurrent(Layer):
         "backward": ("go_backwards",),
         "activation": "gates are sigmoid and states tanh, as in PyTorch; leave it out",
         "recurrent_activation": "gates are sigmoid and states tanh, as in PyTorch; leave it out",
-        "return_state": "the last state is what it returns without return_sequences; leave it out",
-        "stateful": "each example begins at 0; leave it out",
         "recurrent_initializer": ("initialiser",),
         "return_state": "the last state is what it returns; of an LSTM, return_cell=True adds the cell",
         "stateful": "call it with initial_state=True on the states that it begins with",
