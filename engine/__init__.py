@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from partita.engine.run.minimise import Minimum, minimise
     from partita.engine.run.run import Run
     from partita.engine.run.session import Session
+    from partita.engine.run.state_files import load_tensors
     from partita.engine.run.train import train
     from partita.engine.runtime.metric import MeanAbsoluteError, Metric, TopK
 else:
@@ -127,6 +128,7 @@ __all__ = [
     "check_gradients",
     "evaluate",
     "from_torch",
+    "load_tensors",
     "minimise",
     "predict",
     "train",

@@ -11,6 +11,7 @@ from typing import Self
 from partita.layers.box import Shape
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
+from partita.layers.module_state import ModuleState
 from partita.layers.overview import NetworkSummary, summary_of
 from partita.layers.text import counted
 from partita.layers.weighted_sum import Dense
@@ -305,6 +306,12 @@ class Plan:
         graph = self.graph.without_losses()
         pieces = tuple(piece for piece in self.pieces if piece.layer in graph)
         return replace(self, graph=graph, ownership=replace(self.ownership, graph=graph, pieces=pieces))
+
+    def made_of(self, origin: ModuleState) -> Self:
+        """The same plan, of a network that was made of a module with this state dict."""
+        graph = replace(self.graph, origin=origin)
+        ownership = replace(self.ownership, graph=graph)
+        return replace(self, graph=graph, ownership=ownership, lowered=self.lowering)
 
     def draw(
         self, path: str | Path, *, layer: str | None = None, nodes: Sequence[Shape | int] | None = None

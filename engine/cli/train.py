@@ -37,6 +37,7 @@ RUN: Final = options_of(
     "instruction_timeout_s",
     "resume",
     "overwrite",
+    "initial",
     "listen",
     checkpoints="Folder or URL for checkpoints; FILE's name with .checkpoints if not given.",
 )

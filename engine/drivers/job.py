@@ -18,7 +18,7 @@ from partita.engine.files.stores import CheckpointStore, Folder
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master
 from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.files import load_parameters, save_parameters, shape_difference
+from partita.engine.parameters.files import save_parameters, shape_difference
 from partita.engine.parameters.initial_values import initialise
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
@@ -150,14 +150,12 @@ class Job:
         """Makes the folder for checkpoints, and tries to write in it. Raises OSError."""
         self._store.check(self.folder)
 
-    def write(self, initial: Mapping[str, Array] | str | Path | None) -> None:
+    def write(self, initial: Mapping[str, Array] | None) -> None:
         """Writes the data and the first parameters where every host can read them."""
         for name, array in self.arrays.items():
             self.files[name].write(array)
         if initial is None:
             parameters = initialise(self.plan.graph.parameters.values(), self.seed, dtype=self.precision)
-        elif isinstance(initial, str | Path):
-            parameters = load_parameters(initial, self.shapes)
         else:
             parameters = {
                 name: np.ascontiguousarray(values, self.precision) for name, values in initial.items()

@@ -176,8 +176,7 @@ class Checkpoints:
         try:
             files = _written(folder)
             if self._whole.get(number) != files:
-                shapes = decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES)).shapes
-                self.open(number, shapes)
+                self.open(number, None)
                 self._whole[number] = files
         except (OSError, ValueError):
             return False
@@ -192,10 +191,10 @@ class Checkpoints:
         return max((number for number, _ in self._found()), default=0) + 1
 
     def latest(
-        self, shapes: Mapping[str, Shape], *, network: Mapping[str, str] | None = None
+        self, shapes: Mapping[str, Shape] | None, *, network: Mapping[str, str] | None = None
     ) -> Checkpoint | None:
         """Opens the newest usable checkpoint of a network with these shapes and texts of layers (None: any
-        texts).
+        shapes, any texts).
 
         Returns None where there is no complete one. `Checkpoint.skipped` describes damaged ones.
 
@@ -219,7 +218,7 @@ class Checkpoints:
     def open(
         self,
         number: int,
-        shapes: Mapping[str, Shape],
+        shapes: Mapping[str, Shape] | None,
         *,
         network: Mapping[str, str] | None = None,
         slots: Sequence[Slot] | None = None,
@@ -245,7 +244,8 @@ class Checkpoints:
             manifest = decode_manifest(data)
             if manifest.checkpoint != number:
                 raise CheckpointError(f"its manifest is of checkpoint {manifest.checkpoint}")
-            why = shape_difference(manifest.shapes, shapes) or layer_difference(
+            expected = manifest.shapes if shapes is None else shapes
+            why = shape_difference(manifest.shapes, expected) or layer_difference(
                 manifest.network, network or {}
             )
             if why is not None:

@@ -157,7 +157,7 @@ class ImportedNetwork(Network):
             ValueError: names are missing or unknown, or shapes or types differ: all of them are listed.
         """
         graph = Graph(self.name, self._placed, (), self.origin)
-        parameters, constants = parameters_of(graph, state, what="the state dict")
+        parameters, constants = parameters_of(graph, state, what="the state dict does")
         self.initialise(parameters)
         self._state = [replace(one, constant=constants.get(one.same_as, one.constant)) for one in self._state]
 

@@ -121,7 +121,7 @@ def parameters_of(graph: Graph, state: State, *, what: str) -> tuple[dict[str, A
     Args:
         graph: the network.
         state: tensors or arrays by name; of those with several names in the module, one is enough.
-        what: the state, as the subject of an error.
+        what: the state and the verb "does" or "do", for an error.
 
     Returns:
         The parameters by the network's own names, and constants that `state_of` takes.
@@ -136,7 +136,7 @@ def parameters_of(graph: Graph, state: State, *, what: str) -> tuple[dict[str, A
     if fits and (wrong or not any(isinstance(one, torch.Tensor) for one in state.values())):
         return {name: _plain(state[name]) for name in shapes}, {}
     if wrong:
-        raise ValueError(f"{what} {_fit(what)} network '{graph.name}': {listed(wrong)}")
+        raise ValueError(f"{what} not fit the network: {listed(wrong)}")
     parameters: dict[str, Array] = {}
     constants: dict[str, Array] = {}
     for entry in entries:
@@ -149,10 +149,6 @@ def parameters_of(graph: Graph, state: State, *, what: str) -> tuple[dict[str, A
         else:
             constants[entry.same_as] = constant_of(tensor.to(getattr(torch, entry.dtype)))
     return parameters, constants
-
-
-def _fit(what: str) -> str:
-    return "do not fit" if what.endswith("parameters") else "does not fit"
 
 
 def _plain(one: Any) -> Array:

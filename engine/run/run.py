@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from partita.engine.parameters.files import load_parameters, save_parameters
+from partita.engine.parameters.files import save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
 from partita.engine.run.data import check_plan
 from partita.engine.run.metrics import Iteration, TrainingProgress
+from partita.engine.run.state_files import has_modules, initial_of, save_state, state_dict_of
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,21 +68,40 @@ class Run:
             history=(*before.history, *self.history),
         )
 
-    def save(self, path: str | Path) -> Path:
-        """Writes the parameters as one safetensors file, atomically.
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Returns the parameters as tensors, for `module.load_state_dict(..., strict=True)`.
 
-        `safetensors.torch.load_file` reads it too.
+        A network of `from_torch` has the names, shapes and orders of axes of its module, and the numbers that
+        are no parameters; a network that was declared has its own names, with those of a module behind the
+        name of its layer `Torch`. A parameter with several names is one tensor. Numbers have the precision of
+        the run, or bfloat16 and float16 where the module has these.
         """
-        save_parameters(path, dict(self.parameters))
+        return state_dict_of(self.plan.graph, self.parameters)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the parameters as one safetensors file, atomically: `state_dict()`, where there is a module.
+
+        `safetensors.torch.load_file` reads it too; `load_model` where parameters have several names.
+        """
+        if has_modules(self.plan.graph):
+            save_state(path, self.state_dict())
+        else:
+            save_parameters(path, dict(self.parameters))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path, plan: Plan) -> Self:
         """Reads the parameters that `save` wrote, for any plan of the same network.
 
+        Args:
+            path: a file of `save`; a state dict of the network's module as a file of safetensors or
+                `torch.save`; or a folder of checkpoints, of which the newest whole one is read.
+            plan: of the network.
+
         Raises:
-            ValueError: the file cannot be read, or is of another network.
+            ValueError: the file cannot be read, or is of another network: all that differs is listed.
         """
         check_plan(plan)
-        shapes = {name: parameter.shape for name, parameter in plan.graph.parameters.items()}
-        return cls(plan, load_parameters(path, shapes))
+        plan, parameters = initial_of(plan, Path(path))
+        assert parameters is not None, path
+        return cls(plan, parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -31,6 +31,7 @@ from partita.engine.run.metrics import OnRecord
 from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
+from partita.engine.run.state_files import initial_of
 from partita.engine.run.training import Training
 from partita.engine.runtime.metric import Metric, check_metrics
 from partita.engine.runtime.reported_sums import ReportedSums
@@ -70,8 +71,9 @@ class TrainArguments(Arguments):
             plan and the method's limits may differ.
         overwrite: replace the earlier run in the folder. Its checkpoints and its journal are removed when
             this run has written its own, not before.
-        initial: parameters to start from, by name or as a file that `Run.save` wrote; drawn by the seed if
-            not given.
+        initial: parameters to start from, as arrays or tensors by the names of the network or of its module
+            (`module.state_dict()`); or the path of a file that `Run.save` or `torch.save` wrote, or of a
+            folder of checkpoints. Drawn by the seed if not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
         on: where hosts are started: at the workers of a pool, `Pool(...)` or its address "tcp://HOST:PORT";
@@ -199,9 +201,10 @@ def train(arguments: TrainArguments) -> Run:
 
 def train_as(caller: Caller, arguments: TrainArguments) -> Run:
     """Trains as `train` does, with messages that say what to write next in the caller's words."""
-    given, plan = arguments, arguments.plan
-    if given.on is not None:
-        begin(given.place)
+    if arguments.on is not None:
+        begin(arguments.place)
+    plan, initial = initial_of(arguments.plan, arguments.initial)
+    given = replace(arguments, plan=plan, initial=initial)
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
     sources: dict[str, DataSource] = {}

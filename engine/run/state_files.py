@@ -1,0 +1,173 @@
+"""Parameters as tensors by name, wherever they are kept: in files of safetensors or of `torch.save`, and in
+checkpoints.
+
+Networks whose parameters have their own names alone need no torch for a file of safetensors.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import safetensors
+
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import check_target, load_parameters, write_atomically
+from partita.layers.graph import Graph
+from partita.partitioner.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+_PICKLED: Final = (b"PK\x03\x04", b"\x80")
+"""The first bytes of a file of `torch.save`: of an archive, or of a pickle, as old versions wrote it."""
+
+
+def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    """Reads tensors by name, as they are kept. Nothing in a file is executed.
+
+    Args:
+        path: a file of safetensors; a state dict that `torch.save` wrote, which is read with
+            `weights_only=True`; or a folder of checkpoints, whose newest whole one is read: parameters in
+            float32 or float64, by the network's own names.
+
+    Raises:
+        ValueError: there is nothing, or it is damaged, or holds something else.
+    """
+    import torch
+
+    path = Path(path)
+    if path.is_dir():
+        return {name: torch.from_numpy(values) for name, values in _checkpoint(path).items()}
+    return _pickled(path) if _is_pickled(path) else _safe(path)
+
+
+def tensors_of(parameters: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Returns parameters as tensors, by the same names."""
+    import torch  # a process that trains imports torch only if it is asked for tensors
+
+    return {name: torch.from_numpy(values) for name, values in parameters.items()}
+
+
+def _checkpoint(folder: Path) -> dict[str, Any]:
+    """The parameters of the newest whole checkpoint in a folder. Raises ValueError."""
+    found = Checkpoints(folder).latest(None)
+    if found is None:
+        raise ValueError(f"{folder} holds no complete checkpoint; give the folder of a run, or a file")
+    return found.parameters()
+
+
+def _is_pickled(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith(_PICKLED)
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no file {path}; check the path, or train and save first") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error})") from error
+
+
+def _safe(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a readable safetensors file ({error}); save it again") from error
+
+
+def _pickled(path: Path) -> dict[str, torch.Tensor]:
+    import torch
+
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile, ValueError, OSError) as error:
+        raise ValueError(
+            f"{path} holds other objects than tensors, or is damaged; nothing in it was unpickled; write it "
+            "by torch.save(module.state_dict(), path)"
+        ) from error
+    wrong = (
+        [str(name) for name, one in found.items() if not isinstance(one, torch.Tensor)]
+        if isinstance(found, Mapping)
+        else [f"a {type(found).__name__}"]
+    )
+    if wrong:
+        names = ", ".join(wrong[:8])
+        raise ValueError(
+            f"{path} holds no state dict of tensors, but {names}; save the state dict alone: "
+            'torch.save(module.state_dict(), path), or pass torch.load(path, weights_only=True)["..."]'
+        )
+    return dict(found)
+
+
+def has_modules(graph: Graph) -> bool:
+    """Whether a module of PyTorch is the network, or a layer of it."""
+    return bool(graph.origin) or any(hasattr(grid.layer, "state_dict") for grid in graph.computed)
+
+
+def initial_of(
+    plan: Plan, given: Mapping[str, Any] | str | Path | None
+) -> tuple[Plan, Mapping[str, Any] | None]:
+    """Reads parameters to start from, by the names of the network or of its module.
+
+    Args:
+        plan: of the network.
+        given: tensors or arrays by name, or the path of what `load_tensors` reads; None for nothing.
+
+    Returns:
+        The plan, with the module's constants as they were given, and the parameters by the network's own
+        names.
+
+    Raises:
+        ValueError: it cannot be read, or does not fit the network: says all that differs.
+    """
+    graph = plan.graph
+    plain = not has_modules(graph)
+    if isinstance(given, str | Path):
+        path, what = Path(given), f"{given} does"
+        if plain and not path.is_dir() and not _is_pickled(path):
+            shapes = {name: parameter.shape for name, parameter in graph.parameters.items()}
+            return plan, load_parameters(path, shapes)
+        given = load_tensors(path)
+    else:
+        what = "the initial parameters do"
+    if given is None or (plain and not any(hasattr(one, "detach") for one in given.values())):
+        return plan, given
+    from partita.engine.pytorch import state_dict
+
+    parameters, constants = state_dict.parameters_of(graph, given, what=what)
+    if constants:
+        entries = state_dict.entries_of(graph)
+        fresh = (replace(one, constant=constants.get(one.same_as, one.constant)) for one in entries)
+        plan = plan.made_of(tuple(fresh))
+    return plan, parameters
+
+
+def state_dict_of(graph: Graph, parameters: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Returns the state dict of a network with these parameters; see `Run.state_dict`."""
+    from partita.engine.pytorch import state_dict
+
+    return state_dict.state_of(state_dict.entries_of(graph), parameters)
+
+
+def save_state(path: str | Path, state: Mapping[str, torch.Tensor]) -> None:
+    """Writes a state dict as one safetensors file, atomically.
+
+    A tensor with several names is written once, under the first; the metadata has the others, as
+    `safetensors.torch.save_model` writes them, and `load_model` reads them.
+
+    Raises:
+        OSError: it could not be written; an older file is unchanged.
+    """
+    from safetensors.torch import save
+
+    check_target(Path(path))
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(one), name) for name, one in state.items()}
+    tensors = {name: one.contiguous() for name, one in state.items() if names[name] == name}
+    others = {name: same_as for name, same_as in names.items() if name != same_as}
+    write_atomically(Path(path), save(tensors, metadata={"format": "pt", **others}), mode=0o644)
