@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from partita.engine.protocol.failure import HostError, RunFailed
     from partita.engine.pytorch.from_torch import from_torch
     from partita.engine.pytorch.module_layer import Torch
+    from partita.engine.run.as_module import PartitionedModule, as_module
     from partita.engine.run.evaluate import Evaluation, evaluate, predict
     from partita.engine.run.interrupt import Interrupted
     from partita.engine.run.metrics import Iteration, Record
@@ -107,6 +108,7 @@ __all__ = [
     "Objective",
     "Optimizer",
     "Outcome",
+    "PartitionedModule",
     "Pool",
     "RMSProp",
     "Ray",
@@ -125,6 +127,7 @@ __all__ = [
     "TopK",
     "Torch",
     "Tree",
+    "as_module",
     "check_gradients",
     "evaluate",
     "from_torch",

@@ -302,10 +302,10 @@ class Graph:
 
     @cached_property
     def needs_gradient(self) -> frozenset[str]:
-        """The layers that need a gradient: those that learn, or above one that does."""
+        """The layers that need a gradient: those that learn or ask for it, or above one that does."""
         found: set[str] = set()
         for grid in self.computed:
-            if grid.learns or any(source in found for source in grid.sources):
+            if grid.learns or grid.layer.asks_gradient or any(source in found for source in grid.sources):
                 found.add(grid.name)
         return frozenset(found)
 

@@ -124,6 +124,8 @@ class Layer(Arguments, ABC):
     rounds_products: ClassVar[bool] = False
     """Whether `forward` takes numbers in the precision of storage, as products of matrices do: they round
     their sums once. Else it takes numbers of bfloat16 in float32, and its result is rounded."""
+    asks_gradient: ClassVar[bool] = False
+    """Whether the gradient of its output is computed even where no parameter needs it."""
     integer_inputs: ClassVar[bool] = False
     """Whether its inputs are numbers of classes, from 0."""
     slowdown: ClassVar[float] = 1.0

@@ -50,9 +50,10 @@ class ScheduledInstruction:
 
 @dataclass(frozen=True, slots=True)
 class BeginStep:
-    """Event: run the program once more, as this step. Only if `may_begin()`."""
+    """Event: run the program, or a phase of it, once more, as this step. Only if `may_begin()`."""
 
     step: int
+    phase: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +104,34 @@ SchedulerEffect: TypeAlias = Compute | Place | Transmit | StepOver | Send | Refu
 class InstructionScheduler:
     """Runs one program, step after step. Effects are to be carried out in order."""
 
-    def __init__(self, works: Sequence[ScheduledInstruction], *, lanes: int = 1, first_step: int = 0) -> None:
+    def __init__(
+        self,
+        works: Sequence[ScheduledInstruction],
+        *,
+        lanes: int = 1,
+        first_step: int = 0,
+        phases: Sequence[Sequence[int]] = (),
+    ) -> None:
         """Creates a scheduler that has not begun.
 
         Args:
             works: the program.
             lanes: largest number of computations at a time.
             first_step: the number of the first step.
+            phases: the positions that a step of each phase plays, ascending; none: each step plays all. An
+                instruction is in one phase, and waits for none of a later one.
         """
         self._works: Final = tuple(works)
         self._lanes: Final = lanes
+        self._phases: Final = tuple(map(tuple, phases)) or (tuple(range(len(self._works))),)
+        phase_of = {n: k for k, phase in enumerate(self._phases) for n in phase}
         self._followers: Final[tuple[list[int], ...]] = tuple([] for _ in self._works)
+        self._preceding: Final = [0] * len(self._works)  # in the same phase
         for n, work in enumerate(self._works):
             for k in work.after:
-                self._followers[k].append(n)
+                if phase_of[k] == phase_of[n]:
+                    self._followers[k].append(n)
+                    self._preceding[n] += 1
         self._receives: Final = {
             (work.peer, work.buffer): n for n, work in enumerate(self._works) if work.kind is Kind.RECEIVE
         }
@@ -161,11 +176,11 @@ class InstructionScheduler:
                 self._done(position, effects)
             case Received(message=Tensor() as tensor):
                 self._tensor(event, tensor, effects)
-            case BeginStep(step=step):
+            case BeginStep(step=step, phase=phase):
                 assert self.may_begin() and step == self.step + 1, (
                     f"step {step} cannot begin after {self.step}"
                 )
-                self._begin(step, effects)
+                self._begin(step, self._phases[phase], effects)
             case Received(sender=sender, message=Credit(step=step)):
                 if sender in self._credit and step <= self.step:
                     self._credit[sender] = max(self._credit[sender], step)
@@ -178,14 +193,14 @@ class InstructionScheduler:
         self._fill_lanes(effects)
         return effects
 
-    def _begin(self, step: int, effects: list[SchedulerEffect]) -> None:
+    def _begin(self, step: int, phase: Sequence[int], effects: list[SchedulerEffect]) -> None:
         self.step, self.playing = step, True
-        self._missing = [len(work.after) for work in self._works]
-        self._left = len(self._works)
-        for n, work in enumerate(self._works):
-            if not work.after:
+        self._missing = list(self._preceding)
+        self._left = len(phase)
+        for n in phase:
+            if not self._preceding[n]:
                 self._enable(n, effects)
-        if not self._works:
+        if not phase:
             self._over(effects)
 
     def _enable(self, n: int, effects: list[SchedulerEffect]) -> None:

@@ -9,13 +9,17 @@ class Play(MessageStruct, frozen=True, tag=True):
     """Asks a part for one step over a batch of which the first `examples` are real.
 
     The payload is the machine's inputs, in the program's order; without one, the last batch is used again.
-    `collect` names buffers to send back; with `trace`, the times of the instructions follow them.
+    `collect` names buffers to send back; with `trace`, the times of the instructions follow them. Of a
+    program in phases, the step plays `phase`. `visit` is how often the examples were seen before, for random
+    numbers.
     """
 
     step: Count
     examples: Count
     collect: tuple[str, ...] = ()
     trace: bool = False
+    phase: Count = 0
+    visit: Count = 0
 
 
 class Played(MessageStruct, frozen=True, tag=True):

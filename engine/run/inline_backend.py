@@ -42,7 +42,8 @@ class InlineBackend:
                 _raise(error)
             self._limits = limits.pop_all()
         calls = self._part.computations.calls
-        self._calls = [(n, call) for n, call in enumerate(calls) if call is not None]
+        phases = task.phases or (range(len(calls)),)
+        self._calls = [[(n, call) for n in phase if (call := calls[n]) is not None] for phase in phases]
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """Replaces the parameters by those that `vector` writes for machine 0."""
@@ -52,14 +53,14 @@ class InlineBackend:
         """Plays a step, with the last inputs if none are given. Raises HostError."""
         part = self._part
         if inputs is not None:
-            for target, given in zip(part.inputs, inputs[0], strict=True):
+            for target, given in zip(part.inputs[order.phase], inputs[0], strict=True):
                 np.copyto(target, given)
         part.begin(order)
         try:
             if order.trace:
-                self._trace(order.step)
+                self._trace(order)
             else:
-                for _, call in self._calls:
+                for _, call in self._calls[order.phase]:
                     call()
             played, arrays = part.end(), part.payload(COLLECTED)
         except BaseException as error:  # noqa: BLE001 - whatever it is
@@ -67,11 +68,11 @@ class InlineBackend:
         found = Payload([array.reshape(-1).view(np.uint8).data for array in arrays]) if arrays else None
         return [PartStep(played, found)]
 
-    def _trace(self, step: int) -> None:
+    def _trace(self, order: Play) -> None:
         """Plays a step and records the seconds of each instruction."""
         recorder = self._part.recorder
-        recorder.begin(step, time.perf_counter())
-        for position, call in self._calls:
+        recorder.begin(order.step, time.perf_counter())
+        for position, call in self._calls[order.phase]:
             started = time.perf_counter()
             call()
             recorder.played(position, started, time.perf_counter())

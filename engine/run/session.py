@@ -7,7 +7,7 @@ fails, the session ends with one clear error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property
@@ -38,12 +38,12 @@ from partita.engine.run.phases import OnPhase, Phases, Show
 from partita.engine.run.step import Collector, Step
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
-from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.arguments import Arguments
 from partita.layers.box import Box
 from partita.layers.checks import check_seconds, check_whole
 from partita.layers.text import counted
+from partita.partitioner.ir.program import Operand
 from partita.partitioner.plan import Plan
 
 MOST_SILENCE_S: Final = 30.0
@@ -143,7 +143,9 @@ class Session(Arguments):
         self._collector = Collector(
             self.plan, self._layout, [task.instructions for task in self._tasks[: len(self.plan.cluster)]]
         )
-        self._feeds = [list(self._places(task)) for task in self._tasks[: len(self.plan.cluster)]]
+        parts = self._tasks[: len(self.plan.cluster)]
+        self._feeds_by_phase = [[list(self._places(some)) for some in task.inputs_by_phase] for task in parts]
+        self._feeds = [[place for some in part for place in some] for part in self._feeds_by_phase]
         self._ends = ExitStack()
         with Phases.of(show) as on_phase, ExitStack() as opening:
             opening.callback(lambda: self._ends.close())
@@ -316,9 +318,9 @@ class Session(Arguments):
         with self._ends:
             self._backend.close(orderly=kind is None)
 
-    def _places(self, task: SessionTask) -> Iterator[_Place]:
+    def _places(self, operands: Sequence[Operand]) -> Iterator[_Place]:
         """Yields the places of a part's inputs in a batch, in the order of `SessionPart.inputs`."""
-        for operand in task.inputs:
+        for operand in operands:
             grid, count = self.plan.graph[operand.buffer.layer], self.plan.sizes.examples(operand.buffer)
             labels = grid.is_placeholder and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)

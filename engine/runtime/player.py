@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeVar
@@ -66,6 +66,7 @@ class Player:
         lanes: int = 1,
         recorder: Recorder | None = None,
         after_each: Callable[[], None] | None = None,
+        phases: Sequence[Sequence[int]] = (),
     ) -> None:
         """Starts the kernel threads.
 
@@ -77,6 +78,7 @@ class Player:
             lanes: kernel threads, each running one computation at a time.
             recorder: writes down the times of the instructions.
             after_each: called after each computation, as a part of it.
+            phases: of the program, see `InstructionScheduler`.
         """
         self._computations, self._buffers = computations, computations.buffers
         self._instructions = self._buffers.program.instructions
@@ -84,7 +86,8 @@ class Player:
         self._send, self._wake = send, wake
         self._lanes, self._recorder, self._after_each = lanes, recorder, after_each
         self._lock = threading.Lock()
-        self._machine = InstructionScheduler(self._works, lanes=lanes)
+        self._phases = phases
+        self._machine = InstructionScheduler(self._works, lanes=lanes, phases=phases)
         self._start = 0  # how often `start` was called: what an earlier start began counts for nothing
         self._ready: SimpleQueue[tuple[int, int] | None] = SimpleQueue()  # start, position
         self._begun = self._stale = 0  # computations that are not done, of this start and of earlier ones
@@ -109,7 +112,9 @@ class Player:
             self._stale, self._begun = self._stale + self._begun, 0
             self._outgoing.clear()
             self._finished.clear()
-            self._machine = InstructionScheduler(self._works, lanes=self._lanes, first_step=first_step)
+            self._machine = InstructionScheduler(
+                self._works, lanes=self._lanes, first_step=first_step, phases=self._phases
+            )
 
     def may_begin(self) -> bool:
         """Returns whether `begin` may be called."""
@@ -122,12 +127,12 @@ class Player:
         with self._lock:
             return self._machine.step, self._machine.stuck_on
 
-    def begin(self, step: int) -> None:
-        """Begins a step; `poll` reports its end."""
+    def begin(self, step: int, phase: int = 0) -> None:
+        """Begins a step, of a phase of the program; `poll` reports its end."""
         if self._recorder is not None:
             self._recorder.begin(step, time.perf_counter())
         self._computations.watch.begin()
-        self._handle(BeginStep(step))
+        self._handle(BeginStep(step, phase))
 
     def receive(self, event: Received) -> None:
         """Handles a message from another part."""

@@ -65,6 +65,10 @@ class PlayerRunner(Runner):
     def prepare(self, step: Any) -> None:
         """Prepares a step that begins now."""
 
+    def phase_of(self, step: Any) -> int:
+        """Returns the phase of the program that a step plays."""
+        return 0
+
     @abstractmethod
     def ended(self, over: PlayedStep, now: float) -> StepDone | None:
         """Returns the results of the step under way; None: it was dropped, or its error is raised later."""
@@ -80,7 +84,7 @@ class PlayerRunner(Runner):
             return
         self._next, self._step = None, step
         self.prepare(step)
-        self._player.begin(step.number)
+        self._player.begin(step.number, self.phase_of(step))
 
     @override
     def restart(self, first: int) -> None:

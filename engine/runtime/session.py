@@ -101,9 +101,21 @@ class SessionTask:
         return self.plan.programs_for(kind)[self.machine]
 
     @property
+    def phases(self) -> tuple[tuple[int, ...], ...]:
+        """The positions of the instructions that a step of each phase plays; (): each step plays all."""
+        return ()
+
+    @property
     def inputs(self) -> tuple[Operand, ...]:
         """The rows of inputs that `Play` brings, in their order."""
-        return tuple(i.target for i in self.instructions.instructions if i.op is Op.FEED)
+        return tuple(operand for phase in self.inputs_by_phase for operand in phase)
+
+    @property
+    def inputs_by_phase(self) -> tuple[tuple[Operand, ...], ...]:
+        """The same, for each phase."""
+        found = self.instructions.instructions
+        phases = self.phases or (range(len(found)),)
+        return tuple(tuple(found[n].target for n in phase if found[n].op is Op.FEED) for phase in phases)
 
 
 class PartStep(NamedTuple):
@@ -119,7 +131,7 @@ class SessionPart(Arrays):
     Attributes:
         computations: the calls of a step.
         recorder: of the times of a step's instructions.
-        inputs: the arrays for the rows of `SessionTask.inputs`.
+        inputs: for each phase, the arrays for the rows of `SessionTask.inputs_by_phase`.
     """
 
     def __init__(self, task: SessionTask) -> None:
@@ -136,7 +148,10 @@ class SessionPart(Arrays):
         )
         self.computations = Computations(self._buffers, self._feed, self._updates)
         self.recorder = Recorder(program, partial(part_name, task.replica))
-        self.inputs = [array for operand in task.inputs for array in self._places_of(operand)]
+        self.inputs = [
+            [array for operand in phase for array in self._places_of(operand)]
+            for phase in task.inputs_by_phase
+        ]
 
     def _places_of(self, operand: Operand) -> Iterator[Array]:
         """The arrays for rows of an input: those that are read, or others if micro-batches share them."""
@@ -157,7 +172,7 @@ class SessionPart(Arrays):
     def begin(self, play: Play) -> None:
         """Begins a step, whose inputs are in place."""
         self._play = play
-        self._feed.count, self.recorder.on = play.examples, play.trace
+        self._feed.count, self._feed.visit, self.recorder.on = play.examples, play.visit, play.trace
         self.computations.metrics.clear()
         if self._updates is not None:
             self._updates.advance()
@@ -238,14 +253,19 @@ class SessionRunner(PlayerRunner):
             lanes=task.threads,
             recorder=self.part.recorder,
             after_each=after_each,
+            phases=task.phases,
         )
         super().__init__(player)
         player.start(first_step)
 
     @override
+    def phase_of(self, step: RunRequest) -> int:
+        return step.play.phase
+
+    @override
     def prepare(self, step: RunRequest) -> None:
         if isinstance(step.payload, Payload):  # without one, the last batch is played again
-            step.payload.copy_into(*self.part.inputs)
+            step.payload.copy_into(*self.part.inputs[step.play.phase])
             step.payload.release()
         self._sent = self._host.counters.sent_of("Tensor")
         self.part.begin(step.play)

@@ -144,6 +144,7 @@ def test_every_difference_is_listed_at_once(tmp_path: Path) -> None:
             plan_of(dense),
             {"x": np.ones((4, 3)), "y": np.ones((4, 2))},
             driver=Downpour(),
+            epochs=1,
             initial={"a.bias": torch.ones(3), "b": torch.ones(1)},
         )
 
