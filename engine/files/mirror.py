@@ -144,7 +144,7 @@ class MirroredCheckpoints(Checkpoints):
     def open(
         self,
         number: int,
-        shapes: Mapping[str, Shape],
+        shapes: Mapping[str, Shape] | None,
         *,
         network: Mapping[str, str] | None = None,
         slots: Sequence[Slot] | None = None,

@@ -31,22 +31,25 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def array_of(tensor: torch.Tensor, order: tuple[int, ...] | None = None) -> Array:
+def array_of(tensor: torch.Tensor, order: tuple[int, ...] | None = None, *, copy: bool = True) -> Array:
     """The numbers of a parameter with its dimensions in this order; those of narrow types as float32.
 
-    Arrays share no memory with the tensor.
+    Without `copy` the array may share memory with the tensor.
     """
-    plain = tensor.detach().to("cpu", copy=True)
+    plain = tensor.detach().to("cpu", copy=copy)
     if dtype_name(plain) in _NARROW:
         plain = plain.float()
     return plain.permute(tuple(range(plain.dim())) if order is None else order).contiguous().numpy()
 
 
-def tensor_of(array: Array, entry: StateEntry) -> torch.Tensor:
-    """A parameter in the order and shape that the module has; in a narrow type if the module has that."""
+def tensor_of(array: Array, entry: StateEntry, *, copy: bool = True) -> torch.Tensor:
+    """A parameter in the order and shape that the module has; in a narrow type if the module has that.
+
+    Without `copy` the tensor may share memory with the array.
+    """
     order = entry.order or tuple(range(len(entry.shape)))
-    ordered = np.asarray(array).reshape([entry.shape[one] for one in order])
-    found = torch.from_numpy(np.array(ordered.transpose(np.argsort(order)), order="C"))
+    ordered = np.asarray(array).reshape([entry.shape[one] for one in order]).transpose(np.argsort(order))
+    found = torch.from_numpy(np.array(ordered, order="C") if copy else np.ascontiguousarray(ordered))
     return found.to(getattr(torch, entry.dtype)) if entry.dtype in _NARROW else found
 
 

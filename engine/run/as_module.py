@@ -112,11 +112,12 @@ class PartitionedModule(nn.Module):
 
     def _as_array(self, name: str, tensor: torch.Tensor) -> Array:
         """The network's array of a parameter."""
-        return array_of(tensor, self._entries[name].order or None).reshape(self._specs[name].shape)
+        order = self._entries[name].order or None
+        return array_of(tensor, order, copy=False).reshape(self._specs[name].shape)
 
     def _as_tensor(self, name: str, array: Array, like: torch.Tensor) -> torch.Tensor:
         """The module's tensor of a parameter, or its gradient, in the type and on the device of another."""
-        return tensor_of(array, self._entries[name]).to(like)
+        return tensor_of(array, self._entries[name], copy=False).to(like)
 
     @property
     def _used(self) -> dict[str, torch.Tensor]:

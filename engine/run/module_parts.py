@@ -171,7 +171,7 @@ class ModuleParts:
 
 def filled(tensor: torch.Tensor, batch: int) -> Array:
     """A tensor's numbers, with zeros for the examples that are missing."""
-    found = array_of(tensor)
+    found = array_of(tensor, copy=False)
     if len(found) == batch:
         return found
     return np.concatenate([found, np.zeros((batch - len(found), *found.shape[1:]), found.dtype)])
