@@ -8,7 +8,9 @@ reports, and `display` shows them, with the `phases` before; `caller` names the 
 started a run, and `run` is its result. `session` plays single steps of one replica, as its user asks
 (`inline_backend`: in the calling thread, `hosted_backend`: on hosts, by the same `supervisor`), and makes
 each `step` of its parts' answers. `evaluate` and `predict` stand
-on it, with `minibatches` that replicas share. `minimise` plays a batch method in
+on it, with `minibatches` that replicas share; so does `as_module`, whose `module_parts` play a
+`module_session` over a plan with `given_gradients`. `state_files` reads and writes parameters as tensors by
+name. `minimise` plays a batch method in
 this process, on any function.
 """
 

@@ -147,7 +147,8 @@ class PartitionedModule(nn.Module):
             raise RuntimeError("the module is closed, and its hosts have ended; make another: as_module(...)")
         self._check(inputs)
         learning = {name: one for name, one in self._used.items() if one.requires_grad}
-        found = _Pass.apply(self, tuple(learning), len(inputs), *inputs, *learning.values())
+        given = (self, tuple(learning), len(inputs), *inputs, *learning.values())
+        found: tuple[torch.Tensor, ...] = _Pass.apply(*given)  # type: ignore[no-untyped-call]
         return found[0] if len(found) == 1 else found
 
     def _check(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -207,7 +208,7 @@ class PartitionedModule(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes parts whose hosts have not started."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._parts = ModuleParts(as_array=self._as_array, **state["_parts"])
 
     def extra_repr(self) -> str:
@@ -239,7 +240,7 @@ class _Pass(torch.autograd.Function):
         return tuple(one.to(inputs[0].device) for one in found)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         module, parts, tensors = ctx.module, ctx.module._parts, ctx.saved_tensors
         if parts.closed:

@@ -74,8 +74,8 @@ class ModuleSession(Session):
         entries = self.given.entries
         collect = ("gradient", *(buffer for some in entries.values() for buffer in some))
         step = self._phase(BACKWARD, batch, collect, examples, visit)
-        found = {name: sum(step.collected[buffer] for buffer in some) for name, some in entries.items()}
-        return step.vectors["gradient"], found
+        found = {name: _sum([step.collected[one] for one in some]) for name, some in entries.items()}
+        return dict(step.vectors["gradient"]), found
 
     def _phase(
         self, phase: int, batch: Mapping[str, Array], collect: Sequence[str], examples: int, visit: int
@@ -85,3 +85,10 @@ class ModuleSession(Session):
         parts = self._backend.play(order, inputs)
         self._step += 1
         return self._collector.step(order, parts, self._clocks)
+
+
+def _sum(arrays: Sequence[Array]) -> Array:
+    first, *others = arrays
+    for other in others:
+        first = first + other
+    return first

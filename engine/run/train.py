@@ -224,7 +224,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             stack.enter_context(lock_folder(job.checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
         begun = _begun(trainings) if given.resume else 0
         first = 0 if given.resume else _first_checkpoint(job, caller, overwrite=given.overwrite)
-        job.write(given.initial)
+        job.write(initial)
         return _run(trainings[begun:], given, first_checkpoint=first)
 
 
