@@ -5,7 +5,7 @@ Of many machines three are shown: the busiest, the one in the middle and the lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Protocol
 
@@ -181,6 +181,7 @@ def _summary(plan: _Plan, width: int | None) -> list[str]:
         f"predicted step {step_s * 1e3:.2f} ms{how}; {gap(step_s, bound_s)}",
         critical_path(plan.simulated_step),
         *_products(plan),
+        *_threads(plan),
     ]
     return [part for line in "\n".join(lines).splitlines() for part in wrapped(line, width)]
 
@@ -198,12 +199,24 @@ def _products(plan: _Plan) -> Iterator[str]:
     if plan.precision == "bfloat16" and plan.large_products:
         yield "products: torch (bfloat16)"
         return
+    yield from _choices("products", plan, {m: str(plan.products_of(m)) for m in plan.large_products})
+
+
+def _threads(plan: _Plan) -> Iterator[str]:
+    """The least work of each of several threads, where a machine has several."""
+    machines = enumerate(plan.cluster.machines)
+    several = [m for m, made in machines if made.threads > 1 and made.device == "cpu"]
+    yield from _choices("threads", plan, {m: str(plan.products_of(m).threads) for m in several})
+
+
+def _choices(what: str, plan: _Plan, texts: Mapping[int, str]) -> Iterator[str]:
+    """The choices of machines; machines whose choices are the same share a line."""
     machines: dict[str, list[str]] = {}
-    for m in plan.large_products:
-        machines.setdefault(str(plan.products_of(m)), []).append(plan.cluster.machines[m].name)
-    for libraries, names in machines.items():
+    for m, text in texts.items():
+        machines.setdefault(text, []).append(plan.cluster.machines[m].name)
+    for text, names in machines.items():
         where = f" of {', '.join(names)}" if len(machines) > 1 and len(names) <= COLUMNS else ""
-        yield f"products{where}: {libraries}"
+        yield f"{what}{where}: {text}"
 
 
 def _travelling(plan: _Plan) -> str:

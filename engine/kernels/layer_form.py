@@ -43,8 +43,6 @@ Gradients: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
 """Gradients of the inputs, and of the parameters; None where there is none."""
 
 
-_FOR_A_THREAD: Final = 1e6
-"""Operations that each of several threads has at least, at the rate of products of matrices."""
 _FOR_A_GRADIENT: Final = 10.0
 """Operations for each shared number of which a thread makes a gradient of its own, and adds it."""
 
@@ -134,7 +132,7 @@ class LayerFormKernel(Kernel):
         if context.device != "cpu" or not grid.layer.cuttable or grid.summary is not None:
             return 1
         shared = sum(math.prod(parameter.shape) for parameter in grid.parameters if parameter.shared)
-        each = max(_FOR_A_THREAD, _FOR_A_GRADIENT * shared)
+        each = max(self.pool.shares.layer, _FOR_A_GRADIENT * shared)
         return max(min(context.threads, int(context.operations * grid.layer.slowdown / each)), 1)
 
     def _parts(self, run: Span) -> list[Span]:

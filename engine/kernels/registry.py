@@ -52,7 +52,9 @@ def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None
     Raises:
         ValueError: the layer has no kernel and no definition, or its definition cannot be compiled.
     """
-    return _maker(context)(context, arrays, pool or ThreadPool(context.threads))
+    return _maker(context)(
+        context, arrays, pool or ThreadPool(context.threads, shares=context.products.threads)
+    )
 
 
 def _maker(context: KernelContext) -> Maker:

@@ -18,6 +18,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from partita.partitioner.cluster.threads import ThreadShares
+
 Work: TypeAlias = Callable[[int, int], None]
 
 
@@ -26,16 +28,21 @@ class ThreadPool:
 
     One pool may serve many kernels, and calls from several threads at once. The helpers end with `close()`,
     or when the pool is garbage-collected.
+
+    Attributes:
+        threads: the most that a call uses.
+        shares: the least work of each.
     """
 
-    def __init__(self, threads: int = 1, *, thread_operations: float = 500_000) -> None:
+    def __init__(self, threads: int = 1, *, shares: ThreadShares = ThreadShares()) -> None:  # noqa: B008 - frozen
         """Starts a pool of `threads`, the caller included.
 
-        A span of rows gets a thread of its own only if it holds `thread_operations` operations: of a loop
-        over numbers in the cache, some 70 microseconds.
+        Args:
+            threads: the most that a call may use.
+            shares: the least work of each thread, as the plan has it.
         """
         assert threads >= 1, f"a pool of {threads} threads"
-        self.threads, self._thread_operations = threads, thread_operations
+        self.threads, self.shares = threads, shares
         self._helpers = _Helpers(threads - 1) if threads > 1 else None
 
     def at_most(self, threads: int) -> ThreadPool:
@@ -48,8 +55,7 @@ class ThreadPool:
 
     def pieces(self, rows: int, operations: float = math.inf) -> int:
         """The spans into which `split` cuts so many rows; 1 or 0 where the caller does all."""
-        worth = operations / self._thread_operations if self._thread_operations else math.inf
-        return int(min(self.threads, rows, worth))
+        return min(rows, self.shares.count("loop", operations, most=self.threads))
 
     def split(self, start: int, stop: int, work: Work, *, operations: float = math.inf) -> None:
         """Calls `work(a, b)` for nearly equal spans that cover `[start, stop)`; returns when all are done.

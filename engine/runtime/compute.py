@@ -64,7 +64,8 @@ class Computations:
         self.metrics, self.watch, self.watchdog = Metrics(), NonfiniteWatch(buffers), Watchdog(self._describe)
         self.not_finite: set[str] = set()
         self._device, self._slots = buffers.device, program.slots
-        self.pool = ThreadPool(plan.cluster.machines[buffers.machine].threads)
+        threads = plan.cluster.machines[buffers.machine].threads
+        self.pool = ThreadPool(threads, shares=plan.products_of(buffers.machine).threads)
         numbers = [None] if program.pipeline.total == 1 else range(program.slots)
         self._kernels = {
             (grid.name, number): LayerKernel(buffers, grid, number, self.pool)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -57,11 +57,6 @@ class Updates(Protocol):
 Scratch: TypeAlias = Callable[[int, Sequence[int], np.dtype[Any]], Array]
 """Makes an array at an offset (bytes) in memory that all layers of a machine share, one at a time."""
 
-_LANE_OPERATIONS: Final = 24e6
-"""Operations of a gradient that take a thread four times as long as waking it."""
-_WORTH_A_THREAD: Final = 1 << 16
-"""Numbers whose update takes longer than waking a thread."""
-
 
 class FusedUpdate:
     """The update of one layer's parameters, block by block."""
@@ -93,8 +88,8 @@ class FusedUpdate:
         self._apart = by_blocks and all(kernel.gradient_by_threads for kernel in kernels)
         self._lanes, block = 1, rows
         if self._apart:
-            enough = int(2.0 * size * context.batch / _LANE_OPERATIONS)
-            self._lanes = max(min(context.threads, enough, rows), 1)
+            operations, most = 2.0 * size * context.batch, max(min(context.threads, rows), 1)
+            self._lanes = self._kernel.pool.shares.count("gradient", operations, most=most)
         if self._kernel.gradient_by_rows and by_blocks:
             most = GRADIENT_BLOCK_BYTES * (1 if self._apart else context.threads)
             n_blocks = -(-size * self._kernel.gradient_dtype.itemsize // (most * self._lanes)) * self._lanes
@@ -205,7 +200,8 @@ class FusedUpdate:
             learns = part.size and (held.parameter.trainable or held.parameter.averaged)
             whole = slice(start, start + part.size)
             added.append(terms.bind(held.parameter, whole, gradient.reshape(-1)))
-            for thread, share in enumerate(_shares(part.size, len(applies)) if learns else ()):
+            threads = self._kernel.pool.shares.count("update", part.size, most=len(applies))
+            for thread, share in enumerate(_shares(part.size, threads) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
         found = [add for add in added if add is not None]
@@ -234,7 +230,7 @@ class FusedUpdate:
         return list(accumulate((-(-size * item_bytes // 64) * 64 for size in sizes), initial=0))
 
     def _is_by_rows(self, held: ParameterSlice) -> bool:
-        """Returns whether the gradient of a parameter is that of some rows."""
+        """Whether the gradient of a parameter is that of some rows."""
         return self._takes_rows and held.parameter.sparse and held.parameter.trainable
 
 
@@ -244,8 +240,6 @@ def _from(scratch: Scratch, base: int, offset: int, shape: Sequence[int], dtype:
 
 
 def _shares(n: int, threads: int) -> list[slice]:
-    """Nearly equal ranges of n numbers for so many threads; all for one where they are few."""
-    if n < _WORTH_A_THREAD * threads:
-        return [slice(0, n)]
+    """Nearly equal ranges of n numbers for so many threads."""
     cuts = [n * thread // threads // 16 * 16 for thread in range(threads)]
     return [slice(start, stop) for start, stop in pairwise([*cuts, n])]

@@ -31,9 +31,6 @@ SUM: Final = "sum"
 STATE: Final = "state."
 """The name of a vector of the optimizer's state begins so."""
 
-_WORTH_A_THREAD: Final = 1 << 16
-"""Numbers whose update takes longer than waking a thread."""
-
 
 @dataclass(frozen=True)
 class NormsLayout:
@@ -228,7 +225,7 @@ class ProgramVectors:
             low, high = max(position, start), min(position + slot.size, stop)
             position += slot.size
             if low < high:
-                n = max(1, min(pieces, (high - low) // _WORTH_A_THREAD))
+                n = self._pool.shares.count("update", high - low, most=pieces)
                 cuts = [low + (high - low) * piece // n for piece in range(n + 1)]
                 yield from ((slot.parameter, slice(a, b)) for a, b in pairwise(cuts))
 

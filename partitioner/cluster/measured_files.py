@@ -11,6 +11,7 @@ import msgspec
 
 from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
 from partita.partitioner.cluster.products import Choice, Products, ProductShape, Rule
+from partita.partitioner.cluster.threads import ThreadShares
 
 TIMES_VERSION: Final = 2
 PRODUCTS_VERSION: Final = 1
@@ -32,6 +33,7 @@ class _Products(_Versioned, kw_only=True, forbid_unknown_fields=True):
     origin: str
     source: str
     measured: tuple[tuple[ProductShape, Choice], ...]
+    threads: ThreadShares = ThreadShares()
 
 
 T = TypeVar("T", bound=_Versioned)
@@ -62,7 +64,7 @@ def write_products(products: Products, path: Path) -> None:
 def read_products(path: Path) -> Products:
     """Reads what `write_products` wrote; raises ValueError if the file is of another kind or version."""
     found = _read(path, _Products, "choices of products", PRODUCTS_VERSION)
-    return Products(found.rule, found.origin, found.measured, found.source)
+    return Products(found.rule, found.origin, found.measured, found.source, found.threads)
 
 
 def _write(content: _Versioned, path: Path) -> None:

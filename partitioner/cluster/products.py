@@ -2,6 +2,7 @@
 
 Libraries sum in different orders, so the choice decides bits. It follows from the plan alone: from a table
 that a calibration measured, else from a fixed rule. Nothing here measures; `engine/profile/products.py` does.
+`ThreadShares` holds the least work of a thread, for products as for all else that threads share.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import cached_property
 from typing import Final, Literal, TypeAlias, get_args
 
 from partita.partitioner.cluster.processor import Processor
+from partita.partitioner.cluster.threads import ThreadShares
 
 Library: TypeAlias = Literal["numpy", "tiles", "torch"]
 """BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`)."""
@@ -25,13 +27,14 @@ LARGE: Final = 2e6
 """Operations. Below, NumPy multiplies on one thread: a call takes some 20 microseconds, and what another
 library's call costs by itself is more than its product could save. A network of small products never imports
 torch."""
-_FOR_A_THREAD: Final[Mapping[Library, float]] = {"numpy": 48e6, "tiles": 48e6, "torch": 4e6}
-"""Operations that each of several threads has at least, so that waking it costs less than it saves. Those of
-torch wait awake for the next product."""
 _LARGE_GRADIENT: Final = 16 << 20
 """Bytes of a result. Above, tiles wait for memory where few examples are summed up."""
-_FOR_A_THREAD_IN_BFLOAT16: Final = 32e6
-"""Processors with instructions for it compute some eight times as fast."""
+_WITH_TILES: Final[Mapping[str, tuple[str, ThreadShares]]] = {
+    "25": ("AMD's Zen 4", ThreadShares()),
+    "26": ("AMD's Zen 5", ThreadShares(product=48e6, gradient=48e6)),
+}
+"""Families of AMD's processors whose AVX-512 tiles use better than torch: names, and the least work of a
+thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,14 @@ class Products:
         origin: kind of processor on which the rule was measured; "" if it holds for any.
         measured: choices of a calibration, each for exactly one shape.
         source: processor and time of the calibration, in words.
+        threads: the least work of each of several threads.
     """
 
     rule: Rule = "torch"
     origin: str = ""
     measured: tuple[tuple[ProductShape, Choice], ...] = ()
     source: str = ""
+    threads: ThreadShares = ThreadShares()  # noqa: RUF009 - frozen
 
     def choose(self, shape: ProductShape) -> Choice:
         """Returns the choice for a product. The same in every process that has this plan."""
@@ -100,11 +105,11 @@ class Products:
         bfloat16 is torch's alone, whose sums are float32 and rounded once.
         """
         if shape.precision == "bfloat16":
-            return Choice("torch", _threads(shape, _FOR_A_THREAD_IN_BFLOAT16))
+            return Choice("torch", self.threads.count("bfloat16", shape.operations, most=shape.threads))
         if shape.operations < LARGE:
             return Choice("numpy", 1)
         library: Library = "numpy" if self.rule == "tiles" and _is_large_gradient(shape) else self.rule
-        return Choice(library, _threads(shape, _FOR_A_THREAD[library]))
+        return Choice(library, self.threads.count("product", shape.operations, most=shape.threads))
 
     @cached_property
     def _table(self) -> dict[ProductShape, Choice]:
@@ -124,21 +129,16 @@ def products_for(processor: Processor) -> Products:
     """The fixed rule for a kind of processor.
 
     Torch computes large products, unless the kind is known to compute all of them faster by another library.
-    That is so on AMD's Zen 5 with AVX-512, which the BLAS of torch (MKL) does not use there;
+    That is so on AMD's Zen 4 and 5 with AVX-512, which the BLAS of torch (MKL) does not use there;
     `docs/performance.md` has the measurements.
     """
-    zen5 = processor.vendor == "AuthenticAMD" and processor.family == "26"
-    if zen5 and "avx512f" in processor.features:
-        return Products("tiles", "AMD's Zen 5")
-    return Products()
+    known = _WITH_TILES.get(processor.family) if processor.vendor == "AuthenticAMD" else None
+    if known is None or "avx512f" not in processor.features:
+        return Products()
+    return Products("tiles", known[0], threads=known[1])
 
 
 def _is_large_gradient(shape: ProductShape) -> bool:
     """Whether the product is the weight gradient of a large layer."""
     item_bytes = 8 if shape.precision == "float64" else 4
     return shape.layout == "NT" and shape.m * shape.n * item_bytes > _LARGE_GRADIENT
-
-
-def _threads(shape: ProductShape, operations: float) -> int:
-    """Returns the threads that have this number of operations each, at least one."""
-    return max(1, min(shape.threads, int(shape.operations / operations)))

@@ -32,7 +32,7 @@ PAGES = (
 PICTURES = ROOT / "docs" / "pictures"
 
 _NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?\b")
-_RULE = re.compile(r"^products: fixed rule .*\)$", re.MULTILINE)
+_RULE = re.compile(r"^(products|threads): fixed rule .*\)$", re.MULTILINE)
 """The rule follows from the processor on which a plan is made."""
 
 _PASSING = re.compile(
@@ -212,7 +212,7 @@ def expected(step: Step, printed: str) -> tuple[str, str]:
 def _settled(text: str) -> str:
     """An output without what is only said while something takes its time, and without the processor."""
     lines = "\n".join(line for line in text.splitlines() if not _PASSING.match(line))
-    return _RULE.sub("products: fixed rule", lines)
+    return _RULE.sub(r"\1: fixed rule", lines)
 
 
 def trimmed(text: str) -> list[str]:

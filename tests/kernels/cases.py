@@ -14,6 +14,7 @@ from partita.engine.kernels import Array, Arrays, Kernel, KernelContext, ThreadP
 from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers import Box, BoxSet, Grid, Layer, Loss, Network
 from partita.layers.box import NOTHING
+from partita.partitioner.cluster.threads import ThreadShares
 from tests.kernels.reference import Reference
 
 Shape = tuple[int, ...]
@@ -197,7 +198,7 @@ class _Piece:
         if len(given.error) == rows[1] - rows[0]:  # alone, it answers for the rows that feed nobody too
             whole = tuple((0, source.n_rows) for source in given.sources)
             self.context = replace(self.context, grad_windows=whole)
-        self.pool = ThreadPool(threads, thread_operations=0)
+        self.pool = ThreadPool(threads, shares=ThreadShares(loop=0))
         self.arrays = given.arrays(self.context)
         kernel = self.kernel = build(self.context, self.arrays, self.pool)
         self._forward(rows)

@@ -9,6 +9,7 @@ import numpy as np
 from partita.engine.kernels import Array, Arrays, Kernel, KernelContext, ThreadPool, build
 from partita.engine.numerics import upcast_array
 from partita.layers import Dense
+from partita.partitioner.cluster.threads import ThreadShares
 from tests.kernels.cases import Case, case
 from tests.kernels.matrices import stored
 
@@ -53,5 +54,8 @@ def played(layer: Dense, *shape: int, batch: int, precision: str, threads: int =
     own, window = (0, drawn.grid.n_rows), (0, shape[0])
     context = KernelContext(drawn.grid, own, drawn.sources, (window,), (window,), batch, precision, threads)
     return Played(
-        given_case, arrays, build(context, arrays, ThreadPool(threads, thread_operations=0)), precision
+        given_case,
+        arrays,
+        build(context, arrays, ThreadPool(threads, shares=ThreadShares(loop=0))),
+        precision,
     )

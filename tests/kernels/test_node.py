@@ -29,6 +29,7 @@ from partita.layers import (
     Patch,
     per_edge,
 )
+from partita.partitioner.cluster.threads import ThreadShares
 from tests.draws import examples
 from tests.kernels.cases import Case, batches, case, cut_points, play, seeds
 from tests.kernels.drawn_layers import wired
@@ -253,7 +254,7 @@ def kernel_of(layer: Layer, pool: ThreadPool | None = None) -> Kernel:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_a_users_function_raises_comes_out_with_the_layers_name(threads: int) -> None:
-    pool = ThreadPool(threads, thread_operations=0)
+    pool = ThreadPool(threads, shares=ThreadShares(loop=0))
     kernel = kernel_of(Node(OneToOne(), root, root_errors, name="mine"), pool)
     kernel.arrays.inputs[0][3, 1] = 1e7
     with pytest.raises(ZeroDivisionError, match="nothing to divide by") as caught:

@@ -22,6 +22,7 @@ from partita.engine.kernels.products.product import product_by
 from partita.engine.numerics import aligned, storage, upcast_array
 from partita.partitioner import Choice, Products, ProductShape
 from partita.partitioner.cluster.products import LIBRARIES, Library
+from partita.partitioner.cluster.threads import ThreadShares
 from tests.kernels.matrices import matrix, stored
 from tests.properties.products import assert_product
 
@@ -82,7 +83,7 @@ def test_every_library_computes_large_products(
     a = matrix(120, 130, precision, transposed=transposed[0], margin=3)
     b = matrix(130, 110, precision, transposed=transposed[1])
     out = np.zeros((120, 110), storage(precision))
-    with closing(ThreadPool(threads, thread_operations=0)) as pool:
+    with closing(ThreadPool(threads, shares=ThreadShares(loop=0))) as pool:
         product_by(Choice(library, threads), a, b, out, pool=pool)()
     assert_product(a, b, out, precision)
 
@@ -235,6 +236,7 @@ import numpy as np
 from partita.engine.kernels import ThreadPool
 from partita.engine.kernels.products.product import product
 from partita.partitioner.cluster.products import Products
+from partita.partitioner.cluster.threads import ThreadShares
 a, b, out = (np.ones((64, 64), np.float32) for _ in range(3))
 product(a, b, out, pool=ThreadPool(1), choices=Products())()
 assert out[0, 0] == 64

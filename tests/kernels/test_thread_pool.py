@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from partita.engine.kernels import ThreadPool
+from partita.partitioner.cluster.threads import ThreadShares
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -30,7 +31,7 @@ def test_its_threads_work_at_the_same_time() -> None:
 @pytest.mark.parametrize(("operations", "runs"), [(10.0, 1), (199.0, 1), (200.0, 2), (1e9, 3)])
 def test_wakes_only_as_many_threads_as_have_enough_to_do(operations: float, runs: int) -> None:
     done: list[tuple[int, int]] = []
-    pool = ThreadPool(3, thread_operations=100)
+    pool = ThreadPool(3, shares=ThreadShares(loop=100))
     pool.split(0, 8, lambda start, stop: done.append((start, stop)), operations=operations)
     pool.close()
     assert len(done) == runs

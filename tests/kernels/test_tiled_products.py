@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Array, ThreadPool
 from partita.engine.kernels.products.tiles import padded_stride, product
 from partita.engine.kernels.tiles.scratch import Scratch
+from partita.partitioner.cluster.threads import ThreadShares
 from tests.draws import examples
 from tests.kernels.matrices import matrix
 from tests.properties.products import assert_product
@@ -56,7 +57,7 @@ def test_neither_layout_nor_threads_nor_cuts_show_in_the_bits(
     expected = np.zeros((m, n), precision)
     product(a, b, expected, pool=TEAM)()
     in_columns = [np.ascontiguousarray(one.T).T for one in (a, b)]
-    pool = ThreadPool(threads, thread_operations=0)
+    pool = ThreadPool(threads, shares=ThreadShares(loop=0))
     try:
         for left in (a, in_columns[0]):
             for right in (b, in_columns[1]):

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from partita.partitioner import Choice, Cluster, Machine, Plan, Products, ProductShape, partition
 from partita.partitioner.cluster.processor import Processor, described, processor
 from partita.partitioner.cluster.products import LARGE, RULES, products_for
+from partita.partitioner.cluster.threads import NEVER, ThreadShares
 from tests.networks import large
 
+ZEN4 = Processor("AMD EPYC", "AuthenticAMD", "25", "17 1", ("avx2", "avx512f", "fma"))
 ZEN5 = Processor("AMD EPYC", "AuthenticAMD", "26", "2 1", ("avx2", "avx512f", "fma"))
 XEON = Processor("Intel(R) Xeon(R) 6", "GenuineIntel", "6", "173 1", ("amx_tile", "avx2", "avx512f", "fma"))
 LARGE_SHAPE = ProductShape(2560, 440, 128, "NN", "float32", 2)
@@ -43,7 +45,7 @@ def test_a_fixed_rule_gives_every_product_its_library_and_no_thread_too_little_w
         by_blas = rule == "tiles" and shape.layout == "NT" and shape.m * shape.n > 1 << 21
         assert found.library == (rule if shape.operations >= LARGE else "numpy") or by_blas
     assert 1 <= found.threads <= shape.threads
-    assert found.threads == 1 or shape.operations / found.threads >= 4e6
+    assert found.threads == 1 or shape.operations / found.threads >= 24e6
 
 
 def test_torch_computes_large_products_but_where_tiles_are_known_to_be_faster() -> None:
@@ -53,8 +55,9 @@ def test_torch_computes_large_products_but_where_tiles_are_known_to_be_faster() 
     assert products_for(ZEN5).choose(gradient) == Choice("numpy", 1)
     assert products_for(ZEN5).choose(dataclasses.replace(gradient, m=200)) == Choice("tiles", 1)
     without = dataclasses.replace(ZEN5, features=("avx2", "fma"))
-    older = dataclasses.replace(ZEN5, family="25")
-    for unknown in (without, older, Processor("")):
+    zen3 = dataclasses.replace(ZEN4, features=("avx2", "fma"))
+    assert products_for(ZEN4).choose(LARGE_SHAPE) == Choice("tiles", 2)
+    for unknown in (without, zen3, Processor("")):
         assert products_for(unknown).choose(LARGE_SHAPE) == Choice("torch", 2)
 
 
@@ -86,6 +89,23 @@ def test_a_processor_is_known_by_what_linux_reports_of_the_first() -> None:
 
 def lines(plan: Plan) -> list[str]:
     return [line for line in str(plan).splitlines() if line.startswith("products")]
+
+
+def test_a_plan_says_how_much_work_each_of_several_threads_has() -> None:
+    def said(plan: Plan) -> list[str]:
+        return " ".join(str(plan).split()).split("threads: ")[1:]
+
+    plan = partition(large(), Cluster.local(1, threads=2), batch=32)
+    assert said(dataclasses.replace(plan, products=products_for(XEON))) == [
+        "fixed rule (each has at least: product 24 MFLOP, in bfloat16 32 MFLOP, gradient 24 MFLOP, loop 0.5 "
+        "MFLOP, layer 1 MFLOP, update 2.1 million numbers)"
+    ]
+    own = ThreadShares(product=5e6, update=NEVER, source="AMD EPYC, 2026-11-23")
+    assert said(plan.multiplying_by(Products(threads=own))) == [
+        "calibration of AMD EPYC, 2026-11-23 (each has at least: product 5 MFLOP, in bfloat16 32 MFLOP, "
+        "gradient 24 MFLOP, loop 0.5 MFLOP, layer 1 MFLOP, update all)"
+    ]
+    assert said(partition(large(), Cluster.local(2), batch=32)) == []  # each machine has one
 
 
 def test_a_plan_says_in_one_line_what_computes_its_products() -> None:
@@ -126,13 +146,24 @@ def test_machines_with_choices_of_their_own_are_distinguished() -> None:
 
 
 def test_a_cluster_is_written_and_read_with_its_choices(tmp_path: Path) -> None:
-    found = Products("tiles", "AMD", ((LARGE_SHAPE, Choice("numpy", 1)),), "AMD EPYC, 2026-11-22")
+    measured = ((LARGE_SHAPE, Choice("numpy", 1)),)
+    shares = ThreadShares(product=5e6, update=NEVER, source="AMD EPYC, 2026-11-23")
+    found = Products("tiles", "AMD", measured, "AMD EPYC, 2026-11-22", shares)
     machines = (*(Machine(f"a{n}", products=found) for n in range(3)), Machine("b"))
     cluster = Cluster(machines, link=Cluster.local(1).memory)
     again = Cluster.read(cluster.write(tmp_path / "cluster.toml"))
     assert [machine.products for machine in again.machines] == [found] * 3 + [None]
     assert {path.name for path in tmp_path.iterdir()} == {"cluster.toml", "cluster.products.json"}
     assert "count = 3" in (tmp_path / "cluster.toml").read_text()
+
+
+def test_a_file_of_choices_without_threads_is_read_with_the_fixed_rule(tmp_path: Path) -> None:
+    """As versions before this one wrote it."""
+    path = Cluster((Machine("a", products=Products("tiles")),)).write(tmp_path / "cluster.toml")
+    (tmp_path / "cluster.products.json").write_bytes(
+        b'{"version": 1, "rule": "tiles", "origin": "", "source": "", "measured": []}'
+    )
+    assert Cluster.read(path).machines[0].products == Products("tiles")
 
 
 @pytest.mark.parametrize(
