@@ -79,7 +79,10 @@ def calibrate(
     print(calibration_text(found, width=terminal_width()))
     if found.refused is not None:
         print(found.refused)
-    print(f"products: {found.record.choices()}")
+    choices = found.record.choices(step.threads)
+    print(f"products: {choices}")
+    if step.threads > 1:
+        print(f"threads: {choices.threads}")
     print(f"{counted(found.measured, 'kernel')} measured now; kept in {store.path}")
     if cluster_out is not None:
         print(f"written: {found.cluster(machines, threads=step.threads).write(cluster_out)}")

@@ -10,12 +10,14 @@ from partita.engine.profile.tables import products_text
 
 @command()
 def kernels(forget: Forget = False) -> None:
-    """Prints which library computes which matrix product: the fixed rule, and the choices of `partita
-    calibrate`.
+    """Prints which library computes which matrix product, and the least work of each of several
+    threads: the fixed rule, and the choices of `partita calibrate`.
     """
     if (store := open_store(forget=forget)) is None:
         return
     record = store.read()
     print(f"products: {record.choices()}")
+    for threads, shares in record.threads.items():
+        print(f"threads, of {threads}: {shares}")
     if record.products:
         print(products_text(record.products, width=terminal_width()))

@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array, Call, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.partitioner.cluster.threads import WorkKind
 
 
 def bound(loop: Callable[..., None], *arguments: Any) -> Call:
@@ -20,20 +21,25 @@ def bound(loop: Callable[..., None], *arguments: Any) -> Call:
 
 
 def split_rows(pool: ThreadPool, loop: Callable[..., None], *arrays: Array) -> Call:
-    """Prepares a loop over rows: the first axis is split over the threads of the pool."""
+    """Prepares a pass over the rows of arrays: the first axis is split over the threads of the pool."""
     whole = bound(loop, *arrays)
-    n_rows, operations = len(arrays[0]), float(arrays[0].size)
-    if pool.pieces(n_rows, operations) <= 1:
+    n_rows, numbers = len(arrays[0]), float(arrays[0].size)
+    if pool.pieces(n_rows, numbers, kind="numbers") <= 1:
         return whole
 
     def work(start: int, stop: int) -> None:
         loop(*(array[start:stop] for array in arrays))
 
-    return lambda: pool.split(0, n_rows, work, operations=operations)
+    return lambda: pool.split(0, n_rows, work, operations=numbers, kind="numbers")
 
 
 def split_spans(
-    pool: ThreadPool, spans: Sequence[tuple[int, int]], work: Callable[[int, int], None], *, operations: float
+    pool: ThreadPool,
+    spans: Sequence[tuple[int, int]],
+    work: Callable[[int, int], None],
+    *,
+    operations: float,
+    kind: WorkKind = "loop",
 ) -> Call:
     """Prepares `work(start, stop)` for spans `[start, stop)`, each split over the threads of the pool.
 
@@ -44,7 +50,7 @@ def split_spans(
 
     def call() -> None:
         for start, stop in spans:
-            pool.split(start, stop, work, operations=operations)
+            pool.split(start, stop, work, operations=operations, kind=kind)
 
     return call
 

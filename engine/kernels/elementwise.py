@@ -32,7 +32,7 @@ class OneToOneKernel(Kernel):
             for place in alone:
                 place[...] = 0
 
-        write = split_spans(self.pool, common, work, operations=self.context.operations)
+        write = split_spans(self.pool, common, work, operations=self.context.operations, kind="numbers")
         return sequence(clear, write)
 
     @abstractmethod
@@ -61,7 +61,9 @@ class ActivationKernel(OneToOneKernel):
             np.copyto(part, source[start:stop])
             activations.activate(self._function, part)
 
-        return split_spans(self.pool, ((0, len(output)),), work, operations=self.context.operations)
+        return split_spans(
+            self.pool, ((0, len(output)),), work, operations=self.context.operations, kind="numbers"
+        )
 
     def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Multiplies by the slope."""

@@ -150,6 +150,7 @@ class LocallyConnectedKernel(PatchSumKernel):
     """`output = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
 
     layer = LocallyConnected2D
+    gradient_by_threads = True
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)

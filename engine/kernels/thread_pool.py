@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.threads import ThreadShares, WorkKind
 
 Work: TypeAlias = Callable[[int, int], None]
 
@@ -53,19 +53,28 @@ class ThreadPool:
         fewer.threads = threads
         return fewer
 
-    def pieces(self, rows: int, operations: float = math.inf) -> int:
+    def pieces(self, rows: int, amount: float = math.inf, *, kind: WorkKind = "loop") -> int:
         """The spans into which `split` cuts so many rows; 1 or 0 where the caller does all."""
-        return min(rows, self.shares.count("loop", operations, most=self.threads))
+        return min(rows, self.shares.count(kind, amount, most=self.threads))
 
-    def split(self, start: int, stop: int, work: Work, *, operations: float = math.inf) -> None:
+    def split(
+        self,
+        start: int,
+        stop: int,
+        work: Work,
+        *,
+        operations: float = math.inf,
+        kind: WorkKind = "loop",
+    ) -> None:
         """Calls `work(a, b)` for nearly equal spans that cover `[start, stop)`; returns when all are done.
 
-        `work` is called from several threads at once; `operations` is roughly how many all rows need.
+        `work` is called from several threads at once; `operations` is roughly how much work all rows are, in
+        the unit of its kind.
 
         Raises:
             Exception: the first error of a span; the other spans have ended by then.
         """
-        pieces = self.pieces(stop - start, operations)
+        pieces = self.pieces(stop - start, operations, kind=kind)
         if pieces <= 1 or self._helpers is None:
             if start < stop:
                 work(start, stop)

@@ -23,13 +23,15 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, KernelBenchmarkTask, Seconds
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.step_timing import STEPS_OF_PLAN, StepTimingTask
+from partita.engine.profile.threads import measure_shares
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.session_messages import Play
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase, silent
 from partita.engine.runtime.session import PartStep, SessionTask
 from partita.engine.transport.payload import Payload
-from partita.partitioner.cluster.products import Choice, ProductShape
+from partita.partitioner.cluster.products import Choice, Products, ProductShape
+from partita.partitioner.cluster.threads import ThreadShares
 from partita.partitioner.plan import Plan
 
 TIMEOUT_S: Final = 600.0
@@ -148,6 +150,10 @@ class Bench:
     def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
         """Measures a product of matrices, see `measure_product`."""
         return measure_product(shape, usual)
+
+    def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
+        """Measures the least work of each thread, see `measure_shares`."""
+        return measure_shares(rule.threads, rule.rule, threads=threads, source=source)
 
     @property
     def cores(self) -> int:

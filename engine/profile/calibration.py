@@ -1,5 +1,5 @@
 """Calibration: seconds of a network's kernels, of this machine's runtime and of its links, measured once; and
-the library that computes each matrix product.
+the library that computes each matrix product, and the least work of each of several threads.
 
 `calibrate` collects the signature of every kernel that a network may need; those that are known already, of
 whatever network, are not measured again. Products come first, because kernels are timed with the libraries
@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import structs
 
 from partita.engine.profile.bench import Bench
-from partita.engine.profile.choices import with_products
+from partita.engine.profile.choices import with_products, with_shares
 from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.profile.links import measure_link, measure_runtime
 from partita.engine.profile.sizes import groups, plans_of_all_sizes, works
@@ -76,7 +76,7 @@ class Calibration:
             step_s=runtime.step_s,
             cold_s=runtime.cold_s,
             times=self._times(contention),
-            products=self.record.choices(),
+            products=self.record.choices(threads),
         )
 
     def cluster(self, machines: int = 2, *, threads: int = 1, shared_memory: bool = True) -> Cluster:
@@ -134,8 +134,8 @@ class CalibrationArguments(Arguments):
         precision: precision of activations and gradients.
         threads: kernel threads of a machine.
         plans: plans whose every kernel is measured as well.
-        products: whether the libraries that compute matrix products are measured too, if the machine is
-            quiet.
+        products: whether the libraries that compute matrix products are measured too, and the least work of
+            each of several threads, if the machine is quiet.
         links: whether the links between hosts of one machine are measured too.
         progress: called with what is being measured, how many of it are done, and how many there are.
         bench: makes the measurements; on hosts of this machine if not given.
@@ -178,8 +178,10 @@ def calibrate(arguments: CalibrationArguments) -> Calibration:
         if given.products:
             wanted = [_wanted(sized, plans, contention, bench) for contention in contentions]
             record, refused = with_products(record, chain(*chain(*wanted)), bench, given.progress)
+            record, unshared = with_shares(record, given.threads, bench, given.progress)
+            refused = refused or unshared
             store.write(record)
-        choices, before = record.choices(), sum(map(len, record.kernels.values()))
+        choices, before = record.choices(given.threads), sum(map(len, record.kernels.values()))
         sized, plans = ([plan.multiplying_by(choices) for plan in some] for some in (sized, plans))
         for contention in contentions:
             groups = _wanted(sized, plans, contention, bench)

@@ -1,4 +1,4 @@
-"""Chooses the products of matrices that a calibration measures, and the kernels that are then timed again."""
+"""Chooses the products and threads that a calibration measures, and the kernels that are then timed again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.profile.products import shapes_of
 from partita.engine.profile.sizes import works
 from partita.engine.profile.store import Record
+from partita.partitioner.cluster.work import family_of
 
 
 def with_products(
@@ -52,6 +53,30 @@ def with_products(
             measured_on=datetime.date.today().isoformat(),
         )
     return record, _disturbed(len(wanted) - len(found), len(wanted))
+
+
+def with_shares(
+    record: Record, threads: int, bench: Bench, progress: Callable[[str, int, int], object]
+) -> tuple[Record, str | None]:
+    """Adds the least work of each of several threads to a record, if unknown and the machine is quiet.
+
+    All kernels on so many threads are removed from the record, because they are timed with these shares.
+
+    Returns:
+        The record; why nothing was measured, or None.
+    """
+    if threads == 1 or threads in record.threads:
+        return record, None
+    if (refused := bench.busy()) is not None:
+        return record, refused
+    progress("what threads share", 0, 1)
+    dated = structs.replace(record, measured_on=datetime.date.today().isoformat())
+    found = bench.shares(record.choices(), threads, dated.source)
+    if found is None:
+        return record, _disturbed(1, 1)
+    signatures = {signature for table in record.kernels.values() for signature in table}
+    stale = {signature for signature in signatures if family_of(signature).endswith(f" x{threads}")}
+    return structs.replace(dated.without_kernels(stale), threads={**record.threads, threads: found}), None
 
 
 def _disturbed(n: int, of: int) -> str | None:

@@ -17,6 +17,7 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.pool.facts import machine_label
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.signature import signature
+from partita.engine.profile.threads import measure_shares
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PassOn, RoleMachine
 from partita.engine.protocol.messages import Heartbeat
@@ -27,7 +28,8 @@ from partita.engine.run.phases import OnPhase, silent
 from partita.engine.runtime.task import Body, HostContext
 from partita.engine.transport.payload import Payload
 from partita.partitioner.cluster.processor import Processor, processor
-from partita.partitioner.cluster.products import Choice, ProductShape
+from partita.partitioner.cluster.products import Choice, Products, ProductShape, Rule
+from partita.partitioner.cluster.threads import ThreadShares
 
 TIMEOUT_S: Final = 600.0
 
@@ -47,7 +49,16 @@ class AskProduct(msgspec.Struct, frozen=True, tag=True):
     usual: Choice
 
 
-Question: TypeAlias = AskFacts | AskBusy | AskProduct
+class AskShares(msgspec.Struct, frozen=True, tag=True):
+    """Asks for the least work of each thread, or None; see `measure_shares`."""
+
+    usual: ThreadShares
+    rule: Rule
+    threads: int
+    source: str
+
+
+Question: TypeAlias = AskFacts | AskBusy | AskProduct | AskShares
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -107,6 +118,8 @@ def answered(question: Question) -> Any:
             return busy()
         case AskProduct(shape=shape, usual=usual):
             return measure_product(shape, usual)
+        case AskShares(usual=shares, rule=rule, threads=threads, source=source):
+            return measure_shares(shares, rule, threads=threads, source=source)
 
 
 class Interview:
@@ -134,6 +147,11 @@ class Interview:
         """Measures a product on the first host."""
         answer = self._ask(AskProduct(shape, usual))[0]
         return msgspec.json.decode(answer, type=ProductMeasurement | None)
+
+    def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
+        """Measures the least work of each thread on the first host."""
+        answer = self._ask(AskShares(rule.threads, rule.rule, threads, source))[0]
+        return msgspec.json.decode(answer, type=ThreadShares | None)
 
     def _ask(self, question: Question) -> Sequence[bytes]:
         words = np.frombuffer(msgspec.json.encode(question), np.uint8)

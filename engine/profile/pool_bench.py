@@ -16,7 +16,8 @@ from partita.engine.protocol.names import part_name
 from partita.engine.protocol.pool.messages import Need, WorkerStatus
 from partita.engine.protocol.pool.resources import Resources
 from partita.engine.run.phases import OnPhase, silent
-from partita.partitioner.cluster.products import Choice, ProductShape
+from partita.partitioner.cluster.products import Choice, Products, ProductShape
+from partita.partitioner.cluster.threads import ThreadShares
 
 
 class PoolBench(Bench):
@@ -57,6 +58,10 @@ class PoolBench(Bench):
     @override
     def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
         return self._asked().multiply(shape, usual)
+
+    @override
+    def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
+        return self._asked().shares(rule, threads, source)
 
     @property
     @override

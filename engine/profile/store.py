@@ -22,6 +22,7 @@ from partita.engine.profile.signature import signature
 from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
 from partita.partitioner.cluster.processor import Processor, processor
 from partita.partitioner.cluster.products import Products, products_for
+from partita.partitioner.cluster.threads import ThreadShares
 
 VERSION: Final = 3
 FILE: Final = "machine.json"
@@ -41,6 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         links: links between its hosts, by transport.
         products: products of matrices.
         measured_on: day of the newest product, YYYY-MM-DD.
+        threads: least work of each thread, by the number of a machine's threads.
         processor: kind of its processor; None: that of the machine on which this process runs.
     """
 
@@ -48,6 +50,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     runtime: Runtime | None = None
     links: dict[Transport, LinkMeasurement] = msgspec.field(default_factory=dict, name="roads")
     products: tuple[ProductMeasurement, ...] = ()
+    threads: dict[int, ThreadShares] = {}
     measured_on: str = ""
     processor: Processor | None = None
 
@@ -56,13 +59,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         found = self.kernels.get(contention, {})
         return KernelTimes({signature: Timed(*pair) for signature, pair in found.items()})
 
-    def choices(self) -> Products:
-        """Returns the library that computes each product of matrices on this machine."""
-        kind = self.processor or processor()
-        rule = products_for(kind)
+    def choices(self, threads: int | None = None) -> Products:
+        """Returns the library that computes each product of matrices, and the least work of each thread.
+
+        Args:
+            threads: those of a machine; None: as many as were measured last.
+        """
+        rule = products_for(self.processor or processor())
         measured = tuple((one.shape, one.choice) for one in self.products)
-        source = f"{kind.name}, {self.measured_on}" if measured else ""
-        return replace(rule, measured=measured, source=source)
+        shares = self.threads.get(next(reversed(self.threads), 0) if threads is None else threads)
+        source = self.source if measured else ""
+        return replace(rule, measured=measured, source=source, threads=shares or rule.threads)
+
+    @property
+    def source(self) -> str:
+        """Processor and day of the newest choice, in words."""
+        return f"{(self.processor or processor()).name}, {self.measured_on}"
 
     def without_kernels(self, signatures: Collection[str]) -> Record:
         """Returns the record without some kernels, because something that they depend on has changed."""

@@ -22,6 +22,7 @@ from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.regularisation import AddTerm, Regularisation
 from partita.partitioner.assign.parameter_slice import ParameterSlice
+from partita.partitioner.cluster.threads import UPDATE_OPERATIONS
 from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
 
@@ -88,7 +89,8 @@ class FusedUpdate:
         self._apart = by_blocks and all(kernel.gradient_by_threads for kernel in kernels)
         self._lanes, block = 1, rows
         if self._apart:
-            operations, most = 2.0 * size * context.batch, max(min(context.threads, rows), 1)
+            operations = size * (2.0 * context.batch + UPDATE_OPERATIONS)
+            most = max(min(context.threads, rows), 1)
             self._lanes = self._kernel.pool.shares.count("gradient", operations, most=most)
         if self._kernel.gradient_by_rows and by_blocks:
             most = GRADIENT_BLOCK_BYTES * (1 if self._apart else context.threads)
@@ -200,7 +202,7 @@ class FusedUpdate:
             learns = part.size and (held.parameter.trainable or held.parameter.averaged)
             whole = slice(start, start + part.size)
             added.append(terms.bind(held.parameter, whole, gradient.reshape(-1)))
-            threads = self._kernel.pool.shares.count("update", part.size, most=len(applies))
+            threads = self._kernel.pool.shares.count("numbers", part.size, most=len(applies))
             for thread, share in enumerate(_shares(part.size, threads) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))

@@ -225,7 +225,7 @@ class ProgramVectors:
             low, high = max(position, start), min(position + slot.size, stop)
             position += slot.size
             if low < high:
-                n = self._pool.shares.count("update", high - low, most=pieces)
+                n = self._pool.shares.count("numbers", high - low, most=pieces)
                 cuts = [low + (high - low) * piece // n for piece in range(n + 1)]
                 yield from ((slot.parameter, slice(a, b)) for a, b in pairwise(cuts))
 

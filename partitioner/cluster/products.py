@@ -29,12 +29,8 @@ library's call costs by itself is more than its product could save. A network of
 torch."""
 _LARGE_GRADIENT: Final = 16 << 20
 """Bytes of a result. Above, tiles wait for memory where few examples are summed up."""
-_WITH_TILES: Final[Mapping[str, tuple[str, ThreadShares]]] = {
-    "25": ("AMD's Zen 4", ThreadShares()),
-    "26": ("AMD's Zen 5", ThreadShares(product=48e6, gradient=48e6)),
-}
-"""Families of AMD's processors whose AVX-512 tiles use better than torch: names, and the least work of a
-thread."""
+_WITH_TILES: Final = {"25": "AMD's Zen 4", "26": "AMD's Zen 5"}
+"""Families of AMD's processors whose AVX-512 tiles use better than torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ def products_for(processor: Processor) -> Products:
     known = _WITH_TILES.get(processor.family) if processor.vendor == "AuthenticAMD" else None
     if known is None or "avx512f" not in processor.features:
         return Products()
-    return Products("tiles", known[0], threads=known[1])
+    return Products("tiles", known)
 
 
 def _is_large_gradient(shape: ProductShape) -> bool:

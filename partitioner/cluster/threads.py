@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-WorkKind: TypeAlias = Literal["product", "bfloat16", "gradient", "loop", "layer", "update"]
+WorkKind: TypeAlias = Literal["product", "bfloat16", "gradient", "loop", "layer", "numbers"]
 """Kinds of work that threads share."""
 WORK_KINDS: Final[tuple[WorkKind, ...]] = get_args(WorkKind)
 
 NEVER: Final = 1e15
 """Work of a thread that no call has: one thread computes all."""
+
+UPDATE_OPERATIONS: Final = 20.0
+"""Operations of a product that take about as long as the update of a number, from the third-level cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +31,21 @@ class ThreadShares:
     Args:
         product: operations of a product of matrices in float32 or float64.
         bfloat16: operations of a product in bfloat16.
-        gradient: operations of a weight gradient, which a thread computes and applies in blocks of its own.
-        loop: operations of a compiled loop over numbers in the cache: 500,000 take some 70 microseconds.
+        gradient: operations of a weight gradient, which a thread computes and applies in blocks of its own;
+            the update of a number counts as `UPDATE_OPERATIONS`.
+        loop: operations of a compiled loop: 2 million take 40 to 300 microseconds.
         layer: operations of a layer's `forward`, at the rate of products. It decides from how many sums the
             gradient of shared weights is added up, and so its bits: a calibration leaves it as it is.
-        update: numbers of an update that is computed when the gradient is complete.
+        numbers: numbers of a pass over arrays with hardly any arithmetic, such as an update.
         source: processor and time of the calibration, in words; "" for a fixed rule.
     """
 
-    product: float = 24e6
-    bfloat16: float = 32e6
-    gradient: float = 24e6
-    loop: float = 5e5
+    product: float = 48e6
+    bfloat16: float = 64e6
+    gradient: float = 48e6
+    loop: float = 2e6
     layer: float = 1e6
-    update: float = float(1 << 21)
+    numbers: float = float(1 << 21)
     source: str = ""
 
     def count(self, kind: WorkKind, amount: float, *, most: int) -> int:
@@ -61,7 +65,7 @@ _NAMES: Final[dict[WorkKind, str]] = {
     "gradient": "gradient",
     "loop": "loop",
     "layer": "layer",
-    "update": "update",
+    "numbers": "a pass",
 }
 
 
@@ -69,5 +73,5 @@ def _amount(kind: WorkKind, least: float) -> str:
     """`24 MFLOP`, or `2.1 million numbers`."""
     if least >= NEVER:
         return "all"
-    unit = "million numbers" if kind == "update" else "MFLOP"
+    unit = "million numbers" if kind == "numbers" else "MFLOP"
     return f"{least / 1e6:.3g} {unit}"

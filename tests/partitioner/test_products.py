@@ -45,7 +45,7 @@ def test_a_fixed_rule_gives_every_product_its_library_and_no_thread_too_little_w
         by_blas = rule == "tiles" and shape.layout == "NT" and shape.m * shape.n > 1 << 21
         assert found.library == (rule if shape.operations >= LARGE else "numpy") or by_blas
     assert 1 <= found.threads <= shape.threads
-    assert found.threads == 1 or shape.operations / found.threads >= 24e6
+    assert found.threads == 1 or shape.operations / found.threads >= 48e6
 
 
 def test_torch_computes_large_products_but_where_tiles_are_known_to_be_faster() -> None:
@@ -97,13 +97,13 @@ def test_a_plan_says_how_much_work_each_of_several_threads_has() -> None:
 
     plan = partition(large(), Cluster.local(1, threads=2), batch=32)
     assert said(dataclasses.replace(plan, products=products_for(XEON))) == [
-        "fixed rule (each has at least: product 24 MFLOP, in bfloat16 32 MFLOP, gradient 24 MFLOP, loop 0.5 "
-        "MFLOP, layer 1 MFLOP, update 2.1 million numbers)"
+        "fixed rule (each has at least: product 48 MFLOP, in bfloat16 64 MFLOP, gradient 48 MFLOP, loop 2 "
+        "MFLOP, layer 1 MFLOP, a pass 2.1 million numbers)"
     ]
-    own = ThreadShares(product=5e6, update=NEVER, source="AMD EPYC, 2026-11-23")
+    own = ThreadShares(product=5e6, numbers=NEVER, source="AMD EPYC, 2026-11-23")
     assert said(plan.multiplying_by(Products(threads=own))) == [
-        "calibration of AMD EPYC, 2026-11-23 (each has at least: product 5 MFLOP, in bfloat16 32 MFLOP, "
-        "gradient 24 MFLOP, loop 0.5 MFLOP, layer 1 MFLOP, update all)"
+        "calibration of AMD EPYC, 2026-11-23 (each has at least: product 5 MFLOP, in bfloat16 64 MFLOP, "
+        "gradient 48 MFLOP, loop 2 MFLOP, layer 1 MFLOP, a pass all)"
     ]
     assert said(partition(large(), Cluster.local(2), batch=32)) == []  # each machine has one
 
@@ -147,7 +147,7 @@ def test_machines_with_choices_of_their_own_are_distinguished() -> None:
 
 def test_a_cluster_is_written_and_read_with_its_choices(tmp_path: Path) -> None:
     measured = ((LARGE_SHAPE, Choice("numpy", 1)),)
-    shares = ThreadShares(product=5e6, update=NEVER, source="AMD EPYC, 2026-11-23")
+    shares = ThreadShares(product=5e6, numbers=NEVER, source="AMD EPYC, 2026-11-23")
     found = Products("tiles", "AMD", measured, "AMD EPYC, 2026-11-22", shares)
     machines = (*(Machine(f"a{n}", products=found) for n in range(3)), Machine("b"))
     cluster = Cluster(machines, link=Cluster.local(1).memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -50,6 +51,7 @@ from partita.partitioner import (
 )
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import LARGE, products_for
+from partita.partitioner.cluster.threads import ThreadShares
 from partita.partitioner.ir.program import COMPUTES
 
 RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5, cold_s=2e-5)
@@ -72,6 +74,7 @@ class Pretended(Bench):
         self.timed_groups: list[str] = []
         self.multiplied: list[ProductShape] = []
         self.played_by: list[Products] = []
+        self.shared: list[int] = []
         self.played = 0
         self._cores, self._refuses = cores, refuses
 
@@ -99,6 +102,10 @@ class Pretended(Bench):
         self.multiplied.append(shape)
         chosen = Choice("numpy", 1)
         return ProductMeasurement(shape=shape, seconds=((usual, 2.0), (chosen, 1.0)), choice=chosen)
+
+    def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
+        self.shared.append(threads)
+        return replace(rule.threads, product=7e6, source=source)
 
     def _seconds(self, part: BenchmarkPart, together: int) -> Seconds:
         found = np.zeros(len(part.plan.programs_for(part.kind)[part.machine]))
@@ -316,6 +323,21 @@ def test_a_busy_machine_measures_no_product_and_the_fixed_rule_holds(store: Stor
     assert quiet.timed_groups == busy.timed_groups  # kernels are timed again, with their new products
 
 
+def test_what_several_threads_share_is_measured_once_and_is_then_part_of_every_plan(store: Store) -> None:
+    fixed = calibrate(network(), batch=32, threads=2, store=store, bench=Pretended(), products=False)
+    assert fixed.record.choices(2).threads == products_for(processor()).threads
+    bench = Pretended()
+    found = calibrate(network(), batch=32, threads=2, store=store, bench=bench)
+    assert bench.shared == [2] and bench.timed_groups  # kernels are timed again, with these shares
+    plan = partition(network(), found.cluster(1, threads=2), batch=32)
+    assert plan.products_of(0).threads.product == 7e6
+    assert f"threads: calibration of {processor().name}, 20" in " ".join(str(plan).split())
+    assert found.cluster(1).machines[0].products == products_for(processor())  # of one thread
+    again = Pretended()
+    calibrate(network(), batch=32, threads=2, store=store, bench=again)
+    assert (again.shared, again.timed_groups) == ([], [])
+
+
 def test_a_profile_measures_no_products(store: Store) -> None:
     bench = Pretended(refuses="nobody should ask")
     found = calibrate(large(), batch=32, store=store, bench=bench, products=False)
@@ -338,7 +360,8 @@ def test_what_was_never_measured_is_not_known(store: Store) -> None:
 def test_the_fields_of_the_file_keep_the_names_that_earlier_files_have(store: Store) -> None:
     calibrate(network(), batch=8, store=store, bench=Pretended())
     (record,) = json.loads(store.path.read_text())["machines"].values()
-    assert record.keys() == {"kernels", "runtime", "roads", "products", "measured_on", "processor"}
+    own = {"threads"}  # which earlier files do not have
+    assert record.keys() - own == {"kernels", "runtime", "roads", "products", "measured_on", "processor"}
     assert record["kernels"].keys() == {"alone", "beside"} and record["roads"].keys() == {"memory", "tcp"}
     assert store.read().links["tcp"].total_s == tuple(record["roads"]["tcp"]["total_s"])
 
