@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,6 +142,17 @@ def words() -> Network:
     return _classified(net, Dense(1000, name="scores")(hidden))
 
 
+@cache
+def imported(name: str) -> Network:
+    """A module of PyTorch that was given to `from_torch`; PyTorch plays the same module."""
+    # The networks above need no torch in the process that only writes and reads figures.
+    from benchmarks._torch_models import example, model
+    from partita.engine import from_torch
+
+    net = from_torch(model(name), (example(name),), name=name)
+    return _classified(net, net.output)
+
+
 def _classified(net: Network, scores: SymbolicTensor) -> Network:
     net.loss = SoftmaxCrossEntropy()(scores, net.target("label"))
     return net
@@ -156,6 +168,8 @@ WORKS: Final = {
     "lstm": Work(lstm, 0.1),
     "words": Work(words, 0.1),
     "blocks": Work(blocks, 0.002),
+    "resnet": Work(partial(imported, "resnet"), 0.01),
+    "gpt2": Work(partial(imported, "gpt2"), 0.1),
 }
 """By name."""
 
@@ -176,7 +190,8 @@ def data(graph: Graph, batch: int) -> dict[str, Array]:
             found[grid.name] = draw.integers(0, grid.layer.classes, (batch, *grid.shape))
     for grid in graph.targets:
         assert isinstance(grid.layer, Placeholder) and grid.layer.classes is not None
-        found[grid.name] = draw.integers(0, grid.layer.classes, batch)
+        shape = batch if grid.shape == (1,) else (batch, *grid.shape)
+        found[grid.name] = draw.integers(0, grid.layer.classes, shape)
     return found
 
 

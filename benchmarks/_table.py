@@ -104,9 +104,10 @@ def _first(batch: int) -> Group:
     )
 
 
-def _sequences(title: str, network: str) -> Group:
+def _modules(title: str, network: str, batch: int = 32) -> Group:
     claims = (Claim("eager", 1.0), Claim("compile", 1.0))
-    return Group(title, network, 32, _torch("eager", "compile"), claims, (("float32", "eager"),))
+    players, memory = _torch("eager", "compile"), (("float32", "eager"),)
+    return Group(f"{title}, batch {batch}", network, batch, players, claims, memory)
 
 
 GROUPS: Final = {
@@ -158,8 +159,10 @@ GROUPS: Final = {
         (Claim("eager", 2.0),),
         (("float32", "eager"),),
     ),
-    "transformer": _sequences("transformer block, batch 32", "transformer"),
-    "lstm": _sequences("LSTM, batch 32", "lstm"),
-    "words": _sequences("embedding model, batch 32", "words"),
+    "transformer": _modules("transformer block", "transformer"),
+    "lstm": _modules("LSTM", "lstm"),
+    "words": _modules("embedding model", "words"),
+    "resnet": _modules("ResNet-18 by from_torch", "resnet", 8),
+    "gpt2": _modules("GPT-2 by from_torch", "gpt2", 8),
 }
 """By the name that `--rows` takes."""

@@ -21,6 +21,7 @@ from benchmarks._torch_forms import (
     RowsLocal,
     ViewLocal,
 )
+from benchmarks._torch_models import MODELS, model
 from benchmarks._torch_sequences import SEQUENCES
 
 LOCAL: Final[Mapping[str, type[Local]]] = {"view": ViewLocal, "rows": RowsLocal, "einsum": EinsumLocal}
@@ -47,8 +48,12 @@ class Translated(nn.Module):
         super().__init__()
         self._last, self._form = form in EXAMPLES_LAST, form
         self._loss, self._classes = recipe.loss, recipe.layers[-1].shape[0]
+        self._as_given = recipe.network in MODELS
         if recipe.network in SEQUENCES:
             self.layers: nn.Module = SEQUENCES[recipe.network](arrays)
+            return
+        if self._as_given:
+            self.layers = model(recipe.network)
             return
         if recipe.network == "blocks":
             self.layers = blocks_of(arrays)
@@ -86,7 +91,7 @@ class Translated(nn.Module):
     def inputs(self, array: Array) -> Tensor:
         """Examples as the network wants them."""
         found = torch.from_numpy(array)
-        if found.ndim == 4:
+        if found.ndim == 4 and not self._as_given:
             found = found.permute((1, 2, 3, 0) if self._last else (0, 3, 1, 2))
         return found.contiguous()
 
@@ -103,7 +108,7 @@ class Translated(nn.Module):
             total = functional.binary_cross_entropy_with_logits(scores, target, reduction="sum")
             return total / len(scores)
         assert self._loss == "SoftmaxCrossEntropy"
-        return functional.cross_entropy(scores, target)
+        return functional.cross_entropy(scores.flatten(0, -2), target.flatten())
 
 
 def _convolution(layer: LayerRecipe, weight: Tensor, bias: Tensor) -> nn.Conv2d:
