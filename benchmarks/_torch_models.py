@@ -6,6 +6,7 @@ No weights are loaded: numbers are drawn by PyTorch's own initialisation, the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -44,8 +45,10 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """He, Zhang, Ren and Sun, "Deep residual learning for image recognition" (2016), table 1, 18 layers; names
-    are those of torchvision's `resnet18`."""
+    """He, Zhang, Ren and Sun, "Deep residual learning for image recognition" (2016), table 1, 18 layers.
+
+    Names are those of torchvision's `resnet18`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class ResNet18(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
         widths = (64, 64, 128, 256, 512)
-        for n, (before, channels) in enumerate(zip(widths, widths[1:], strict=False), 1):
+        for n, (before, channels) in enumerate(pairwise(widths), 1):
             first = BasicBlock(before, channels, 1 if n == 1 else 2)
             self.add_module(f"layer{n}", nn.Sequential(first, BasicBlock(channels, channels, 1)))
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
@@ -88,8 +91,10 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Radford et al., "Language models are unsupervised multitask learners" (2019), in a small size: the scores
-    of the next word at each position, by the table of the words themselves."""
+    """Radford et al., "Language models are unsupervised multitask learners" (2019), in a small size.
+
+    The scores of the next word at each position are products with the table of the words themselves.
+    """
 
     def __init__(self) -> None:
         super().__init__()

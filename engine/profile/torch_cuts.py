@@ -126,6 +126,8 @@ def _linear(exported: Exported, module: nn.Module, node: fx.Node) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
+    """The kind of the error that is the cause of one, and the first line of what it says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
