@@ -23,6 +23,7 @@ from partita.layers import (
     Reshape,
     Slice,
     Softmax,
+    UpSample,
 )
 
 PICTURE = (1, 2, 0)
@@ -122,14 +123,19 @@ def global_pool(at: Conversion, node: fx.Node) -> Value:
 
 
 def _even(at: Conversion, node: fx.Node, x: Value, extents: tuple[int, ...]) -> Value:
+    """Places that divide those of a picture, or that repeat each of them."""
     have = x.extents[1:]
-    if len(have) != 2 or any(one % other for one, other in zip(have, extents, strict=True)):
-        raise Unsupported(f"it makes places {extents} of {have}, which they do not divide")
     if have == extents:
         return x
-    size = tuple(one // other for one, other in zip(have, extents, strict=True))
-    make = MaxPool2D if "max" in operation_of(node) else AveragePool2D
-    return placed(at.layer(node, make, x.arranged(PICTURE), pool_size=size), PICTURE, 3)
+    pairs = list(zip(have, extents, strict=False))
+    if len(have) == 2 and not any(one % other for one, other in pairs):
+        size = tuple(one // other for one, other in pairs)
+        make = MaxPool2D if "max" in operation_of(node) else AveragePool2D
+        return placed(at.layer(node, make, x.arranged(PICTURE), pool_size=size), PICTURE, 3)
+    if len(have) == 2 and not any(other % one for one, other in pairs):
+        size = tuple(other // one for one, other in pairs)
+        return placed(at.layer(node, UpSample, x.arranged(PICTURE), size=size), PICTURE, 3)
+    raise Unsupported(f"it makes places {extents} of {have}, which they do not divide")
 
 
 @operation("flatten", "view", "reshape", "_unsafe_view", "unflatten", "squeeze", "unsqueeze")
