@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 
+from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tensors import TYPES
+from partita.engine.numerics import compiled
 from partita.engine.numerics.row_gradient import RowGradient
+
+_DIGIT_BITS: Final = 11
+"""Bits of a row's number by which it is sorted at once: two passes for tables of 4 million rows."""
 
 
 def add_gradient(place: torch.Tensor | RowGradient, found: Any) -> None:
@@ -36,18 +42,59 @@ def add_gradient(place: torch.Tensor | RowGradient, found: Any) -> None:
 
 def _summed(rows: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows, ascending, and the sum for each, with the bits of the gradient of a whole table."""
-    rows, inverse, counts = torch.unique(rows, return_inverse=True, return_counts=True)
-    place = torch.empty(len(rows), dtype=torch.int64)
-    place[inverse] = torch.arange(len(inverse))
-    sums = values.index_select(0, place)
-    repeated = counts > 1
-    (some,) = repeated[inverse].nonzero(as_tuple=True)
-    if len(some):
-        number = repeated.cumsum(0) - 1
-        of = number[inverse[some]]
-        n = int(number[-1]) + 1
-        sums[repeated] = torch.ops.aten.embedding_dense_backward(values[some], of, n, -1, False)
-    return rows, sums
+    if rows.device.type != "cpu":
+        found, inverse = torch.unique(rows, return_inverse=True)
+        return found, torch.ops.aten.embedding_dense_backward(values, inverse, len(found), -1, False)
+    given, terms = rows.numpy(), values.contiguous().numpy()
+    found, sums, orders = np.empty_like(given), np.empty_like(terms), np.empty((2, len(given)), np.int64)
+    n = _sum_rows(given, terms, orders, np.empty(1 << _DIGIT_BITS, np.int64), found, sums)
+    return torch.from_numpy(found[:n]), torch.from_numpy(sums[:n])
+
+
+@compiled
+def _sum_rows(rows: Array, values: Array, orders: Array, ends: Array, found: Array, sums: Array) -> int:
+    """Adds up the values `[k, width]` of rows `[k]`, in their order; returns the number of different rows.
+
+    `orders`, int64 `[2, k]`, and `ends`, int64 `[1 << _DIGIT_BITS]`, are scratch; the rows and their sums are
+    the first of `found` and `sums`.
+    """
+    order = _sorted(rows, orders, ends)
+    n = 0
+    for at in range(len(rows)):
+        k = order[at]
+        if at > 0 and rows[k] == found[n - 1]:
+            for unit in range(values.shape[1]):
+                sums[n - 1, unit] += values[k, unit]
+            continue
+        found[n] = rows[k]
+        for unit in range(values.shape[1]):
+            sums[n, unit] = values.dtype.type(0) + values[k, unit]  # -0.0 is 0.0, as in a whole table
+        n += 1
+    return n
+
+
+@compiled
+def _sorted(rows: Array, orders: Array, ends: Array) -> Array:
+    """Sorts row numbers, equal ones in their order, digit by digit; returns the order, one of `orders`."""
+    largest = np.int64(0)
+    for k in range(len(rows)):
+        largest = max(largest, rows[k])
+        orders[0, k] = k
+    now, shift = np.int64(0), np.int64(0)
+    while largest >> shift > 0:
+        ends[:] = 0
+        for k in range(len(rows)):
+            ends[(rows[k] >> shift) & (len(ends) - 1)] += 1
+        before = np.int64(0)
+        for digit in range(len(ends)):
+            before, ends[digit] = before + ends[digit], before
+        for at in range(len(rows)):
+            k = orders[now, at]
+            digit = (rows[k] >> shift) & (len(ends) - 1)
+            orders[1 - now, ends[digit]] = k
+            ends[digit] += 1
+        now, shift = 1 - now, shift + _DIGIT_BITS
+    return orders[now]
 
 
 def _pair_of(found: Any) -> tuple[torch.Tensor, torch.Tensor] | None:

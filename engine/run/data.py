@@ -178,6 +178,8 @@ def _classes(name: str, array: Array, classes: int, ignored: int | None) -> Arra
     rule = f"its numbers are whole, from 0 to {classes - 1}{_or(ignored)}"
     if array.dtype.kind not in "iu":
         raise ValueError(f"'{name}' holds {_kind(array)}; {rule}")
+    if array.size and array.min() >= 0 and array.max() < classes:
+        return array.astype(np.int64)
     strange: Array = ((array < 0) | (array >= classes)) & (array != ignored)
     outside: Array = np.asarray(strange.any(axis=tuple(range(1, array.ndim))))
     if outside.any():

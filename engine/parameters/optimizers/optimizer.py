@@ -19,7 +19,13 @@ import numpy.typing as npt
 
 from partita.engine.parameters.optimizers.schedule import LearningRate, rate_at
 from partita.engine.parameters.optimizers.settings import Settings
-from partita.engine.parameters.optimizers.update_loop import Arithmetic, Stored, scaled, update_loop
+from partita.engine.parameters.optimizers.update_loop import (
+    Arithmetic,
+    Stored,
+    row_update_loop,
+    scaled,
+    update_loop,
+)
 from partita.engine.parameters.vector import Vector
 
 CLIP_EPSILON: Final = 1e-6  # added to a norm before dividing by it, as PyTorch does
@@ -118,6 +124,35 @@ class Optimizer(Settings, ABC):
         empty = tuple(vector[:0] for vector in vectors)
         loop(values[:0], gradient[:0], empty, *some, 1.0, settings(UpdateContext(0)))
         return update
+
+    def update_rows(
+        self,
+        values: Vector,
+        rows: Stored,
+        gradient: Stored,
+        state: Mapping[str, Vector],
+        context: UpdateContext,
+        *,
+        copy: Stored | None = None,
+    ) -> bool:
+        """Updates some rows of a table, as `bind` would all of it; the arrays are not checked.
+
+        Args:
+            values: the table, flat; changed in place.
+            rows: int64 `[k]`, each once, of the table.
+            gradient: `[k, width]`, of the dtype of the values.
+            state: of the table, flat; changed in place.
+            context: of the update.
+            copy: uint16, like the values: receives the new ones, rounded to bfloat16.
+
+        Returns:
+            Whether every (scaled) gradient was finite.
+        """
+        loop, vectors = (
+            row_update_loop(self._arithmetic, self._scale),
+            tuple(state[n] for n in self.state_names),
+        )
+        return loop(values, rows, gradient, vectors, copy, context.factor, self._settings(context))
 
     @property
     def supports_sparse(self) -> bool:

@@ -37,15 +37,11 @@ def update_rows(
     Returns:
         Whether every (scaled) gradient was finite.
     """
-    own = np.take(values, rows, axis=0)
-    own_state = {name: np.take(table, rows, axis=0) for name, table in state.items()}
-    narrow = None if copy is None else np.empty(own.size, np.uint16)
-    flat = {name: part.reshape(-1) for name, part in own_state.items()}
-    update = optimizer.bind(own.reshape(-1), np.ascontiguousarray(gradient).reshape(-1), flat, copy=narrow)
-    finite = update(context)
-    values[rows] = own
-    for name, table in state.items() if keep_state else ():
-        table[rows] = own_state[name]
-    if copy is not None and narrow is not None:
-        copy[rows] = narrow.reshape(own.shape)
+    before = {} if keep_state else {name: np.take(table, rows, axis=0) for name, table in state.items()}
+    flat = {name: table.reshape(-1) for name, table in state.items()}
+    narrow = None if copy is None else copy.reshape(-1)
+    given = np.ascontiguousarray(gradient)
+    finite = optimizer.update_rows(values.reshape(-1), rows, given, flat, context, copy=narrow)
+    for name, saved in before.items():
+        state[name][rows] = saved
     return finite

@@ -106,6 +106,41 @@ def loop_around(arithmetic: Arithmetic, scale: Arithmetic) -> Callable[..., bool
     return update
 
 
+def row_loop_around(arithmetic: Arithmetic, scale: Arithmetic) -> Callable[..., bool]:
+    """Returns the plain Python loop over some rows of a table, for compiled functions of one number."""
+
+    def update(
+        values: Vector,
+        rows: Stored,
+        gradient: Stored,
+        state: tuple[Vector, ...],
+        copy: Stored | None,
+        factor: float,
+        settings: tuple[float, ...],
+    ) -> bool:
+        real, flag = values.dtype.type, np.int32(0)
+        rounded, width = real(factor), gradient.shape[1]
+        for k in range(len(rows)):
+            start = rows[k] * width
+            own, given = values[start : start + width], gradient[k]
+            for unit in range(width):
+                g = scale(given[unit], own[unit], rounded, settings, real)
+                flag = nonfinite(flag, g)
+                w = arithmetic(own[unit], g, state, start + unit, settings, real)
+                own[unit] = w
+                if copy is not None:
+                    copy[start + unit] = downcast(w, copy[start + unit])
+        return bool(flag == 0)
+
+    return update
+
+
+@cache
+def row_update_loop(arithmetic: Arithmetic, scale: Arithmetic) -> Callable[..., bool]:
+    """Returns the compiled loop over rows, which returns whether all (scaled) gradients were finite."""
+    return compiled(row_loop_around(compiled(arithmetic), compiled(scale)))
+
+
 @cache
 def update_loop(arithmetic: Arithmetic, scale: Arithmetic) -> Callable[..., bool]:
     """Returns the compiled loop, which returns whether all (scaled) gradients were finite."""
