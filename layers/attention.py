@@ -176,8 +176,9 @@ class Attention(Layer):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """PyTorch's attention of all heads."""
         queries, pairs, *mask = inputs
-        queries = queries.permute(2, 0, 1).contiguous().unflatten(-1, (self.num_heads, -1))
-        keys, values = pairs.permute(2, 0, 1).contiguous().unflatten(-1, (2, self.num_heads, -1)).unbind(2)
+        queries = step.contiguous(queries.permute(2, 0, 1)).unflatten(-1, (self.num_heads, -1))
+        pairs = step.contiguous(pairs.permute(2, 0, 1)).unflatten(-1, (2, self.num_heads, -1))
+        keys, values = pairs.unbind(2)
         found = attend(step, (queries, keys, values), mask, causal=self.causal)
         return found.flatten(2).permute(1, 2, 0)
 

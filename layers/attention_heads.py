@@ -80,7 +80,7 @@ class AttentionHeads(Layer):
         for k, sequence in enumerate((sequences[0], sequences[-1])):
             sums = step.multiply(weights[k].flatten(0, 1), sequence)
             biased = sums + biases[k].flatten()[:, None] if biases else sums
-            one = biased.permute(2, 0, 1).contiguous()
+            one = step.contiguous(biased.permute(2, 0, 1))
             projected.append(one.unflatten(-1, (-1, 1 + k, self.key_dim)))
         queries, (keys, values) = projected[0].squeeze(3), projected[1].unbind(3)
         mask = inputs[len(sequences) :]

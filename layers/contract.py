@@ -53,6 +53,8 @@ class Step:
         multiply: returns the product of a matrix and the matrices in the last two axes of a tensor, `weight @
             x`, by the library that the plan determines: `multiply(weight, x)`. That may be several times as
             fast as PyTorch's own product.
+        contiguous: returns a tensor that lies in the order of its axes: `contiguous(x.permute(...))`. Where
+            examples change from last to first, that is several times as fast as `x.contiguous()`.
         mean_over: examples of the minibatch, over which gradients are the mean.
         summary: in `forward` and `backward`, the summaries of all machines, as `combine` returned them.
     """
@@ -72,6 +74,7 @@ class Step:
     mean_over: int
     with_gradient: Callable[[Tensor, Tensor, Tensor], Tensor]
     multiply: Callable[[Tensor, Tensor], Tensor]
+    contiguous: Callable[[Tensor], Tensor]
     summary: Tensor = field(default=None, repr=False)
 
     @property

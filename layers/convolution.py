@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from partita.layers.activations import activated
 from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, Padding, Patch
@@ -56,16 +57,16 @@ class Convolution(WeightedSum):
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
         """PyTorch's convolution, which wants examples first and knows no padding that differs by side."""
         assert isinstance(step.wiring, Patch)
-        axes, weight = step.wiring.axes(step.sources[0]), parameters[0].movedim(-1, 1)
-        n, functional = len(axes), step.torch.nn.functional
-        picture = padded(step, inputs[0]).permute(n + 1, n, *range(n))
-        if n == 2:  # the layout of which oneDNN makes most
-            last = step.torch.channels_last
-            picture, weight = picture.contiguous(memory_format=last), weight.contiguous(memory_format=last)
+        axes, functional = step.wiring.axes(step.sources[0]), step.torch.nn.functional
+        picture, weight, bias = padded(step, inputs[0]), parameters[0].movedim(-1, 1), parameters[1:]
         settings = [axis.stride for axis in axes], 0, [axis.dilation for axis in axes], step.wiring.groups
-        convolve = functional.conv1d if n == 1 else functional.conv2d
-        sums = convolve(picture, weight, None, *settings)
-        return self._finished(step, sums.permute(*range(2, n + 2), 1, 0), parameters)
+        if len(axes) == 1:
+            given = step.contiguous(picture.permute(2, 1, 0))
+            sums = functional.conv1d(given, weight, *(bias or (None,)), *settings).permute(2, 1, 0)
+        else:  # channels last, of which oneDNN makes most
+            given = step.contiguous(picture.permute(3, 0, 1, 2)).permute(0, 3, 1, 2)
+            sums = functional.conv2d(given, weight, *(bias or (None,)), *settings).permute(2, 3, 1, 0)
+        return activated(step.torch, self.activation, sums)
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
         """The weight of each filter, and its bias if there is one; shared by all places."""

@@ -140,7 +140,7 @@ class Recurrent(Layer):
         elif self.go_backwards:
             places = places.flip(0)
         states = states or [places.new_zeros(1, places.shape[1], self.units)] * self.carried
-        found, last, *cell = self._run(step, places.contiguous(), states, parameters)
+        found, last, *cell = self._run(step, step.contiguous(places), states, parameters)
         if order is not None:
             return self._finished(step, found, counts, order).transpose(-1, -2)
         if self.return_sequences:

@@ -217,6 +217,11 @@ class Kernel(ABC):
     follows_steps: ClassVar[bool] = False
     """Whether `begin` has to be called before each forward pass."""
 
+    backward_calls: int | None = None
+    """The number of calls of `backward_input` and `backward_parameters` after each forward pass; the last one
+    frees what the kernel keeps for them. None if it is not known.
+    """
+
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         self.context, self.arrays, self.pool = context, arrays, pool
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, LossKernel
-from partita.engine.kernels.layer_form import FormPiece, LayerFormKernel
+from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.engine.kernels.losses import refuse_label
 from partita.engine.kernels.tensors import as_tensor
 from partita.engine.kernels.thread_pool import ThreadPool
@@ -46,7 +46,7 @@ class LossFormKernel(LayerFormKernel, LossKernel):
         (scores, target), (source, other) = self.context.windows, self.context.sources
         return scores, scores if source.shape == other.shape else target
 
-    def grad_output(self, piece: FormPiece) -> torch.Tensor | None:
+    def grad_output(self, rows: Span) -> torch.Tensor | None:
         """One of so many examples (and nodes) for each loss, times its weights."""
         return self._grad if self._learns else None
 

@@ -5,18 +5,21 @@ Importing this imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
 
+from partita.engine.kernels.form_backward import Root, derived, root
+from partita.engine.kernels.form_piece import Gradients
 from partita.engine.kernels.kernel import Arrays, Call, KernelContext, PartialKernel
-from partita.engine.kernels.layer_form import Gradients, LayerFormKernel
+from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.engine.kernels.tensors import TYPES, as_tensor, leaf, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers.box import Span
 
-_Product: TypeAlias = tuple[tuple[torch.Tensor, ...], torch.Tensor]
-"""The input and the weight, and the sums that came of them."""
+_Product: TypeAlias = tuple[tuple[torch.Tensor, ...], Root]
+"""The input and the weight, and where the backward pass of their sums begins."""
 
 
 class PartialFormKernel(LayerFormKernel, PartialKernel):
@@ -35,12 +38,13 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
     def multiply(self, rows: Span) -> Call:
         """Sums over the machine's inputs, and adds the biases that the machine has."""
         place = as_tensor(self.partial.sums)[slice(*rows)]
-        biased, weights = self._biased(rows), self._parameters[:1]
+        biased, weights, grad = self._biased(rows), self._parameters[:1], self.partial.grad_output
+        grads = None if grad is None else as_tensor(grad)[slice(*rows)]
         weights = weights if self._shares else tuple(weight[slice(*rows)] for weight in weights)
 
         def call() -> None:
             use_threads(self.context.threads)
-            learns, wide = self.partial.grad_output is not None, self._layer.rounds_products
+            learns, wide = grads is not None, self._layer.rounds_products
             given = leaf(self._input, learns and self._needs_grad, wide)
             used = tuple(leaf(weight, learns, wide) for weight in weights)
             with torch.set_grad_enabled(learns):
@@ -48,7 +52,8 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
             place.copy_(sums.detach())
             for bias, own, _ in biased:
                 place[own] += bias.reshape(len(bias), *(1,) * (place.dim() - 1 - self._shares))
-            self._products[rows] = (given, *used), sums
+            if grads is not None:
+                self._products[rows] = (given, *used), root(sums, grads)
 
         return call
 
@@ -71,20 +76,20 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
     def forward(self, *, block: Span | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and finishes them."""
         terms, output = [as_tensor(term) for term in self.partial.terms], as_tensor(self.arrays.output)
-        wide = TYPES[self.context.master]
+        wide, grad = TYPES[self.context.master], self.arrays.grad_output
 
         def call() -> None:
             use_threads(self.context.threads)
-            self._gradients = None
+            self._free()
             sums = terms[0].to(wide, copy=True)
             for term in terms[1:]:
                 sums += term
-            learns = self.arrays.grad_output is not None
-            with torch.set_grad_enabled(learns):
+            with torch.set_grad_enabled(grad is not None):
                 step = self.step(self.context.rows, self._windows, output)
-                found = self._layer.finish(step, sums.requires_grad_(learns))
+                found = self._layer.finish(step, sums.requires_grad_(grad is not None))
+                if grad is not None:
+                    self._finished = sums, root(found, as_tensor(grad))
             output.copy_(found.detach())
-            self._finished = sums, found
 
         return call
 
@@ -93,22 +98,24 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
         grad = as_tensor(self.arrays.own_grad)
 
         def call() -> None:
-            sums, found = self._finished
-            grad.copy_(torch.autograd.grad(found, sums, grad.to(found.dtype))[0])
+            sums, begin = self._finished
+            (found,) = derived([begin], [sums])
+            assert found is not None, "the output depends on its sums"
+            grad.copy_(found)
 
         return call
 
-    def _derived(self) -> list[Gradients]:
+    def _derived(self) -> Sequence[Gradients]:
         """The gradients of the machine's inputs and parameters, by that of all sums."""
         assert self.partial.grad_output is not None, "this layer has no backward pass"
         grads = as_tensor(self.partial.grad_output)
         of_input: torch.Tensor | None = None
         of_weights: list[torch.Tensor] = []
-        for rows, (given, sums) in sorted(self._products.items(), key=lambda one: one[0]):
+        for _, (given, begin) in sorted(self._products.items(), key=lambda one: one[0]):
             wanted = [one for one in given if one.requires_grad]
             if wanted:
-                grad = grads[slice(*rows)].to(sums.dtype)
-                found = list(torch.autograd.grad(sums, wanted, grad))
+                found = [one for one in derived([begin], wanted) if one is not None]
+                assert len(found) == len(wanted), "sums depend on the input and on the weight"
                 if given[0].requires_grad:
                     of_input = found[0] if of_input is None else of_input + found[0]
                     found = found[1:]

@@ -6,6 +6,7 @@ This is where buffers, kernels and the feed meet. The module must not know messa
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -104,6 +105,20 @@ class Computations:
             self._makers[instruction.op](instruction) if instruction.op in COMPUTES else None
             for instruction in program.instructions
         )
+        self._count_backward_calls()
+
+    def _count_backward_calls(self) -> None:
+        """Lets each kernel know how many calls its backward pass has, so that it can free what they read."""
+        calls: Counter[tuple[str, int | None]] = Counter()
+        for instruction in self.buffers.program.instructions:
+            target = instruction.target.buffer
+            if instruction.op is Op.GRAD_INPUT:
+                calls[_edge(target).consumer, target.micro_batch] += 1
+            elif instruction.op in (Op.GRADIENT, Op.FUSED_UPDATE):
+                grads = (source.buffer for source in instruction.sources if source.buffer.holds_grad)
+                calls.update((target.layer, buffer.micro_batch) for buffer in grads)
+        for (layer, _), bound in self._kernels.items():
+            bound.kernel.backward_calls = max((n for (one, _), n in calls.items() if one == layer), default=0)
 
     def run(self, position: int) -> None:
         """Runs one computation; several threads may run different ones."""
