@@ -80,16 +80,6 @@ def local(context: KernelContext, x: Tensor, weight: Tensor, bias: Tensor) -> Te
     return activated(context, sums.view(*context.grid.shape, -1))
 
 
-def convolution(context: KernelContext, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """oneDNN's, on a copy with examples first and channels last; faster than channels first on the whole."""
-    (y, x_axis), last = patch(context).axes(context.sources[0].shape), torch.channels_last
-    picture = x.permute(3, 2, 0, 1).contiguous(memory_format=last)
-    filters = weight.permute(0, 3, 1, 2).contiguous(memory_format=last)
-    before, stride = (y.before, x_axis.before), (y.stride, x_axis.stride)
-    sums = functional.conv2d(picture, filters, bias, stride, before)
-    return activated(context, sums).permute(2, 3, 1, 0).contiguous()
-
-
 def pool(context: KernelContext, x: Tensor) -> Tensor:
     """One picture whose channels are those of all examples, which is a view."""
     y, x_axis = patch(context).axes(context.sources[0].shape)
@@ -144,7 +134,6 @@ FUNCTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
 FORMS: Final[Mapping[str, Form]] = {
     "Activation": activation,
     "AveragePool2D": pool,
-    "Conv2D": convolution,
     "Dense": dense,
     "L2Pool2D": pool,
     "LocalContrastNormalisation2D": normalisation,

@@ -10,7 +10,7 @@ from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, Padding, Patch
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Parameter
-from partita.layers.patches import padded
+from partita.layers.patches import margins, padded
 from partita.layers.weighted_sum import WeightedSum, check_picture
 
 
@@ -55,11 +55,15 @@ class Convolution(WeightedSum):
         )
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """PyTorch's convolution, which wants examples first and knows no padding that differs by side."""
+        """PyTorch's convolution, with examples first; what it cannot pad is padded before."""
         assert isinstance(step.wiring, Patch)
         axes, functional = step.wiring.axes(step.sources[0]), step.torch.nn.functional
-        picture, weight, bias = padded(step, inputs[0]), parameters[0].movedim(-1, 1), parameters[1:]
-        settings = [axis.stride for axis in axes], 0, [axis.dilation for axis in axes], step.wiring.groups
+        picture, weight, bias = inputs[0], parameters[0].movedim(-1, 1), parameters[1:]
+        widths = margins(step, picture)
+        if any(before != after or before < 0 for before, after in widths):
+            picture, widths = padded(step, picture), [(0, 0)] * len(axes)
+        strides, dilations = ([getattr(axis, name) for axis in axes] for name in ("stride", "dilation"))
+        settings = strides, [before for before, _ in widths], dilations, step.wiring.groups
         if len(axes) == 1:
             given = step.contiguous(picture.permute(2, 1, 0))
             sums = functional.conv1d(given, weight, *(bias or (None,)), *settings).permute(2, 1, 0)

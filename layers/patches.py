@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from partita.layers.box import Span
 from partita.layers.connectivity import Patch
 from partita.layers.contract import Step, Tensor
 
 
-def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
-    """The part of a picture that the patches of the step's rows cover, with the padding around it. The
-    picture itself where that is all of it.
+def margins(step: Step, picture: Tensor) -> list[Span]:
+    """Returns how many rows (columns ...) of padding lie before a picture, and how many after it, where the
+    patches of the step's rows reach. Negative numbers are of rows that no patch reaches.
 
     Args:
         step: whose wiring is a `Patch` over a picture or a sequence.
         picture: the rows given, `[row, column, channel, example]`; `[row, channel, example]` of a sequence.
-        value: of the padding.
     """
     assert isinstance(step.wiring, Patch)
     (y, *across), (start, stop) = step.wiring.axes(step.sources[0]), step.windows[0]
@@ -25,6 +25,18 @@ def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
     for x, n_places, extent in zip(across, step.shape[1:], picture.shape[1:], strict=False):
         last = (n_places - 1) * x.stride - x.before + (x.size - 1) * x.dilation
         widths.append((x.before, last + 1 - extent))
+    return widths
+
+
+def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
+    """Returns a picture with its margins around it. The picture itself where these are nothing.
+
+    Args:
+        step: see `margins`.
+        picture: see `margins`.
+        value: of the padding.
+    """
+    widths = margins(step, picture)
     if not any(width for pair in widths for width in pair):
         return picture
     flat = (width for pair in reversed(widths) for width in pair)
