@@ -18,6 +18,7 @@ from partita.engine.pytorch.examples_first import examples_first
 from partita.engine.pytorch.exported import Exported
 from partita.engine.pytorch.kept import Call, calls_of, part_around, stand_for
 from partita.engine.pytorch.values import Unsupported
+from partita.engine.pytorch.whole_weights import whole_weights
 
 
 def from_torch(
@@ -94,6 +95,7 @@ def _converted(
             f"the module returns {len(exported.outputs)} tensors; let its forward return one, or give each "
             "result a module of its own"
         )
+    whole_weights(exported.program.graph)
     exported = examples_first(exported, dims)
     try:
         conversion = Conversion(network, exported, kept)

@@ -62,3 +62,50 @@ def test_operations_on_dimensions_that_have_the_examples(machines: int) -> None:
     torch.manual_seed(3)
     net = check(Turned(), SEQUENCE, machines=machines)
     assert net.output.shape == (2,)
+
+
+class Transformer(nn.Module):
+    """PyTorch's encoder and decoder between an embedding and scores."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.table, self.dim = nn.Embedding(9, 8), int(not batch_first)
+        self.model = nn.Transformer(8, 2, 1, 1, 12, dropout=0.0, batch_first=batch_first)
+        self.scores = nn.Linear(8, 9)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.scores(self.model(self.table(source), self.table(target)))
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("machines", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_transformer_of_an_encoder_and_a_decoder(batch_first: bool, machines: int) -> None:
+    torch.manual_seed(3)
+    words = torch.empty((BATCH, 6) if batch_first else (6, BATCH), dtype=torch.int64)
+    target = words[:, :5] if batch_first else words[:5]
+    check(
+        Transformer(batch_first=batch_first),
+        words,
+        target,
+        machines=machines,
+        examples_dim=int(not batch_first),
+    )
+
+
+@pytest.mark.parametrize("norm_first", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_stack_of_encoders(norm_first: bool) -> None:
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=False, norm_first=norm_first)
+    module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    check(module, SEQUENCE.transpose(0, 1), machines=3, examples_dim=1)
+
+
+def test_attention_from_one_sequence_to_another() -> None:
+    """Its one weight for queries, keys and values is split in PyTorch, and stays one parameter here."""
+    torch.manual_seed(3)
+    module = Attending(batch_first=True)
+    net = check(module, SEQUENCE, torch.empty(BATCH, 5, 8), machines=2)
+    assert {one.name for one in net.origins.values()} == {name for name, _ in module.named_parameters()}
