@@ -76,13 +76,15 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.heads = HEADS
         self.ln_1, self.ln_2 = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
         self.c_attn, self.c_proj = nn.Linear(FEATURES, 3 * FEATURES), nn.Linear(FEATURES, FEATURES)
         self.c_fc, self.c_out = nn.Linear(FEATURES, 4 * FEATURES), nn.Linear(4 * FEATURES, FEATURES)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
-            one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.c_attn(self.ln_1(x)).chunk(3, -1)
+            one.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for one in self.c_attn(self.ln_1(x)).chunk(3, -1)
         )
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.c_proj(attended.transpose(1, 2).flatten(2))
@@ -108,6 +110,34 @@ class GPT2(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.wte(words) + self.wpe(torch.arange(POSITIONS))
+        for block in self.h:
+            x = block(x)
+        scores: Tensor = self.head(self.ln_f(x))
+        return scores
+
+
+class FirstStage(nn.Module):
+    """GPT-2 up to a block, for a pipeline."""
+
+    def __init__(self, whole: GPT2, blocks: int) -> None:
+        super().__init__()
+        self.wte, self.wpe, self.h = whole.wte, whole.wpe, whole.h[:blocks]
+
+    def forward(self, words: Tensor) -> Tensor:
+        x: Tensor = self.wte(words) + self.wpe(torch.arange(POSITIONS))
+        for block in self.h:
+            x = block(x)
+        return x
+
+
+class LastStage(nn.Module):
+    """GPT-2 from a block on. Its table is that of the first stage, so their gradients have to be added."""
+
+    def __init__(self, whole: GPT2, blocks: int) -> None:
+        super().__init__()
+        self.h, self.ln_f, self.head = whole.h[blocks:], whole.ln_f, whole.head
+
+    def forward(self, x: Tensor) -> Tensor:
         for block in self.h:
             x = block(x)
         scores: Tensor = self.head(self.ln_f(x))

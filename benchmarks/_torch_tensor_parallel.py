@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -26,6 +26,7 @@ from torch.nn import functional
 from benchmarks._recipe import Recipe, read_arrays
 from benchmarks._torch_blocks import cuts_of
 from benchmarks._torch_group import PARTS, GroupPlayer, serve_group
+from benchmarks._torch_models import GPT2, HEADS, Block
 from benchmarks._torch_network import Translated
 
 
@@ -44,8 +45,12 @@ class TensorParallelPlayer(GroupPlayer):
         whole = Translated(recipe, arrays, "eager")
         self._inputs = whole.inputs(arrays[recipe.inputs])
         self._target = whole.target(arrays[recipe.target])
-        cuts = cuts_of(whole.layers) or _in_turn(whole.layers)
-        self._layers = parallelize_module(whole.layers, init_device_mesh("cpu", (PARTS,)), cuts)
+        layers, mesh = whole.layers, init_device_mesh("cpu", (PARTS,))
+        if isinstance(layers, GPT2):
+            self._layers: nn.Module = parallelize_module(layers, mesh, _by_heads(layers))
+            layers.head.weight = layers.wte.weight  # cutting has made two of it
+        else:
+            self._layers = parallelize_module(layers, mesh, cuts_of(layers) or _in_turn(layers))
         # A fused update knows no DTensor, so it sees each process's own rows, in the same memory.
         given = list(self._layers.parameters())
         self._cut = [p for p in given if isinstance(p, DTensor)]
@@ -56,7 +61,8 @@ class TensorParallelPlayer(GroupPlayer):
     def step(self) -> float:
         self._layers.zero_grad()
         with loss_parallel():
-            loss = functional.cross_entropy(self._layers(self._inputs), self._target)
+            scores = self._layers(self._inputs)
+            loss = functional.cross_entropy(scores.flatten(0, -2), self._target.flatten())
             loss.backward()
         for cut, own in zip(self._cut, self._own, strict=True):
             assert isinstance(cut.grad, DTensor)
@@ -71,6 +77,21 @@ def _in_turn(layers: nn.Module) -> dict[str, ParallelStyle]:
     turns: tuple[ParallelStyle, ...] = (ColwiseParallel(), RowwiseParallel())
     cuts = {name: turns[number % 2] for number, name in enumerate(dense)}
     cuts[dense[-1]] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    return cuts
+
+
+def _by_heads(whole: GPT2) -> dict[str, ParallelStyle]:
+    """Attention by heads, wide layers by units, and the table of words by words; the loss of cut scores."""
+    cuts: dict[str, ParallelStyle] = {"wte": RowwiseParallel(input_layouts=Replicate())}
+    cuts["head"] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    for number, block in enumerate(whole.h):
+        assert isinstance(block, Block)
+        block.heads = HEADS // PARTS
+        for given in (block.c_attn.weight, block.c_attn.bias):  # each half: its queries, keys and values
+            halves = given.data.unflatten(0, (3, PARTS, -1)).transpose(0, 1)
+            given.data = halves.flatten(0, 2).contiguous()
+        for first, last in (("c_attn", "c_proj"), ("c_fc", "c_out")):
+            cuts |= {f"h.{number}.{first}": ColwiseParallel(), f"h.{number}.{last}": RowwiseParallel()}
     return cuts
 
 

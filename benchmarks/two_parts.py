@@ -1,13 +1,14 @@
 """Two parts of one thread each, against one part and PyTorch: a training step.
 
-    python -m benchmarks.two_parts [--rounds N] [--rows speech,first,image,blocks] [--json FILE]
+    python -m benchmarks.two_parts [--rounds N] [--rows speech,first,image,blocks,gpt2] [--json FILE]
 
 Forward, backward and the SGD update, float32, random data: the speech network of 41,777,152 parameters, the
-first image layer, the three-stage image network, and a transformer of two blocks. Parts are processes that
-share memory. The ceiling is what two independent 1-part processes reach side by side, against one alone: no
-cut can do better on this machine. PyTorch plays the speech network and the transformer in eager mode, and cut
-over two processes by its tensor parallelism over gloo. The transformer is also cut by heads and units, with
-the traffic of tensor parallelism, and in two stages, as by PyTorch's pipelining over gloo.
+first image layer, the three-stage image network, a transformer of two blocks, and a GPT-2 that `from_torch`
+makes of the module that PyTorch plays. Parts are processes that share memory. The ceiling is what two
+independent 1-part processes reach side by side, against one alone: no cut can do better on this machine.
+PyTorch plays the speech network and the transformers in eager mode, and cut over two processes by its tensor
+parallelism over gloo. The transformer is also cut by heads and units, with the traffic of tensor parallelism,
+and in two stages, as by PyTorch's pipelining over gloo; so is the GPT-2 by PyTorch.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks._machine import describe
 from benchmarks._networks import WORKS, data, flops, parameters, write
 from benchmarks._parts import Parts
 from benchmarks._table import Player
+from benchmarks._torch_models import BLOCKS
 from benchmarks._worker import Worker, threads_of
 from partita.engine import SGD
 from partita.partitioner import Cluster, partition
@@ -74,6 +76,7 @@ GROUPS: Final = {
     "first": Group("first image layer", 128, 9, 1.9),
     "image": Group("three-stage image network", 32, 3, 1.9),
     "blocks": Group("transformer of two blocks", 32, 2, 1.5, torch=TORCH, further=True),
+    "gpt2": Group("GPT-2 by from_torch", 8, 2, 1.5, torch=TORCH),
 }
 """By the name of the network, which `--rows` takes."""
 
@@ -137,7 +140,8 @@ def _torch(name: str, stack: ExitStack) -> dict[str, Worker]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     write(name, GROUPS[name].batch, folder)
     eager, threads = Player("_torch_player", "eager"), threads_of(1)
-    stages = str(folder), str(_blocks.BLOCKS // 2), str(MICRO_BATCHES)
+    blocks = BLOCKS if name == "gpt2" else _blocks.BLOCKS
+    stages = str(folder), str(blocks // 2), str(MICRO_BATCHES)
     starts: dict[str, Callable[[], Worker]] = {
         EAGER_1: lambda: eager.start(folder, 1),
         EAGER_2: lambda: eager.start(folder, 2),
