@@ -45,7 +45,8 @@ def export(source: Source, *, to: To, checkpoints: Folder = None) -> None:
         parameters = found.parameters()
         state = state_dict_of(graph, parameters) if has_modules(graph) else tensors_of(parameters)
     save_state(to, state)
-    print(f"written: {to}, {counted(len(state), 'tensor')} of checkpoint {found.path}")
+    of = f"checkpoint {found.manifest.checkpoint} in {found.path.parent}"
+    print(f"written: {to}, {counted(len(state), 'tensor')} of {of}")
 
 
 def _newest(folder: Path, graph: Graph | None) -> Checkpoint:

@@ -147,6 +147,13 @@ class PartitionedModule(nn.Module):
             raise RuntimeError("the module is closed, and its hosts have ended; make another: as_module(...)")
         self._check(inputs)
         learning = {name: one for name, one in self._used.items() if one.requires_grad}
+        frozen = [self._entries[name].name for name in learning if not self._specs[name].trainable]
+        if frozen and torch.is_grad_enabled():
+            raise ValueError(
+                f"{', '.join(frozen)} requires a gradient, and the parts compute none: it is not trainable "
+                "in the network; declare its layer with trainable=True, or import a module with "
+                "requires_grad_()"
+            )
         given = (self, tuple(learning), len(inputs), *inputs, *learning.values())
         found: tuple[torch.Tensor, ...] = _Pass.apply(*given)  # type: ignore[no-untyped-call]
         return found[0] if len(found) == 1 else found

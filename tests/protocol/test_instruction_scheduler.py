@@ -141,3 +141,24 @@ def test_a_message_of_another_size_is_refused() -> None:
     (refusal,) = feed(machine, tensor(0, payload=b"1234"))
     assert isinstance(refusal, Refuse)
     assert feed(machine, tensor(0, payload=b"12345678"))[0] == Place(0, b"12345678")
+
+
+def test_a_step_of_a_phase_plays_its_instructions_alone() -> None:
+    """A phase may be played again before the next; its instructions wait for none of the other."""
+    machine = InstructionScheduler(
+        [
+            ScheduledInstruction(Kind.COMPUTE),
+            ScheduledInstruction(Kind.SEND, (0,), "b", "y", ROWS),
+            ScheduledInstruction(Kind.RECEIVE, (), "b", "x", ROWS),
+            ScheduledInstruction(Kind.COMPUTE, (0, 2)),
+        ],
+        phases=((0, 1), (2, 3)),
+    )
+    for step in range(2):
+        assert feed(machine, BeginStep(step, phase=0)) == [Compute(0)]
+        assert feed(machine, Completed(0)) == [Transmit("b", Tensor(step, "y", ROWS), 1)]
+        assert feed(machine, Completed(1)) == [StepOver(step)]
+    assert feed(machine, BeginStep(2, phase=1)) == []
+    assert machine.waits_for == (("b", "x"),)
+    assert feed(machine, tensor(2)) == [Place(2, "numbers"), Compute(3)]
+    assert feed(machine, Completed(3)) == [StepOver(2)]

@@ -212,6 +212,11 @@ def test_what_cannot_be_is_refused() -> None:
         parts(x)
     with pytest.raises(ValueError, match="the outputs are x; name some layers, once each, of hidden"):
         as_module(dense(), outputs=("x",))
+    frozen = nn.Linear(5, 2).requires_grad_(False)
+    with as_module(plan_of(from_torch(frozen, (x.float(),)), 1)) as still:
+        assert not still(x).requires_grad
+        with pytest.raises(ValueError, match="weight, bias requires a gradient, and the parts compute none"):
+            still.requires_grad_(True)(x)
     other = plan_of(declared(), 1)
     with pytest.raises(ValueError, match="the run is of network 'declared', and the plan of 'dense'"):
         as_module(dense(), Run(other, initialise(other.graph.parameters.values(), 0)))
