@@ -173,3 +173,22 @@ class Embedding(Layer):
         if self.padding_idx is None:
             return found
         return found * (numbers != self.padding_idx).unsqueeze(1)
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Any, ...]]:
+        """The gradients of the rows that were looked up, `(numbers, [k, unit])`: a number may occur often."""
+        (numbers,) = inputs
+        grads = grad_output.movedim(1, -1)  # [position, example, unit]
+        if self.rows is None and self.padding_idx is None:
+            return (None,), ((numbers.reshape(-1), grads.reshape(-1, self.units)),)
+        start, stop = self.rows or (0, self.classes)
+        counts = (numbers >= start) & (numbers < stop)
+        if self.padding_idx is not None:
+            counts &= numbers != self.padding_idx
+        return (None,), ((numbers[counts] - start, grads[counts]),)

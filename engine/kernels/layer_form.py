@@ -31,7 +31,7 @@ from partita.engine.kernels.kernel import (
     no_op,
 )
 from partita.engine.kernels.products.differentiable import multiplication
-from partita.engine.kernels.row_sums import add_gradient
+from partita.engine.kernels.row_sums import add_gradient, prepare_sums
 from partita.engine.kernels.tensors import as_tensor, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import RowGradient
@@ -245,6 +245,9 @@ class LayerFormKernel(Kernel):
     ) -> Call:
         """Writes the gradients of the parameters, summed over the examples."""
         given = zip(out, self.arrays.parameters, strict=True)
+        grid = self.context.grid
+        if grid.layer.integer_inputs or any(parameter.sparse for parameter in grid.parameters):
+            prepare_sums(self.context.master)
         places = [
             place if isinstance(place, RowGradient) else as_tensor(place).reshape(parameter.shape)
             for place, parameter in given

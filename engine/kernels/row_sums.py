@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from partita.engine.kernels.kernel import Array
@@ -38,6 +39,11 @@ def add_gradient(place: torch.Tensor | RowGradient, found: Any) -> None:
         place.add(rows.numpy(), sums.numpy())
     else:
         place[rows] += sums
+
+
+def prepare_sums(dtype: npt.DTypeLike) -> None:
+    """Compiles the sums of rows of such numbers, so that no step waits for it."""
+    _summed(torch.zeros(1, dtype=torch.int64), torch.zeros((1, 1), dtype=TYPES[np.dtype(dtype)]))
 
 
 def _summed(rows: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
