@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING
 from partita.layers.activations import Activation
 from partita.layers.attention import Attention
 from partita.layers.batch_norm import BatchNorm
+from partita.layers.boltzmann import DeepBeliefNet, RestrictedBoltzmannMachine
 from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.contract import Step, Summary
@@ -54,6 +55,7 @@ from partita.layers.cross_entropy import KLDivergence, SoftmaxCrossEntropy
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
+from partita.layers.energies import FreeEnergy, HiddenEnergy, MarkovChains, VisibleEnergy
 from partita.layers.feed_forward import FeedForward
 from partita.layers.global_pooling import GlobalAveragePool, GlobalMaxPool
 from partita.layers.graph import Graph, Grid
@@ -69,6 +71,7 @@ from partita.layers.losses import (
     Loss,
     OneVsRest,
     ScoreLoss,
+    ScoreSum,
 )
 from partita.layers.merge import Add, Multiply
 from partita.layers.multi_head_attention import MultiHeadAttention
@@ -83,9 +86,11 @@ from partita.layers.recurrent import GRU, LSTM
 from partita.layers.regularisers import L1, L1L2, L2
 from partita.layers.reshape import Flatten, Permute, Reshape
 from partita.layers.resize import Crop, UpSample, ZeroPad
+from partita.layers.sampling import Bernoulli
 from partita.layers.softmax import Softmax
 from partita.layers.states import SymbolicTensor
 from partita.layers.ties import ParameterOf
+from partita.layers.transposed import Bias, DenseTransposed
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
 if not TYPE_CHECKING:
@@ -102,6 +107,8 @@ __all__ = [
     "Attention",
     "AveragePool2D",
     "BatchNorm",
+    "Bernoulli",
+    "Bias",
     "BinaryCrossEntropy",
     "Box",
     "BoxSet",
@@ -110,13 +117,16 @@ __all__ = [
     "Conv1D",
     "Conv2D",
     "Crop",
+    "DeepBeliefNet",
     "Dense",
+    "DenseTransposed",
     "DepthwiseConv2D",
     "Dropout",
     "Edges",
     "Embedding",
     "FeedForward",
     "Flatten",
+    "FreeEnergy",
     "Full",
     "GlobalAveragePool",
     "GlobalMaxPool",
@@ -124,6 +134,7 @@ __all__ = [
     "Grid",
     "GroupNorm",
     "HalfSquaredError",
+    "HiddenEnergy",
     "Huber",
     "KLDivergence",
     "L2Pool2D",
@@ -134,6 +145,7 @@ __all__ = [
     "LocalContrastNormalisation2D",
     "LocallyConnected2D",
     "Loss",
+    "MarkovChains",
     "MaxPool2D",
     "MultiHeadAttention",
     "Multiply",
@@ -150,7 +162,9 @@ __all__ = [
     "PositionEmbedding",
     "RMSNorm",
     "Reshape",
+    "RestrictedBoltzmannMachine",
     "ScoreLoss",
+    "ScoreSum",
     "Slice",
     "Softmax",
     "SoftmaxCrossEntropy",
@@ -158,6 +172,7 @@ __all__ = [
     "Summary",
     "SymbolicTensor",
     "UpSample",
+    "VisibleEnergy",
     "ZeroPad",
     "node",
     "per_edge",

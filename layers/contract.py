@@ -56,6 +56,7 @@ class Step:
         contiguous: returns a tensor that lies in the order of its axes: `contiguous(x.permute(...))`. Where
             examples change from last to first, that is several times as fast as `x.contiguous()`.
         mean_over: examples of the minibatch, over which gradients are the mean.
+        position: examples of the run, of all replicas, before the first one.
         summary: in `forward` and `backward`, the summaries of all machines, as `combine` returned them.
     """
 
@@ -72,6 +73,7 @@ class Step:
     random: Callable[[], Tensor]
     examples: int
     mean_over: int
+    position: int
     with_gradient: Callable[[Tensor, Tensor, Tensor], Tensor]
     multiply: Callable[[Tensor, Tensor], Tensor]
     contiguous: Callable[[Tensor], Tensor]

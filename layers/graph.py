@@ -125,6 +125,11 @@ class Grid:
         return len({parameter.shared for parameter in self.parameters}) > 1
 
     @property
+    def has_input_rows(self) -> bool:
+        """Whether a parameter has the rows of the input, so that a cut by inputs leaves it in its places."""
+        return any(parameter.by_inputs for parameter in self.parameters)
+
+    @property
     def learns(self) -> bool:
         """Whether some of its parameters are trainable, or averaged."""
         return any(parameter.trainable or parameter.averaged for parameter in self.parameters)
@@ -208,7 +213,7 @@ class Graph:
         targets = {grid.name: grid.layer for grid in self.targets}
         found = []
         for loss in self.losses:
-            target = targets[self[loss].sources[1]]
+            target = next((targets[name] for name in self[loss].sources[1:2]), None)
             if isinstance(target, Placeholder) and target.classes is not None:
                 found.append(loss)
         return tuple(found)
@@ -262,6 +267,11 @@ class Graph:
         return frozenset(name for name, parameter in self.parameters.items() if parameter.averaged)
 
     @cached_property
+    def kept(self) -> frozenset[str]:
+        """The names of the averaged parameters whose changes are added up over replicas."""
+        return frozenset(name for name, parameter in self.parameters.items() if parameter.kept)
+
+    @cached_property
     def sparse(self) -> frozenset[str]:
         """The names of the trainable parameters whose gradients are of a few rows."""
         some = (p for p in self.parameters.values() if p.sparse and p.trainable)
@@ -302,12 +312,37 @@ class Graph:
 
     @cached_property
     def needs_gradient(self) -> frozenset[str]:
-        """The layers that need a gradient: those that learn or ask for it, or above one that does."""
+        """The layers that need a gradient: those that learn or ask for it, or above one that does, as far as
+        one reaches them.
+        """
         found: set[str] = set()
         for grid in self.computed:
-            if grid.learns or grid.layer.asks_gradient or any(source in found for source in grid.sources):
+            wants = grid.learns or grid.layer.asks_gradient
+            if grid.name in self._reached and (wants or any(source in found for source in grid.sources)):
                 found.add(grid.name)
         return frozenset(found)
+
+    @cached_property
+    def _reached(self) -> frozenset[str]:
+        """The layers that a gradient can reach from the end of the network: those that stop it are none."""
+        found: set[str] = set()
+        for grid in reversed(self.computed):
+            consumers = self.consumers(grid.name)
+            if not grid.layer.stops_gradient and (
+                not consumers or any(name in found for name, _ in consumers)
+            ):
+                found.add(grid.name)
+        return frozenset(found)
+
+    @cached_property
+    def unreached(self) -> tuple[str, ...]:
+        """The parameters that are to learn, but that no gradient reaches."""
+        learning = self.needs_gradient
+        return tuple(
+            name
+            for name, parameter in self.parameters.items()
+            if (parameter.trainable or parameter.averaged) and learning.isdisjoint(self.users[name])
+        )
 
     @cached_property
     def digraph(self) -> networkx.DiGraph:

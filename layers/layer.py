@@ -42,6 +42,10 @@ class Parameter:
             it is initialised, stored in checkpoints and counted like any other.
         averaged: whether it is a running average. Its gradient is what is to be taken from it after a step,
             and no optimizer has a say in it; it is not trainable.
+        kept: of one that is averaged, whether the changes of all replicas are added up, not averaged: each
+            replica changes numbers of its own.
+        by_inputs: of a shared one, whether its axis 0 has the rows of the input, in place of its last: where
+            the layer is cut by its inputs, each machine uses its rows.
         regulariser: adds a sum over its numbers to the loss that is trained.
         sparse: whether its gradient has few rows of axis 0 in a step, while all others are zero. Where
             nothing asks for the whole gradient, these rows alone are computed, pushed and updated. Only of a
@@ -62,10 +66,14 @@ class Parameter:
     averaged: bool = False
     regulariser: Regulariser | None = None
     sparse: bool = False
+    kept: bool = False
+    by_inputs: bool = False
 
     def __post_init__(self) -> None:
         assert not self.sparse or (self.shared and len(self.shape) == 2), f"{self.name} is no shared table"
         assert not (self.trainable and self.averaged), f"{self.name} is averaged, so it is not trainable"
+        assert self.averaged or not self.kept, f"{self.name} is kept, so it is averaged"
+        assert self.shared or not self.by_inputs, f"{self.name} is by inputs, so it is shared"
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
 
     @property
@@ -126,6 +134,9 @@ class Layer(Arguments, ABC):
     their sums once. Else it takes numbers of bfloat16 in float32, and its result is rounded."""
     asks_gradient: ClassVar[bool] = False
     """Whether the gradient of its output is computed even where no parameter needs it."""
+    stops_gradient: ClassVar[bool] = False
+    """Whether the gradient of its inputs is zero. Then none is computed or sent, neither of this layer nor of
+    layers that feed no other."""
     integer_inputs: ClassVar[bool] = False
     """Whether its inputs are numbers of classes, from 0."""
     slowdown: ClassVar[float] = 1.0

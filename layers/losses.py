@@ -51,6 +51,8 @@ class Loss(Layer):
     slowdown = 12.0
     cuttable = False
     several_inputs = True
+    takes_target: ClassVar[bool] = True
+    """Whether it is called on a target besides the scores."""
     splits_scores: ClassVar[bool] = False
     """Whether machines may each evaluate their own scores; their losses of an example then add up."""
     flops_per_score: ClassVar[float] = 8.0
@@ -85,7 +87,7 @@ class Loss(Layer):
         """Evaluates scores by a target; returns the loss, for `net.loss`.
 
         Args:
-            sources: the output of a layer, and `net.target(...)`.
+            sources: the output of a layer, and `net.target(...)` if the loss takes one.
             sample_weight: a second target, with a factor for the loss of each example (or position).
 
         Raises:
@@ -99,7 +101,8 @@ class Loss(Layer):
 
     @abstractmethod
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """The shape of the target for scores of this shape, and the number of classes where it is a label.
+        """The shape of the target for scores of this shape, and the number of classes where it is a label;
+        called of a loss that takes one.
 
         Raises:
             ValueError: the loss takes no scores of this shape.
@@ -377,6 +380,37 @@ class Huber(ScoreLoss):
             return errors
 
         return NodeDefinition(upward, downward)
+
+
+@dataclass(frozen=True)
+class ScoreSum(Loss):
+    """The **sum** of the scores themselves, without a target; mean over the examples.
+
+    It minimises any output of a network, for example an energy.
+    """
+
+    takes_target = False
+    splits_scores = True
+    flops_per_score = 1.0
+
+    def target(self, scores: Shape) -> tuple[Shape, int | None]:
+        """Takes none. Raises ValueError."""
+        raise ValueError("it takes no target; call it on scores alone")
+
+    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+        """The sum of these scores, in float64."""
+        return inputs[0].flatten(0, -2).sum(0, keepdim=True, dtype=step.torch.float64)
+
+    def backward(
+        self,
+        step: Step,
+        inputs: tuple[Tensor, ...],
+        parameters: tuple[Tensor, ...],
+        output: Tensor,
+        grad_output: Tensor,
+    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        """The gradient of the loss, for each score."""
+        return (grad_output.to(inputs[0].dtype).expand_as(inputs[0]),), ()
 
 
 def _softplus_sum(scores: Any) -> Any:

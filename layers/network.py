@@ -230,7 +230,15 @@ class Network:
             )
         if not any(not grid.is_placeholder for grid in self._grids.values()):
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
-        return Graph(self.name, self._placed, tuple(self._losses), self.origin)
+        found = Graph(self.name, self._placed, tuple(self._losses), self.origin)
+        if found.losses and found.unreached:
+            name = found.unreached[0]
+            raise ValueError(
+                f"{name} of network '{self.name}' is to learn, but no gradient reaches it: layers between it "
+                f"and the losses stop gradients; make layer '{found.parameters[name].layer}' with "
+                "trainable=False"
+            )
+        return found
 
     @property
     def origin(self) -> ModuleState:
@@ -284,6 +292,13 @@ class Network:
 
     def _bind_target(self, loss: Loss, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
         targets = sources[1:]
+        if not loss.takes_target:
+            if targets or self._is_target(sources[0]):
+                raise ValueError(
+                    f"{loss.kind} '{name}' takes scores alone, without a target or weights; call it for "
+                    f"example as {loss.kind}()(scores)"
+                )
+            return
         if (
             len(targets) not in (1, 2)
             or self._is_target(sources[0])

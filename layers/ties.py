@@ -47,4 +47,4 @@ def tied(asked: Parameter, held: Parameter) -> Parameter:
             f"its nodes have other numbers of edges than those of '{held.layer}', whose parameters it uses; "
             "call it on an input of the same shape"
         )
-    return replace(held, shared=asked.shared, sparse=asked.sparse)
+    return replace(held, shared=asked.shared, sparse=asked.sparse, by_inputs=asked.by_inputs)

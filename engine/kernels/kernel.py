@@ -114,11 +114,13 @@ class Numbered(Protocol):
     Attributes:
         step: number of the step in the run.
         visit: how often the examples were seen before.
+        position: examples of the run, of all replicas, before those of the step.
         seed: of the run.
     """
 
     step: int
     visit: int
+    position: int
     seed: int
 
     def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
@@ -128,7 +130,7 @@ class Numbered(Protocol):
 class OneStep:
     """Examples numbered from 0, of a step that is the only one."""
 
-    step = visit = seed = 0
+    step = visit = position = seed = 0
 
     def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """The examples' numbers in the step."""

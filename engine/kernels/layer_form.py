@@ -108,6 +108,7 @@ class LayerFormKernel(Kernel):
             random=random,
             examples=self._real,
             mean_over=self.mean_over,
+            position=examples.position + first,
             with_gradient=with_gradient,
             contiguous=orders.contiguous,
             multiply=self._multiply,

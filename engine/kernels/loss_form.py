@@ -43,8 +43,9 @@ class LossFormKernel(LayerFormKernel, LossKernel):
 
     def windows(self, rows: Span) -> tuple[Span, ...]:
         """The machine's scores; of a target with a number for each score, those of these."""
-        (scores, target), (source, other) = self.context.windows, self.context.sources
-        return scores, scores if source.shape == other.shape else target
+        (scores, *targets), (source, *others) = self.context.windows, self.context.sources
+        pairs = zip(targets, others, strict=True)
+        return scores, *(scores if source.shape == other.shape else target for target, other in pairs)
 
     def grad_output(self, rows: Span) -> torch.Tensor | None:
         """One of so many examples (and nodes) for each loss, times its weights."""

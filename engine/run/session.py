@@ -283,7 +283,9 @@ class Session(Arguments):
             found.add("gradient")
         if self.train and task.keep is None:
             found |= {
-                str(edge.buffer) for name in graph.needs_gradient for edge in self.plan.ownership.edges(name)
+                str(edge.buffer)
+                for name in graph.needs_gradient
+                for edge in self.plan.ownership.grad_edges(name)
             }
         return frozenset(found)
 

@@ -69,6 +69,7 @@ class Vectors:
         self._learning = learning(layout.machines[machine], layout.frozen)
         self.tables = layout.tables_of(machine)
         self._averaged = learning(layout.machines[machine], layout.shapes.keys() - layout.averaged)
+        self._kept = plan.graph.kept
         self.dtype, read = master(plan.precision), storage(plan.precision)
         self.device = open_device(plan.cluster.machines[machine])
         self.parameters = self.device.zeros((size,), self.dtype)
@@ -99,6 +100,11 @@ class Vectors:
         """The ranges within a range that are of trainable parameters, then those of running averages."""
         ranges = (self._learning, self._averaged)
         return [part for some in ranges for part in intersections(some, span.start, span.stop)]
+
+    def is_kept(self, span: slice) -> bool:
+        """Whether a range of one parameter is of one whose changes are added up over replicas."""
+        places = (self._places.get(name) for name in self._kept)
+        return any(at is not None and at.start <= span.start and span.stop <= at.stop for at in places)
 
     def is_averaged(self, span: slice) -> bool:
         """Returns whether a range of one parameter is of a running average."""

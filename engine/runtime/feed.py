@@ -31,6 +31,7 @@ class Feed(ABC):
     Attributes:
         step: number of the step.
         visit: how often its examples were seen before: the epoch.
+        position: examples of the run, of all replicas, before the step's first one.
         seed: of the run.
         count: the real examples in the step; the others are padding that counts for nothing.
         pads_portions: whether a gradient is the mean over a whole minibatch even where that is not full,
@@ -42,6 +43,7 @@ class Feed(ABC):
 
     step: int = 0
     visit: int = 0
+    position: int = 0
     seed: int = 0
     count: int = 0
     pads_portions: bool = False
@@ -191,6 +193,7 @@ class DatasetFeed(Feed):
         """Chooses the examples of the next step. Padding is its own examples, once more."""
         self._chosen = self._sampler.indices(unit)
         self.step, self.visit = unit, unit // self._sampler.units_per_epoch
+        self.position = unit * self._sampler.per_step
         self.count = len(self._chosen)
         if self.count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)

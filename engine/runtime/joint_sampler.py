@@ -66,6 +66,7 @@ class JointFeed(Feed):
         """
         share = self._sampler.indices(position, rank=rank, replicas=replicas)
         self.step, self.visit = position, position // self._sampler.batches.examples
+        self.position = position + rank * self._sampler.batches.batch
         self.count = len(share)
         self.mean_over = max(len(share), 1) if alone else self._sampler.total(position, replicas)
         padded = share if len(share) else np.zeros(1, np.int64)

@@ -66,7 +66,7 @@ class LayerKernel:
         self.before_forward = sequence(*self._gathered, self.before_sum)
         self.after_forward = self._copy_tile(output, own, out=True)
         grad_output, self.before_backward = None, no_op
-        first = next((self._at(edge.buffer) for edge in owned.edges(grid.name)), None)
+        first = next((self._at(edge.buffer) for edge in owned.grad_edges(grid.name)), None)
         if first in buffers.windows:
             grad_output = buffers.own(first, own)
             self.before_backward = self._copy_tile(first, own, out=False)

@@ -132,7 +132,7 @@ class NonfiniteWatch:
         """
         if any(name.layer == layer and name.holds_grad for name in names):
             return True
-        graph, senders = self._plan.graph, [edge.consumer for edge in self._access.owned.edges(layer)]
+        graph, senders = self._plan.graph, [edge.consumer for edge in self._access.owned.grad_edges(layer)]
         return all(isinstance(graph[one].layer, Loss) or self._was_updated(one, done) for one in senders)
 
     def _was_updated(self, layer: str, done: list[int]) -> bool:

@@ -136,7 +136,7 @@ class SessionPart(Arrays):
 
     def __init__(self, task: SessionTask) -> None:
         plan, machine, program = task.plan, task.machine, task.instructions
-        self._overlaps = task.overlap > 1
+        self._overlaps, self._train = task.overlap > 1, task.train
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
         self._buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
@@ -173,6 +173,8 @@ class SessionPart(Arrays):
         """Begins a step, whose inputs are in place."""
         self._play = play
         self._feed.count, self._feed.visit, self.recorder.on = play.examples, play.visit, play.trace
+        if not self._train:  # samples of a later batch are others
+            self._feed.visit = play.step
         self.computations.metrics.clear()
         if self._updates is not None:
             self._updates.advance()

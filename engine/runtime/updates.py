@@ -92,9 +92,10 @@ class LocalOptimizer:
             The update. Several threads may make those of disjoint ranges at the same time.
         """
         vectors, averaged = self._vectors, self._vectors.is_averaged(span)
-        share = 1.0 / self._replicas  # of a change that is accumulated; SGD makes all of it here
+        replicas = 1 if vectors.is_kept(span) else self._replicas
+        share = 1.0 / replicas  # of a change that is accumulated; SGD makes all of it here
         apply = vectors.device.bind(
-            SGD(float(self._replicas)) if averaged else self._optimizer,
+            SGD(float(replicas)) if averaged else self._optimizer,
             vectors.parameters[span],
             gradient,
             {name: vector[span] for name, vector in self._state.items()},

@@ -223,14 +223,17 @@ class Ownership:
         return tuple(ParameterSlice(parameter, box) for parameter in grid.parameters)
 
     def _slices_by_inputs(self, grid: Grid, machine: int) -> tuple[ParameterSlice, ...]:
-        """Columns of the weight, if there is one, and the biases of rows of which the machine is the primary
-        owner; shared ones belong to the first machine.
+        """Columns of the weight (rows, where these are the inputs), if there is one, and the biases of rows
+        of which the machine is the primary owner; shared ones belong to the first machine.
         """
         inputs, found = self.input_span(grid.name, machine) or (0, 0), []
         is_first = self.of(grid.name)[0].machine == machine
         for n, parameter in enumerate(grid.parameters):
-            apart = replace(parameter, shared=False)
-            if n == 0:
+            apart = replace(parameter, shared=False, by_inputs=False)
+            if parameter.by_inputs:
+                per_row = parameter.shape[0] // self.graph[grid.sources[0]].n_rows
+                found.append(ParameterSlice(apart, Box.of_rows(inputs[0] * per_row, inputs[1] * per_row)))
+            elif n == 0:
                 per_row = parameter.shape[-1] // self.graph[grid.sources[0]].n_rows
                 columns = (inputs[0] * per_row, inputs[1] * per_row)
                 found.append(ParameterSlice(apart, Box((*Box.whole(parameter.shape[:-1]), columns))))
@@ -242,8 +245,13 @@ class Ownership:
 
     @memoised
     def edges(self, layer: str) -> tuple[Edge, ...]:
-        """The edges to the consumers of a layer, in the order in which their gradients are summed."""
+        """The edges to the consumers of a layer, in the order in which gradients are summed."""
         return tuple(Edge(layer, consumer, number) for consumer, number in self.graph.consumers(layer))
+
+    @memoised
+    def grad_edges(self, layer: str) -> tuple[Edge, ...]:
+        """The edges along which gradients return to a layer: those to consumers that do not stop them."""
+        return tuple(edge for edge in self.edges(layer) if edge.consumer in self.graph.needs_gradient)
 
     def needed(self, edge: Edge, machine: int) -> BoxSet:
         """The rows of `edge.layer` that the machine's piece of `edge.consumer` reads."""
@@ -323,7 +331,7 @@ class Ownership:
         return tuple(
             piece.machine
             for piece in self.of(layer)
-            if any(self.consumed_rows(edge, piece.machine) for edge in self.edges(layer))
+            if any(self.consumed_rows(edge, piece.machine) for edge in self.grad_edges(layer))
         )
 
     def crosses_tiles(self, edge: Edge) -> bool:

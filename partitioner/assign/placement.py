@@ -60,9 +60,14 @@ class Placement:
         return [name for name in self._graph.placed if self.held(name, machine)]
 
     def learns(self, name: str) -> bool:
-        """Whether its gradient is computed; if so, all layers that use it learn."""
+        """Whether its gradient is computed, by those of its layers that a gradient reaches."""
         parameter = self._graph.parameters[name]
         return parameter.trainable or parameter.averaged
+
+    def learners(self, name: str, machine: int) -> list[str]:
+        """The machine's layers that compute a gradient of a parameter."""
+        users = (user for user in self._graph.users[name] if user in self._graph.needs_gradient)
+        return [user for user in users if self._owned.rows(user, machine)]
 
     def learning(self, layer: str, machine: int) -> list[str]:
         """The parameters of a layer that learn and that a machine has in its memory."""

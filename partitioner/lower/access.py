@@ -88,9 +88,9 @@ class Access:
         assert numbers is not None, f"machine {self.machine} does not use {name}"
         return Operand(of_parameter(kind, name), BoxSet.of_rows(numbers))
 
-    def users(self, name: str) -> list[str]:
-        """The machine's layers that use a parameter."""
-        return [user for user in self.graph.users[name] if self.owned.rows(user, self.machine)]
+    def learners(self, name: str) -> list[str]:
+        """The machine's layers that compute a gradient of a parameter."""
+        return self.owned.placement.learners(name, self.machine)
 
     @memoised
     def own(self, layer: str) -> Operand:
@@ -134,7 +134,7 @@ class Access:
         """The gradient from which those of a layer's inputs and parameters are computed."""
         if self.owned.is_input_split(layer):
             return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.graph[layer].rows)
-        return Operand(self.owned.edges(layer)[0].buffer, self.own(layer).rows)
+        return Operand(self.owned.grad_edges(layer)[0].buffer, self.own(layer).rows)
 
     def _parameter_rows(self, layer: str) -> BoxSet:
         if self.owned.is_input_split(layer):

@@ -42,7 +42,7 @@ class BackwardPass:
 
     def _gather(self, grid: Grid, own: BoxSet) -> Operand | None:
         """Brings the gradient of the machine's rows together; returns its place, None for a loss."""
-        edges = self.owned.edges(grid.name)
+        edges = self.owned.grad_edges(grid.name)
         for edge in edges:
             arriving = self.writer.incoming.get(edge.buffer, [])
             if self.owned.crosses_tiles(edge):

@@ -63,7 +63,7 @@ class UpdateWriter:
         self.writer.emit(Op.GRADIENT, self.access.gradient(grid.name), *given, *begun)
         for name in names:
             self._uses[name] = self._uses.get(name, 0) + 1
-            if self._uses[name] == len(self.access.users(name)):
+            if self._uses[name] == len(self.access.learners(name)):
                 self._complete(name)
 
     def _complete(self, name: str) -> None:

@@ -144,6 +144,8 @@ def _placed(owned: Ownership, kind: BufferKind) -> Iterator[_Route]:
         if backward and not owned.placement.learns(name):
             continue
         for owner, user, numbers in owned.placement.transfers(name):
+            if backward and not owned.placement.learners(name, user):
+                continue
             ends = (user, owner) if backward else (owner, user)
             yield of_parameter(kind, name), BoxSet.of_rows(numbers), *ends
 
@@ -195,7 +197,7 @@ def _activations(owned: Ownership) -> Iterator[_Route]:
 
 def _grad_outputs(owned: Ownership, sums: GradientSums) -> Iterator[_Route]:
     for grid in reversed(owned.graph.computed):
-        for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_gradient else ():
+        for edge in owned.grad_edges(grid.name) if grid.name in owned.graph.needs_gradient else ():
             joined: dict[tuple[int, int], BoxSet] = {}
             for part in sums[edge]:
                 if part.following is not None:
@@ -209,7 +211,7 @@ def gradient_sums(owned: Ownership) -> GradientSums:
     """Lists the sums of gradients along each edge, in the order of the machines' pieces."""
     found: GradientSums = {}
     for layer in owned.graph.needs_gradient:
-        for edge in owned.edges(layer):
+        for edge in owned.grad_edges(layer):
             by_part = owned.sums_by_machine(edge) or owned.crosses_tiles(edge)
             found[edge] = _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
     return found

@@ -75,7 +75,7 @@ def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Box) -> Box
     apart = buffer.travels_along_edges and buffer.peer is None
     if not apart or own.columns in (None, window.columns):
         return None
-    is_joined = buffer.edge in (None, owned.edges(buffer.layer)[0])
+    is_joined = buffer.edge in (None, *owned.grad_edges(buffer.layer)[:1])
     return own if is_joined else None
 
 

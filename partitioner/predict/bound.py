@@ -93,7 +93,7 @@ class Bound:
         ways = []
         for below, above in self._full_edges(losses=True):
             way = self._heights[below] + message + self._rounds[above]
-            if self.train and below in self.graph.needs_gradient:
+            if self.train and {below, above} <= self.graph.needs_gradient:
                 way += message + self._rests[below]
             ways.append(way)
         return min(ways)
@@ -132,7 +132,7 @@ class Bound:
         errors = [
             grad_input(grid, k, BLOCK, error)
             for k, s in enumerate(grid.sources)
-            if self.train and s in self.graph.needs_gradient
+            if self.train and {s, grid.name} <= self.graph.needs_gradient
         ]
         return min(map(self._least, errors), default=0.0)
 

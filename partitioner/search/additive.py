@@ -198,7 +198,13 @@ class Additive:
         up = count_messages(owned, joined(needed, n_machines), n_machines)
         if not self.task.train or grid.name not in self.graph.needs_gradient:
             return up, self._none
-        returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, needed, strict=True)]
+        returned = [
+            self._returned(name, runs, cuts)
+            for (name, _), runs in zip(edges, needed, strict=True)
+            if name in self.graph.needs_gradient
+        ]
+        if not returned:
+            return up, self._none
         if len(returned) == 1 and returned[0] is needed[0]:
             return up, up.reversed
         down = np.sum([count_messages(owned, runs, n_machines) for runs in returned], axis=0)

@@ -1,9 +1,10 @@
 """Spreading a network over a group of machines: every layer over all of them, in proportion to their speeds.
 
 A layer with fewer rows than machines goes to the least busy ones, and so does a layer that cannot be cut.
-Over patches, a cut lies where the patches of the consumer begin, so that gradients of a halo travel in one
-direction; against drift in a deep stack, no piece may exceed its share by more than `SLACK`. A loss that
-machines can evaluate separately lies with its scores; cuts by hand stand.
+A layer whose weight has the rows of its input is cut by these. Over patches, a cut lies where the patches of
+the consumer begin, so that gradients of a halo travel in one direction; against drift in a deep stack, no
+piece may exceed its share by more than `SLACK`. A loss that machines can evaluate separately lies with its
+scores; cuts by hand stand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, TypeAlias
 
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
-from partita.partitioner.assign.cuts import Cut, RowSplit, Whole
+from partita.partitioner.assign.cuts import Cut, InputSplit, RowSplit, Whole
 from partita.partitioner.assign.piece import boundaries, row_flops, rows_worth
 from partita.partitioner.search.task import Task
 
@@ -48,8 +49,15 @@ def equal(task: Task) -> dict[str, Cut]:
     found = dict(task.by_hand)
     for layer, grid in task.free.items():
         count = min(len(task.cluster), grid.n_rows) if grid.layer.cuttable else 1
-        found[layer] = Whole(0) if count == 1 else RowSplit(count)
+        found[layer] = Whole(0) if count == 1 else _cut(task.graph, grid, tuple(range(count)), None)
     return found
+
+
+def _cut(graph: Graph, grid: Grid, machines: tuple[int, ...], sizes: tuple[int, ...] | None) -> Cut:
+    """Cuts a layer by its rows, of these sizes; by its inputs where that leaves its weight in its places."""
+    if grid.has_input_rows and len(machines) <= graph[grid.sources[0]].n_rows:
+        return InputSplit(machines)
+    return RowSplit(machines, sizes)
 
 
 def spread(task: Task, machines: Iterable[int], row_s: RowSeconds) -> dict[str, Cut]:
@@ -69,7 +77,7 @@ def spread(task: Task, machines: Iterable[int], row_s: RowSeconds) -> dict[str, 
         elif grid.name in task.free:
             took = {m: row_s(grid, m) for m in busy}
             sizes = _shares(task.graph, grid, busy, took, found)
-            many = RowSplit(tuple(sizes), tuple(sizes.values()))
+            many = _cut(task.graph, grid, tuple(sizes), tuple(sizes.values()))
             found[grid.name] = Whole(next(iter(sizes))) if len(sizes) == 1 else many
             for machine, size in sizes.items():
                 busy[machine] += took[machine] * size
