@@ -119,19 +119,20 @@ def draw(folder: Path, pictures: dict[str, np.ndarray]) -> None:
     figure.savefig(folder / "belief_net.svg")
 
 
-def main(folder: str = ".", epochs: int = 15) -> None:
+def main(folder: str = ".", epochs: int = 10) -> None:
     """Trains, compares and draws."""
     training, held_out = data()
-    print(cut_of := boltzmann(training, epochs=epochs))
+    ours = boltzmann(training, epochs=epochs)
+    print(ours.plan)
     theirs = BernoulliRBM(UNITS, learning_rate=RATE, batch_size=BATCH, n_iter=epochs, random_state=0)
-    models = {"partita": cut_of, "scikit-learn": theirs.fit(training)}
+    models = {"partita": ours, "scikit-learn": theirs.fit(training)}
     found = {name: quality(model, held_out) for name, model in models.items()}
     for name, (error, score) in found.items():
         print(f"{name:<13} reconstruction error {error:.4f}   pseudo-likelihood {score:.2f}")
     parameters = belief(training, epochs=epochs)
-    samples = dreams(parameters, count=16, steps=200)
-    rows = {"digits": held_out[:16], "filters": weights_of(cut_of)[0][:16], "samples of the belief net": samples}
-    draw(Path(folder), rows)
+    samples = dreams(parameters, count=16, steps=30)
+    filters = weights_of(ours)[0][:16]
+    draw(Path(folder), {"digits": held_out[:16], "filters": filters, "samples of the belief net": samples})
     (error, score), (their_error, their_score) = found.values()
     if abs(error - their_error) > 0.005 or abs(score - their_score) > 1.0:
         raise SystemExit("that is not what scikit-learn's machine reaches")

@@ -55,7 +55,6 @@ from partita.layers.cross_entropy import KLDivergence, SoftmaxCrossEntropy
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
-from partita.layers.energies import FreeEnergy, HiddenEnergy, MarkovChains, VisibleEnergy
 from partita.layers.feed_forward import FeedForward
 from partita.layers.global_pooling import GlobalAveragePool, GlobalMaxPool
 from partita.layers.graph import Graph, Grid
@@ -126,7 +125,6 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "Flatten",
-    "FreeEnergy",
     "Full",
     "GlobalAveragePool",
     "GlobalMaxPool",
@@ -134,7 +132,6 @@ __all__ = [
     "Grid",
     "GroupNorm",
     "HalfSquaredError",
-    "HiddenEnergy",
     "Huber",
     "KLDivergence",
     "L2Pool2D",
@@ -145,7 +142,6 @@ __all__ = [
     "LocalContrastNormalisation2D",
     "LocallyConnected2D",
     "Loss",
-    "MarkovChains",
     "MaxPool2D",
     "MultiHeadAttention",
     "Multiply",
@@ -172,7 +168,6 @@ __all__ = [
     "Summary",
     "SymbolicTensor",
     "UpSample",
-    "VisibleEnergy",
     "ZeroPad",
     "node",
     "per_edge",

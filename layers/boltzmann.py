@@ -173,12 +173,13 @@ class RestrictedBoltzmannMachine(Arguments):
         self, hidden: SymbolicTensor, shape: int | Sequence[int] | None = None
     ) -> SymbolicTensor:
         placed = self._placed(hidden)
-        found = placed.setdefault("shape", shape)
+        found = placed.get("shape", shape)
         if found is None:
             raise ValueError(
                 f"{self._label} does not know its visible units yet; give their shape, downward(hidden, "
                 "shape=...)"
             )
+        placed["shape"] = found
         if "hidden" in placed:
             own: Any = {
                 "weight": ParameterOf(placed["hidden"], "weight"),
@@ -207,7 +208,7 @@ class RestrictedBoltzmannMachine(Arguments):
         return Activation("sigmoid", name=self._free(sums, "probability"))(sums)
 
     def _placed(self, at: object) -> dict[str, Any]:
-        """What the machine has placed in a network."""
+        """The layers that the machine has placed in a network, by their parts in it."""
         if not isinstance(at, SymbolicTensor):
             raise ValueError(f"{self._label} needs the states of another layer; call it on them")
         return at.network.placed(self)

@@ -190,6 +190,7 @@ class FreeEnergy(Layer):
 
     Args:
         bias: that of the visible units, in another layer; its own if not given.
+        trainable: whether its own bias learns.
         name: the layer's name in the network.
     """
 
@@ -198,6 +199,7 @@ class FreeEnergy(Layer):
     several_inputs = True
 
     bias: ParameterOf | None = field(default=None, kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     @property

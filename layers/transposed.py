@@ -86,7 +86,7 @@ class DenseTransposed(Layer):
         return step.torch.mm(columns.t(), x.flatten(0, -2)).unflatten(0, (stop - first, *step.shape[1:]))
 
     def finish(self, step: Step, sums: Tensor) -> Tensor:
-        """The sums themselves."""
+        """Returns the sums as they are: there is no activation function."""
         return sums
 
     @property

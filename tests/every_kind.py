@@ -17,11 +17,14 @@ from partita.layers import (
     Attention,
     AveragePool2D,
     BatchNorm,
+    Bernoulli,
+    Bias,
     Concatenate,
     Conv1D,
     Conv2D,
     Crop,
     Dense,
+    DenseTransposed,
     DepthwiseConv2D,
     Dropout,
     Embedding,
@@ -69,6 +72,10 @@ def sequences(*, positions: int = 6, units: int = 4) -> Network:
     x = Concatenate()(LSTM(3, return_sequences=True)(x, mask), GRU(3, return_sequences=True)(x))
     x = Multiply()(x, Softmax()(x))
     x = Concatenate(0)(Flatten()(Slice(0, name="first")(x)), LSTM(3, name="last")(x, mask))
+    code = Dense(3, name="code")
+    back = DenseTransposed(x.shape, weight=code.parameter("weight"), name="back")
+    sums = code(x)
+    x = Concatenate()(x, sums, Bias(name="restored")(back(Bernoulli()(sums))))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(CLASSES, name="scores")(x), net.target("y"))
     return net
 
