@@ -172,9 +172,8 @@ class SessionPart(Arrays):
     def begin(self, play: Play) -> None:
         """Begins a step, whose inputs are in place."""
         self._play = play
-        self._feed.count, self._feed.visit, self.recorder.on = play.examples, play.visit, play.trace
-        if not self._train:  # samples of a later batch are others
-            self._feed.visit = play.step
+        self._feed.count, self.recorder.on = play.examples, play.trace
+        self._feed.visit = play.visit if self._train else play.step  # samples of a later batch are others
         self.computations.metrics.clear()
         if self._updates is not None:
             self._updates.advance()

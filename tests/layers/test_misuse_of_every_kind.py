@@ -58,6 +58,8 @@ CASES: dict[str, list[Case]] = {
         (lambda: made.BatchNorm(axis=1), "channels are the last axis; leave it out"),
         (lambda: made.BatchNorm(epsilon=0), "epsilon is 0; write a number above 0"),
     ],
+    "Bernoulli": [(lambda: made.Bernoulli(0.5), "takes no arguments without a name, and 0.5 is one more")],
+    "Bias": [(lambda: made.Bias(initialiser="zero"), "did you mean 'zeros'?")],
     "BinaryCrossEntropy": [
         (lambda: made.BinaryCrossEntropy(pos_weight=2), "sample_weight"),
         (lambda: made.BinaryCrossEntropy(reduction="sum"), "losses are means over the examples"),
@@ -85,6 +87,17 @@ CASES: dict[str, list[Case]] = {
         (lambda: made.Dense(3, activation="gelu"), r"gelu is a layer of its own; .* Activation\(\"gelu\"\)"),
         (lambda: made.Dense(3, initialiser="glorott"), "did you mean 'glorot'?"),
         (lambda: made.Dense(3)(*over((4,), classes=9)), r"look them up first: Embedding\(9, units\)"),
+    ],
+    "DeepBeliefNet": [
+        (lambda: made.DeepBeliefNet((3, 0)), "the numbers of units are"),
+        (
+            lambda: made.DeepBeliefNet((3, 2)).contrastive_divergence(over((4,))[0], 3),
+            "there is no level 3; it has 2, from 1",
+        ),
+    ],
+    "DenseTransposed": [
+        (lambda: made.DenseTransposed(0), "the shape of the nodes is 0"),
+        (lambda: made.DenseTransposed(3, weight=3), r"dense.parameter\('weight'\)"),
     ],
     "DepthwiseConv2D": [(lambda: made.DepthwiseConv2D(3)(*over((4, 4))), PICTURE)],
     "Dropout": [
@@ -176,6 +189,12 @@ CASES: dict[str, list[Case]] = {
         (lambda: made.Reshape((3,))(*over((4,))), r"4 nodes, which have no shape \(3,\)"),
         (lambda: made.Reshape((0, 3)), "write whole numbers of at least 1, of which one may be -1"),
     ],
+    "RestrictedBoltzmannMachine": [
+        (lambda: made.RestrictedBoltzmannMachine(0), f"the number of units is 0; {WHOLE}"),
+        (lambda: made.RestrictedBoltzmannMachine(n_components=3), "did you mean 'units'?"),
+        (lambda: made.RestrictedBoltzmannMachine(3)(3), "needs the states of another layer"),
+    ],
+    "ScoreSum": [(lambda: scored(made.ScoreSum(), (3,)), "takes scores alone, without a target or weights")],
     "Slice": [(lambda: made.Slice(5)(*over((4,))), "positions 5 to None of an axis of 4 are none")],
     "Softmax": [(lambda: made.Softmax(dim=1), LAST), (lambda: made.Softmax(-1), "and -1 is one more")],
     "SoftmaxCrossEntropy": [
@@ -196,7 +215,7 @@ FLAT = [(kind, *case) for kind, cases in CASES.items() for case in cases]
 
 
 def test_every_kind_of_layer_is_here() -> None:
-    placed = ("FeedForward", "MultiHeadAttention")
+    placed = ("DeepBeliefNet", "FeedForward", "MultiHeadAttention", "RestrictedBoltzmannMachine")
     kinds = [one for one in vars(made).values() if inspect.isclass(one) and issubclass(one, Layer)]
     names = {kind.__name__ for kind in kinds if kind not in BASES}
     assert CASES.keys() == names | set(placed)

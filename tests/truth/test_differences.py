@@ -7,6 +7,7 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.every_kind import kinds
 from tests.truth.differences import (  # noqa: F401 - they register checks
+    boltzmann,
     initial,
     layers,
     losses,
