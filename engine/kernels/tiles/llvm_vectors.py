@@ -13,15 +13,31 @@ from typing import Any, Final, cast
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils as untyped
+from numba.core import config as untyped_config
 from numba.extending import intrinsic
 
 cgutils: Any = untyped
 """Numba's, which has no types."""
+config: Any = untyped_config
+"""Its settings: from the environment and from a file."""
 
 I1, I16, I32, I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
-_FEATURES: Final = binding.get_host_cpu_features()
 
-VECTOR_BYTES: Final = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
+
+def _features() -> frozenset[str]:
+    """Features of the processor for which Numba compiles: those of this one, unless its settings name others.
+
+    Of a processor that `NUMBA_CPU_NAME` names, only the features in `NUMBA_CPU_FEATURES` are known.
+    """
+    if config.CPU_FEATURES is None and config.CPU_NAME in (None, "host"):
+        return frozenset(name for name, has in binding.get_host_cpu_features().items() if has)
+    named = (config.CPU_FEATURES or "").split(",")
+    return frozenset(name[1:] for name in named if name.startswith("+"))
+
+
+_FEATURES: Final = _features()
+
+VECTOR_BYTES: Final = 64 if "avx512f" in _FEATURES else 32 if "avx2" in _FEATURES else 16
 """Size of the machine's vectors."""
 REGISTERS: Final = 32 if VECTOR_BYTES == 64 or platform.machine() in ("aarch64", "arm64") else 16
 """Number of its vector registers."""
@@ -38,11 +54,12 @@ class Vectors:
     Args:
         builder: LLVM's, which writes.
         scalar: type of the sums, `float` or `double` of LLVM.
+        size: bytes of a vector.
     """
 
-    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
+    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, *, size: int = VECTOR_BYTES) -> None:
         self.builder, self.scalar = builder, scalar
-        self.lanes = VECTOR_BYTES // n_bytes(scalar)
+        self.lanes = size // n_bytes(scalar)
         self.type = ir.VectorType(scalar, self.lanes)
 
     def load(self, pointer: ir.Value, mask: ir.Value | None = None) -> ir.Value:

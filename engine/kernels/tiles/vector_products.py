@@ -24,6 +24,7 @@ from partita.engine.kernels.tiles.llvm_vectors import (
     I64,
     LINE_BYTES,
     REGISTERS,
+    VECTOR_BYTES,
     Vectors,
     cgutils,
     data_of,
@@ -38,6 +39,9 @@ ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
 """Rows and vectors of the largest tile: its sums, a vector of each operand, and one to spare, fill the
 registers.
 """
+
+_HALF: Final = 0
+"""In the place of the number of vectors: half a vector."""
 
 Masks: TypeAlias = Sequence[ir.Value | None]
 
@@ -103,7 +107,7 @@ class _Tiles:
     """Writes the tiles for one combination of types."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
-        self.builder, self.vectors = builder, Vectors(builder, scalar)
+        self.builder, self.scalar, self.vectors = builder, scalar, Vectors(builder, scalar)
         self.out, into, self.left, from_left, self.right, from_right, extent, continued, ahead = arguments
         self.from_left = Strides(*cgutils.unpack_tuple(builder, from_left, 4))
         at, row_stride = cgutils.unpack_tuple(builder, into, 2)
@@ -114,16 +118,22 @@ class _Tiles:
         self.ahead = _Ahead(*cgutils.unpack_tuple(builder, ahead, 5))
         is_one = builder.icmp_signed(">=", self.ahead.at, number(0))
         self.asks = builder.or_(is_one, builder.icmp_signed(">", self.ahead.beyond, number(0)))
-        self.continued = self.vectors.repeat(builder.trunc(continued, I1))
+        self.is_continued = builder.trunc(continued, I1)
 
     def write(self) -> None:
-        """Writes all tiles, and the choice between them."""
-        builder, lanes = self.builder, number(self.vectors.lanes)
+        """Writes all tiles, and the choice between them.
+
+        Where half a vector holds all lanes, the tile has such vectors: some processors compute them twice as
+        fast.
+        """
+        builder, lanes, half = self.builder, number(self.vectors.lanes), number(self.vectors.lanes // 2)
         n_vectors = builder.sdiv(builder.add(self.lanes, builder.sub(lanes, number(1))), lanes)
         before = builder.mul(builder.sub(n_vectors, number(1)), lanes)
         mask = self.vectors.mask(builder.sub(self.lanes, before))
         end = builder.append_basic_block("end")
-        kind = builder.add(builder.mul(self.rows, number(VECTORS + 1)), n_vectors)
+        is_half = builder.icmp_signed("<=", self.lanes, half)
+        which = builder.select(is_half, number(_HALF), n_vectors)
+        kind = builder.add(builder.mul(self.rows, number(VECTORS + 1)), which)
         choice = builder.switch(kind, end)
         for rows in range(1, ROWS + 1):
             for count in range(1, VECTORS + 1):
@@ -132,11 +142,19 @@ class _Tiles:
                 builder.position_at_end(block)
                 self._tile(rows, [*[None] * (count - 1), mask])
                 builder.branch(end)
+        self.vectors = Vectors(builder, self.scalar, size=VECTOR_BYTES // 2)
+        for rows in range(1, ROWS + 1):
+            block = builder.append_basic_block(f"tile_{rows}_half")
+            choice.add_case(number(rows * (VECTORS + 1) + _HALF), block)
+            builder.position_at_end(block)
+            self._tile(rows, [self.vectors.mask(self.lanes)])
+            builder.branch(end)
         builder.position_at_end(end)
 
     def _tile(self, n_rows: int, masks: Masks) -> None:
         """Writes one tile with these masks of its vectors."""
         builder, vectors = self.builder, self.vectors
+        continued = vectors.repeat(self.is_continued)
         into, from_left = (
             [self._place(data, strides.at, (number(row), strides.row_stride)) for row in range(n_rows)]
             for data, strides in ((self.out, self.into), (self.left, self.from_left))
@@ -144,7 +162,7 @@ class _Tiles:
         places = [(row, v, mask) for row in into for v, mask in enumerate(masks)]
         sums = [cgutils.alloca_once(builder, vectors.type) for _ in places]
         for total, (row, v, mask) in zip(sums, places, strict=True):
-            held = self.continued if mask is None else builder.and_(self.continued, mask)
+            held = continued if mask is None else builder.and_(continued, mask)
             builder.store(vectors.load(self._lane(row, v), held), total)
         with cgutils.for_range(builder, self.outer_steps) as outer:
             with builder.if_then(self.asks):
