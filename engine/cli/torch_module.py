@@ -18,7 +18,7 @@ from partita.engine.profile.beside import Beside
 from partita.engine.profile.beside_torch import TorchModule, beside_torch
 from partita.engine.profile.profile import Profile
 from partita.engine.pytorch.conversion import ImportedNetwork
-from partita.engine.pytorch.from_torch import from_torch
+from partita.engine.pytorch.from_torch import from_torch, in_training
 from partita.engine.run.phases import OnPhase
 from partita.layers import HalfSquaredError, SoftmaxCrossEntropy
 from partita.layers.graph import Graph
@@ -67,7 +67,11 @@ class FoundModule:
         module = module_of(users, asked.module)
         arguments = [read_input(text) for text in asked.input] or example_args(users)
         given, batch = in_order(module, arguments)
-        network = from_torch(module, given, opaque=True)
+        try:
+            network = from_torch(module, given, opaque=True)
+        except ValueError as error:
+            _explain_a_loss(module, given, error)
+            raise
         return cls(module, network, batch, stand_in(network, asked.loss))
 
     @cached_property
@@ -242,6 +246,17 @@ def in_order(module: torch.nn.Module, given: Iterable[Argument]) -> tuple[tuple[
             f"the inputs have {' and '.join(map(str, sorted(batches)))} examples in axis 0; give all as many"
         )
     return tuple(one.examples for one in inputs), batches.pop()
+
+
+def _explain_a_loss(module: torch.nn.Module, given: tuple[torch.Tensor, ...], error: ValueError) -> None:
+    """Raises ValueError where a module that cannot be a network returns one number: its loss."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        found = in_training(module)(*given)
+    if isinstance(found, torch.Tensor) and not found.dim():
+        raise ValueError(
+            f"{type(module).__name__}.forward returns one number for all examples, as a loss is; let it "
+            "return the scores, and a loss takes its place"
+        ) from error
 
 
 def stand_in(network: ImportedNetwork, asked: str | None) -> str:
