@@ -69,6 +69,7 @@ LONG = {
         "metrics",
         "profiling",
         "pytorch",
+        "pytorch_out",
         "quickstart",
         "simulator",
         "write_your_own_layer",
