@@ -72,4 +72,4 @@ class _WithGradient(torch.autograd.Function):
 
 
 with_gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = _WithGradient.apply
-"""See `Step.with_gradient`."""
+"""Returns an output whose backward pass gives a parameter this gradient; see `Step`."""

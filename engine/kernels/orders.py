@@ -81,7 +81,7 @@ class _Contiguous(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """Copies."""
+        """Copies the numbers into the order of the axes."""
         return _in_order(x)
 
     @staticmethod
