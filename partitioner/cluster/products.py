@@ -29,8 +29,12 @@ library's call costs by itself is more than its product could save. A network of
 torch."""
 _LARGE_GRADIENT: Final = 16 << 20
 """Bytes of a result. Above, tiles wait for memory where few examples are summed up."""
-_WITH_TILES: Final = {"25": "AMD's Zen 4", "26": "AMD's Zen 5"}
-"""Families of AMD's processors whose AVX-512 tiles use better than torch."""
+_WITH_TILES: Final[Mapping[str, tuple[str, ThreadShares]]] = {
+    "25": ("AMD's Zen 4", ThreadShares(product=16e6, gradient=16e6)),
+    "26": ("AMD's Zen 5", ThreadShares()),
+}
+"""Families of AMD's processors whose AVX-512 tiles use better than torch: names, and the least work of a
+thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ def products_for(processor: Processor) -> Products:
     known = _WITH_TILES.get(processor.family) if processor.vendor == "AuthenticAMD" else None
     if known is None or "avx512f" not in processor.features:
         return Products()
-    return Products("tiles", known)
+    return Products("tiles", known[0], threads=known[1])
 
 
 def _is_large_gradient(shape: ProductShape) -> bool:
