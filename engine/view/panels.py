@@ -41,8 +41,8 @@ def panels(owned: Ownership, layer: str, *, left: float, top: float) -> list[Pan
     sources = [name for name in owned.graph[layer].sources if not owned.graph[name].is_placeholder]
     machines = [m for m in range(owned.machines) if any(owned.rows(name, m) for name in (layer, *sources))]
     inputs = {m: [_input(owned, edge, m) for edge in edges_into(owned, layer)] for m in machines}
-    widths = [cells.width for of_one in inputs.values() for cells in of_one if cells is not None]
-    right = left + max(widths, default=0.0) + ACROSS
+    read = [cells for of_one in inputs.values() for cells in of_one if cells is not None]
+    right = left + max([ACROSS, *(max(cells.width + ACROSS, cells.right + BETWEEN) for cells in read)])
     found = []
     for machine in machines:
         first = y = top + (CAPTION if owned.machines > 1 else 0.0)
