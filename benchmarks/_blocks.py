@@ -58,7 +58,7 @@ def of_weights(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def in_stages(machines: int) -> dict[str, Cut]:
-    """As many blocks on each machine."""
+    """Puts as many blocks on each machine."""
     found: dict[str, Cut] = {"positions": Whole(0), "scores": Whole(machines - 1)}
     for grid in blocks().graph().computed:
         number = "".join(letter for letter in grid.name if letter.isdigit())

@@ -34,7 +34,7 @@ _SAYS: Final = {
 
 
 def _ordered() -> bool:
-    """Whether a line has come. Ends with standard input."""
+    """Returns whether a line has come. Ends with standard input."""
     if not select.select([sys.stdin], [], [], 0)[0]:
         return False
     if not sys.stdin.readline():

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the ratio reaches `at_least`."""
+        """Returns whether the ratio reaches `at_least`."""
         return self.ratio >= self.at_least
 
     @property

@@ -69,7 +69,7 @@ class Recipe:
 
     @classmethod
     def read(cls, folder: Path) -> Recipe:
-        """Without its arrays."""
+        """Returns the recipe without its arrays."""
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         layers = tuple(LayerRecipe(**layer) for layer in found.pop("layers"))
         return cls(**found, layers=layers)
@@ -82,5 +82,5 @@ def read_array(folder: Path, name: str) -> Array:
 
 
 def read_arrays(folder: Path) -> dict[str, Array]:
-    """All of them."""
+    """Returns the recipes of all layers."""
     return {path.stem: read_array(folder, path.stem) for path in folder.glob("*.npy")}

@@ -24,7 +24,7 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum."""
+        """Returns the sum of both."""
         return x + self.weight
 
 

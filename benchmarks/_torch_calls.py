@@ -113,7 +113,7 @@ def normalisation(context: KernelContext, x: Tensor) -> Tensor:
 
 
 def activation(context: KernelContext, x: Tensor) -> Tensor:
-    """The function."""
+    """Returns the function that is called."""
     layer = context.grid.layer
     assert isinstance(layer, Activation)
     return FUNCTIONS[layer.function](x)

@@ -1,4 +1,4 @@
-"""What each durability costs: Downpour steps with push and fetch, a small network and one of 42M parameters;
+"""The cost of each durability: Downpour steps with push and fetch, a small network and one of 42M parameters;
 iterations of Sandblaster ("digits batch").
 
     python -m benchmarks.durability [--rounds N] [--rows NAME[,NAME]] [--json FILE]
@@ -210,7 +210,7 @@ def compared(name: str, rounds: Rounds) -> list[Row]:
 
 
 def exists(setting: str | Durability) -> bool:
-    """Whether this version has a mode; prints why not."""
+    """Returns whether this version has a mode; prints why not."""
     try:
         durability_of(setting)
     except ValueError as error:
@@ -350,7 +350,7 @@ def writes_counted() -> Iterator[Callable[[], int]]:
 
 
 def readable_bytes(n: float) -> str:
-    """With three digits."""
+    """Writes a number with three digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1000 or unit == "GiB":
             return f"{n:.3g} {unit}"

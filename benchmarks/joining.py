@@ -1,4 +1,4 @@
-"""How soon a replica that joins in mid-run is at work: from its first launch to its first report.
+"""The time until a replica that joins in mid-run is at work: from its first launch to its first report.
 
     python -m benchmarks.joining [--rounds N] [--machines N]
 

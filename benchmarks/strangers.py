@@ -1,4 +1,4 @@
-"""How much slower a training is beside a flood of strangers at the ports of its hosts.
+"""The slowdown of a training beside a flood of strangers at the ports of its hosts.
 
     python -m benchmarks.strangers [--rounds N] [--rows KIND[,KIND]] [--json FILE]
 

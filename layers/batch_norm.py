@@ -102,12 +102,12 @@ class BatchNorm(Layer):
         return Summary((N_MOMENTS, shape[-1]), by_example=False)
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Those of these rows, over the real examples."""
+        """Returns the moments of these rows, over the real examples."""
         x = inputs[0][..., : step.examples]
         return moments(step.torch, x, (*range(x.dim() - 2), x.dim() - 1))
 
     def combine(self, step: Step, summaries: Tensor) -> Tensor:
-        """Those of all rows."""
+        """Joins the summaries of all rows."""
         return joined(step.torch, summaries)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:

@@ -162,7 +162,7 @@ class BoxSet(tuple[Box, ...]):
         return BoxSet(Box((span, columns)) for span in self.spans)
 
     def overlaps(self, other: BoxSet) -> bool:
-        """Whether some place is in both sets."""
+        """Returns whether some place is in both sets."""
         for one in self:
             for two in other:
                 if _meet(one, two):

@@ -18,7 +18,7 @@ BOUND: Final = 1 << 53
 
 
 def is_whole(value: object) -> bool:
-    """Whether the value is a whole number, of Python or NumPy."""
+    """Returns whether the value is a whole number, of Python or NumPy."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

@@ -293,7 +293,7 @@ class Patch(Connectivity):
 
     @property
     def is_box(self) -> bool:
-        """Whether each patch is a box of nodes without gaps and with all channels."""
+        """Returns whether each patch is a box of nodes without gaps and with all channels."""
         dilation = self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
         return not self.per_channel and self.groups == 1 and all(step == 1 for step in dilation)
 

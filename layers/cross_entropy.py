@@ -110,7 +110,7 @@ class SoftmaxCrossEntropy(_OverClasses, LabelLoss):
         return (scores[:-1] or (1,)), scores[-1]
 
     def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Whether the label's score is here, finite, and the largest of all; `[..., example]`."""
+        """Returns whether the label's score is here, finite, and the largest of all; `[..., example]`."""
         _, here, score = self._labelled(step, inputs)
         return here & (score >= self._summary(step, inputs)[0]) & score.isfinite()
 

@@ -60,7 +60,7 @@ class Grid:
 
     @property
     def is_picture(self) -> bool:
-        """Whether it has three axes: height, width and channels. Such a grid may be cut into tiles."""
+        """Returns whether it has height, width and channels. Such a grid may be cut into tiles."""
         return len(self.shape) == 3
 
     @property
@@ -116,28 +116,30 @@ class Grid:
 
     @property
     def shares_weights(self) -> bool:
-        """Whether nodes share parameters, which then belong to the machine of the first row."""
+        """Returns whether nodes share parameters, which then belong to the machine of the first row."""
         return any(parameter.shared for parameter in self.parameters)
 
     @property
     def shares_some(self) -> bool:
-        """Whether nodes share some parameters, and have others of their own."""
+        """Returns whether nodes share some parameters, and have others of their own."""
         return len({parameter.shared for parameter in self.parameters}) > 1
 
     @property
     def has_input_rows(self) -> bool:
-        """Whether a parameter has the rows of the input, so that a cut by inputs leaves it in its places."""
+        """Returns whether a parameter has the rows of the input, so that a cut by inputs leaves it in its
+        places.
+        """
         return any(parameter.by_inputs for parameter in self.parameters)
 
     @property
     def learns(self) -> bool:
-        """Whether some of its parameters are trainable, or averaged."""
+        """Returns whether some of its parameters are trainable, or averaged."""
         return any(parameter.trainable or parameter.averaged for parameter in self.parameters)
 
     @property
     def replicable(self) -> bool:
-        """Whether several machines may compute the same nodes: none has parameters of its own, and none
-        counts twice in a summary.
+        """Returns whether several machines may compute the same nodes: none has parameters of its own, and
+        none counts twice in a summary.
         """
         counted = self.summary is not None and not isinstance(self.layer, Loss)
         return not counted and all(parameter.shared for parameter in self.parameters)
@@ -149,12 +151,14 @@ class Grid:
 
     @property
     def returns_summary(self) -> bool:
-        """Whether the machines exchange the summary's gradient, too: autograd makes the backward pass."""
+        """Returns whether the machines exchange the summary's gradient, too: autograd makes the backward
+        pass.
+        """
         return self.summary is not None and not self.layer.has_backward
 
     @property
     def is_placeholder(self) -> bool:
-        """Whether it is an input or a target."""
+        """Returns whether it is an input or a target."""
         return isinstance(self.layer, Placeholder)
 
 

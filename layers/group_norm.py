@@ -90,12 +90,12 @@ class GroupNorm(Layer):
         return Summary((N_MOMENTS, self.groups))
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Those of these rows."""
+        """Summarises these rows."""
         x = self._grouped(inputs[0])
         return moments(step.torch, x, (*range(x.dim() - 3), x.dim() - 2))
 
     def combine(self, step: Step, summaries: Tensor) -> Tensor:
-        """Those of all rows."""
+        """Joins the summaries of all rows."""
         return joined(step.torch, summaries)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:

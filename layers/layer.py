@@ -268,15 +268,15 @@ class Layer(Arguments, ABC):
 
     @property
     def has_forward(self) -> bool:
-        """Whether `forward` is its arithmetic: a class that defines a node anew needs a `forward` of its
-        own.
+        """Returns whether `forward` is its arithmetic: a class that defines a node anew needs a `forward` of
+        its own.
         """
         owner = next(one for one in type(self).__mro__ if {"forward", "definition"} & vars(one).keys())
         return owner is not Layer and "forward" in vars(owner)
 
     @property
     def has_backward(self) -> bool:
-        """Whether it writes `backward`; else autograd makes it."""
+        """Returns whether it writes `backward`; else autograd makes it."""
         owner = next(one for one in type(self).__mro__ if {"forward", "backward"} & vars(one).keys())
         return owner is not Layer and "backward" in vars(owner)
 

@@ -126,7 +126,7 @@ class LayerNorm(FeatureNorm):
         return moments(step.torch, inputs[0], (0,))
 
     def combine(self, step: Step, summaries: Tensor) -> Tensor:
-        """Those of all rows."""
+        """Joins the summaries of all rows."""
         return joined(step.torch, summaries)
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:

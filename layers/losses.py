@@ -121,8 +121,8 @@ class Loss(Layer):
         """
 
     def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
-        """Whether each label is right, bool `[..., example]`, as far as these scores tell; None without
-        labels. Takes what `forward` takes.
+        """Returns whether each label is right, bool `[..., example]`, as far as these scores tell; None
+        without labels. Takes what `forward` takes.
         """
         return None
 
@@ -152,7 +152,9 @@ class LabelLoss(Loss):
         return (1,), scores[0]
 
     def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
-        """Whether the label's score is here, finite, and the largest of all: a summary's first number."""
+        """Returns whether the label's score is here, finite, and the largest of all: a summary's first
+        number.
+        """
         here, score = _labelled(step, *inputs)
         largest = inputs[0].amax(0) if step.summary is None else step.summary[0]
         return here & (score >= largest) & score.isfinite()
@@ -431,7 +433,9 @@ def _logistics(scores: Any) -> Any:
 
 
 def _labelled(step: Step, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether the score of each example's label is among these, and that score in float64; `[example]`."""
+    """Returns whether the score of each example's label is among these, and that score in float64;
+    `[example]`.
+    """
     places = labels[0] - step.windows[0][0]
     here = (places >= 0) & (places < len(scores))
     return here, scores.gather(0, places.clamp(0, len(scores) - 1)[None])[0].double()

@@ -429,7 +429,7 @@ class Network:
 
 
 def _is_bias(name: str) -> bool:
-    """Whether a parameter is a bias: "bias", "bias_hh", "query_bias"."""
+    """Returns whether a parameter is a bias: "bias", "bias_hh", "query_bias"."""
     return "bias" in name.split("_")
 
 

@@ -59,7 +59,7 @@ class ParameterKind:
         return grid[-1:] if self.shared_by == "filter" else grid
 
     def is_shared(self, grid: Shape) -> bool:
-        """Whether several nodes of a grid may use the same numbers."""
+        """Returns whether several nodes of a grid may use the same numbers."""
         return self.shared_by == "layer" or (self.shared_by == "filter" and len(grid) > 1)
 
 

@@ -43,7 +43,7 @@ class Row:
 
     @property
     def trainable(self) -> str:
-        """Whether its parameters learn: "yes", "no", "partly", or "" without parameters."""
+        """Returns whether its parameters learn: "yes", "no", "partly", or "" without parameters."""
         if not self.n_parameters:
             return ""
         return "yes" if self.n_trainable == self.n_parameters else "partly" if self.n_trainable else "no"

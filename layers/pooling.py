@@ -153,7 +153,7 @@ class AveragePool2D(Pool2D):
 
     @property
     def counts_outside(self) -> bool:
-        """Whether a mean divides by the size of the whole patch, wherever it lies."""
+        """Returns whether a mean divides by the size of the whole patch, wherever it lies."""
         return self.count_include_pad and not self.ceil_mode
 
     @property

@@ -98,7 +98,7 @@ class PaddingMask(Layer):
         return sources[0]
 
     def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Whether each number is another one."""
+        """Returns whether each number is another one."""
         return (inputs[0] != self.padding_idx).float()
 
     @property

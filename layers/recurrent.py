@@ -103,7 +103,7 @@ class Recurrent(Layer):
 
     @property
     def returns_cell(self) -> bool:
-        """Whether the last cell is a row of the output."""
+        """Returns whether the last cell is a row of the output."""
         return False
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
@@ -219,7 +219,7 @@ class LSTM(Recurrent):
 
     @property
     def returns_cell(self) -> bool:
-        """Whether the last cell is a row of the output."""
+        """Returns whether the last cell is a row of the output."""
         return self.return_cell
 
     def _run(

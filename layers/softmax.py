@@ -57,12 +57,12 @@ class Softmax(Layer):
         return Summary((2,)) if len(shape) == 1 else None
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Those of these rows."""
+        """Summarises these rows."""
         largest = inputs[0].amax(0)
         return step.torch.stack((largest, (inputs[0] - largest).exp().sum(0)))
 
     def combine(self, step: Step, summaries: Tensor) -> Tensor:
-        """Those of all rows."""
+        """Joins the summaries of all rows."""
         largest, totals = summaries.unbind(1)
         most = largest.amax(0)
         return step.torch.stack((most, (totals * (largest - most).exp()).sum(0)))

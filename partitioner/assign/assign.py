@@ -28,7 +28,7 @@ def assigned(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
 
 
 def stays_with_scores(graph: Graph, grid: Grid) -> bool:
-    """Whether a layer is a loss that can be evaluated in shards, with its scores."""
+    """Returns whether a layer is a loss that can be evaluated in shards, with its scores."""
     return (
         isinstance(grid.layer, Loss)
         and grid.layer.splits_scores

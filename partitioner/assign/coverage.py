@@ -12,7 +12,7 @@ from partita.partitioner.assign.piece import Piece
 
 
 def is_tile(graph: Graph, piece: Piece) -> bool:
-    """Whether a piece names some columns of its layer, but not all."""
+    """Returns whether a piece names some columns of its layer, but not all."""
     return piece.columns is not None and piece.columns != (0, graph[piece.layer].shape[1])
 
 
@@ -84,7 +84,7 @@ def _check_inputs(grid: Grid, pieces: Sequence[Piece], source: Grid, tiled: Coll
 
 
 def are_tiles(pieces: Sequence[Box], whole: Box) -> bool:
-    """Whether boxes, in ascending order, are a grid of tiles that covers `whole` once."""
+    """Returns whether boxes, in ascending order, are a grid of tiles that covers `whole` once."""
     if any(len(piece) != len(whole) for piece in pieces):
         return False
     axes = [_consecutive({piece[axis] for piece in pieces}, whole[axis]) for axis in range(len(whole))]

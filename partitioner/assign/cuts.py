@@ -185,7 +185,7 @@ def _split_inputs(
 
 
 def follows_input(cut: Cut | None) -> bool:
-    """Whether the sizes of a cut follow the pieces of the layer's input."""
+    """Returns whether the sizes of a cut follow the pieces of the layer's input."""
     return isinstance(cut, InputSplit) and cut.sizes is None
 
 

@@ -54,7 +54,7 @@ class Ownership:
         return frozenset(piece.layer for piece in self.pieces if is_tile(self.graph, piece))
 
     def is_boxed(self, layer: str) -> bool:
-        """Whether sets of the layer's rows name columns too."""
+        """Returns whether sets of the layer's rows name columns too."""
         return bool(self.tiled) and self.graph[layer].is_picture
 
     def of(self, layer: str) -> tuple[Piece, ...]:
@@ -87,7 +87,7 @@ class Ownership:
         return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
 
     def is_input_split(self, layer: str) -> bool:
-        """Whether each machine has the weights of some inputs, for all rows of the layer."""
+        """Returns whether each machine has the weights of some inputs, for all rows of the layer."""
         pieces = self.of(layer)
         return bool(pieces) and pieces[0].inputs is not None
 
@@ -174,7 +174,7 @@ class Ownership:
         return tuple(piece.machine for piece in self.of(layer)) if len(self.of(layer)) > 1 else ()
 
     def returns_summary(self, layer: str) -> bool:
-        """Whether these machines exchange the gradient of the summary, too."""
+        """Returns whether these machines exchange the gradient of the summary, too."""
         return self.graph[layer].returns_summary and bool(self.summary_senders(layer))
 
     def weight_receivers(self, layer: str) -> tuple[int, ...]:
@@ -335,7 +335,7 @@ class Ownership:
         )
 
     def crosses_tiles(self, edge: Edge) -> bool:
-        """Whether either picture of an edge is cut into tiles.
+        """Returns whether either picture of an edge is cut into tiles.
 
         The gradients of such an edge are summed by machine: each computes all that its consumers return at
         once, as whole rows of `kernel_columns`, and each owner adds up the parts that it receives.
@@ -343,7 +343,8 @@ class Ownership:
         return self.is_boxed(edge.layer) and not self.tiled.isdisjoint((edge.layer, edge.consumer))
 
     def sums_by_machine(self, edge: Edge) -> bool:
-        """Whether each machine sums the gradients of its own consumers, and the owners add up the sums.
+        """Returns whether each machine sums the gradients of its own consumers, and the owners add up the
+        sums.
 
         Otherwise the sum runs through the machines in the order of the consumers' rows.
         """

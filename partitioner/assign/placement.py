@@ -60,7 +60,7 @@ class Placement:
         return [name for name in self._graph.placed if self.held(name, machine)]
 
     def learns(self, name: str) -> bool:
-        """Whether its gradient is computed, by those of its layers that a gradient reaches."""
+        """Returns whether its gradient is computed, by those of its layers that a gradient reaches."""
         parameter = self._graph.parameters[name]
         return parameter.trainable or parameter.averaged
 

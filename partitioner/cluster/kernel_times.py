@@ -54,7 +54,7 @@ class KernelTimes:
         return work.reference_s, "scaled"
 
     def knows(self, work: Work) -> bool:
-        """Whether kernels of the family were measured."""
+        """Returns whether kernels of the family were measured."""
         return work.family in self._families
 
     def with_more(self, more: Mapping[str, Timed]) -> KernelTimes:

@@ -1,4 +1,4 @@
-"""Which library computes which matrix product, and with how many threads: a part of every plan.
+"""The library and the number of threads of each matrix product: a part of every plan.
 
 Libraries sum in different orders, so the choice decides bits. It follows from the plan alone: from a table
 that a calibration measured, else from a fixed rule. Nothing here measures; `engine/profile/products.py` does.
@@ -139,6 +139,6 @@ def products_for(processor: Processor) -> Products:
 
 
 def _is_large_gradient(shape: ProductShape) -> bool:
-    """Whether the product is the weight gradient of a large layer."""
+    """Returns whether the product is the weight gradient of a large layer."""
     item_bytes = 8 if shape.precision == "float64" else 4
     return shape.layout == "NT" and shape.m * shape.n * item_bytes > _LARGE_GRADIENT

@@ -100,7 +100,7 @@ class Buffer(NamedTuple):
 
     @property
     def is_of_minibatch(self) -> bool:
-        """Whether all micro-batches share the buffer: parameters, their gradient, or norms."""
+        """Returns whether all micro-batches share the buffer: parameters, their gradient, or norms."""
         return self[0] in _OF_MINIBATCH
 
     @property
@@ -116,12 +116,12 @@ class Buffer(NamedTuple):
 
     @property
     def travels_along_edges(self) -> bool:
-        """Whether the buffer holds activations or their gradients, not exchanges inside a layer."""
+        """Returns whether the buffer holds activations or their gradients, not exchanges inside a layer."""
         return self.kind is BufferKind.ACTIVATIONS or self.kind is BufferKind.GRAD_OUTPUT
 
     @property
     def holds_grad(self) -> bool:
-        """Whether the buffer holds gradients of outputs or of weighted sums."""
+        """Returns whether the buffer holds gradients of outputs or of weighted sums."""
         return self.kind in _ERRORS
 
     def numbered(self, micro_batch: int | None) -> Buffer:

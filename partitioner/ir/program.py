@@ -70,7 +70,7 @@ class Operand:
         return f"{self.buffer}[{self.rows}]"
 
     def overlaps(self, other: Operand) -> bool:
-        """Whether they share a row of a buffer."""
+        """Returns whether they share a row of a buffer."""
         return self.buffer == other.buffer and self.rows.overlaps(other.rows)
 
 

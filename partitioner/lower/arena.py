@@ -90,7 +90,9 @@ class _Lives:
                 written[operand.buffer] = written.get(operand.buffer, NOTHING) | operand.rows
 
     def may_share(self, one: Buffer, other: Buffer) -> bool:
-        """Whether all use of one buffer ends before that of the other begins, in any order of execution."""
+        """Returns whether all use of one buffer ends before that of the other begins, in any order of
+        execution.
+        """
         return self._follows(one, other) or self._follows(other, one)
 
     def _follows(self, later: Buffer, earlier: Buffer) -> bool:

@@ -63,7 +63,7 @@ class BackwardPass:
         return Operand(edges[0].buffer, own)
 
     def _is_apart(self, grad: Operand, own: BoxSet) -> bool:
-        """Whether kernels take the gradient of the machine's own tile from an array of its own."""
+        """Returns whether kernels take the gradient of the machine's own tile from an array of its own."""
         edge, machine = self.writer.access.edge(grad.buffer), self.writer.machine
         return own_tile(self.owned, grad.buffer, machine, self.owned.error_window(edge, machine)) is not None
 

@@ -25,7 +25,7 @@ class UpdateWriter:
         """How many gradients the machine's sum of a parameter has, of those that several layers use."""
 
     def is_awaited(self, grid: Grid) -> bool:
-        """Whether another machine waits for this machine's gradient of a layer."""
+        """Returns whether another machine waits for this machine's gradient of a layer."""
         machine, owners = self.writer.machine, self.owned.placement.owners
         if grid.name in self.writer.graph.tied:
             names = self.owned.placement.learning(grid.name, machine)

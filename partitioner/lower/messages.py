@@ -64,7 +64,7 @@ class Message:
 
     @property
     def is_of_weights(self) -> bool:
-        """Whether the message carries shared weights or their gradient."""
+        """Returns whether the message carries shared weights or their gradient."""
         return self.buffer.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT)
 
     def __str__(self) -> str:

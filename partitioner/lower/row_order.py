@@ -47,7 +47,7 @@ def compute_in_order(writer: Writer, grid: Grid) -> bool:
 
 
 def _waiting(writer: Writer, grid: Grid, rows: BoxSet) -> BoxSet:
-    """Those of the rows that need inputs of other machines: some at both ends of each run."""
+    """The rows that need inputs of other machines: some at both ends of each run."""
     found = []
     for start, stop in rows.spans:
         low, high = start, stop

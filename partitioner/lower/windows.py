@@ -80,7 +80,9 @@ def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Box) -> Box
 
 
 def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
-    """Whether a buffer is no window, but part of the machine's vectors of parameters or their gradient."""
+    """Returns whether a buffer is no window, but part of the machine's vectors of parameters or their
+    gradient.
+    """
     if buffer.peer is not None:
         return False
     if buffer.kind not in (BufferKind.PARAMETERS, BufferKind.GRADIENT):

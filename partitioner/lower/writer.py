@@ -46,7 +46,7 @@ class Writer:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the machine neither sends nor receives."""
+        """Returns whether the machine neither sends nor receives."""
         return not self.outgoing and not self.incoming
 
     def program(self) -> Program:

@@ -180,7 +180,7 @@ class Bound:
         ]
 
     def _hangs_together(self) -> bool:
-        """Whether full connections join at least two layers, and all but the losses."""
+        """Returns whether full connections join at least two layers, and all but the losses."""
         layers = [grid.name for grid in self.graph.computed if grid.name not in self.graph.losses]
         reached, edges = {layers[0]}, self._full_edges(losses=False)
         while new := {n for edge in edges for n in edge if reached & set(edge)} - reached:

@@ -100,12 +100,14 @@ class Costs:
         return self.cluster.machines[machine].step_s + 3 * self._cold_s(machine)
 
     def interrupts(self, machine: int) -> bool:
-        """Whether the communication thread takes its time from the kernel threads, for lack of a core."""
+        """Returns whether the communication thread takes its time from the kernel threads, for lack of a
+        core.
+        """
         found = self.cluster.machines[machine]
         return found.cores is None or found.cores <= found.threads
 
     def both_ways(self, source: int, destination: int) -> bool:
-        """Whether messages between two machines may go both ways at once."""
+        """Returns whether messages between two machines may go both ways at once."""
         return self.cluster.link_between(source, destination).both_ways
 
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
@@ -176,7 +178,7 @@ class Costs:
 
     @property
     def calibrated(self) -> bool:
-        """Whether some size of every kernel of every layer was measured on each machine."""
+        """Returns whether some size of every kernel of every layer was measured on each machine."""
         machines = {alike: m for m, alike in enumerate(self._alike)}
         return all(self._knows(self.cluster.machines[m]) for m in machines.values())
 

@@ -79,7 +79,7 @@ def work_of(
 
 
 def _is_sum(instruction: Instruction) -> bool:
-    """Whether it adds the partial sums of a layer that is cut by its inputs."""
+    """Returns whether it adds the partial sums of a layer that is cut by its inputs."""
     return instruction.op is Op.FORWARD and instruction.sources[0].buffer.kind is BufferKind.PARTIAL_SUMS
 
 

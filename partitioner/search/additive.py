@@ -265,7 +265,7 @@ class Additive:
         return self._once(("needed", layers, number, cuts[consumer], below), found)
 
     def _stays(self, loss: str, cuts: Mapping[str, Choice]) -> bool:
-        """Whether a loss lies with its scores, also where it is replicated there."""
+        """Returns whether a loss lies with its scores, also where it is replicated there."""
         grid, cut, scores = self.graph[loss], cuts[loss], cuts.get(self.graph[loss].sources[0])
         if not isinstance(cut, Replicated) or scores is None or not stays_with_scores(self.graph, grid):
             return cut is None

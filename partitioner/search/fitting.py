@@ -42,7 +42,7 @@ def by_memory(task: Task) -> dict[str, Cut]:
 
 
 def fits(task: Task) -> bool:
-    """Whether one of a few plans fits."""
+    """Returns whether one of a few plans fits."""
     if len(task.limits) == len(task.cluster) and _least_bytes(task) > sum(task.limits.values()):
         return False
     additive = Additive(task)

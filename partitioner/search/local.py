@@ -51,7 +51,7 @@ def improve(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]])
 
 
 def _gains(before: Score, now: Score) -> bool:
-    """Whether a score is clearly better."""
+    """Returns whether a score is clearly better."""
     return before.excess_bytes != now.excess_bytes or now.step_s < WORTHWHILE * before.step_s
 
 

@@ -122,7 +122,7 @@ def _divided(task: Task, whole: Trials) -> Trials:
 
 
 def _is_worth_it(divided: Score, whole: Score) -> bool:
-    """Whether the gain exceeds the doubt about times of smaller products."""
+    """Returns whether the gain exceeds the doubt about times of smaller products."""
     if divided.excess_bytes or whole.excess_bytes:
         return divided < whole
     return divided.step_s <= WORTH * whole.step_s

@@ -57,7 +57,7 @@ class Task:
 
     @cached_property
     def train(self) -> bool:
-        """Whether a step trains."""
+        """Returns whether a step trains."""
         return bool(self.graph.losses)
 
     def plan(self, cuts: Cuts) -> Plan:

@@ -36,7 +36,7 @@ class Score:
     step_s: float
 
     def is_near(self, bound_s: float) -> bool:
-        """Whether the plan fits, and is so near a bound that no search is worthwhile."""
+        """Returns whether the plan fits, and is so near a bound that no search is worthwhile."""
         return not self.excess_bytes and self.step_s <= bound_s * CLOSE
 
 
@@ -118,7 +118,7 @@ class Trials:
 
     @property
     def is_near(self) -> bool:
-        """Whether the best plan is so near the bound that no search is worthwhile."""
+        """Returns whether the best plan is so near the bound that no search is worthwhile."""
         return self.score.is_near(self.task.bound_s)
 
     @property
