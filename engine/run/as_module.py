@@ -37,9 +37,10 @@ def as_module(
 ) -> PartitionedModule:
     """Makes a module of PyTorch of a partitioned network.
 
-    Its parameters are `torch.nn.Parameter`s, with the names and shapes of the module that the network was
-    made of, or its own names; any optimizer of PyTorch changes them. The parts receive parameters that have
-    changed before the next forward pass, and return their gradients. Losses of the network count for nothing.
+    Each parameter is a `torch.nn.Parameter`, with the name and shape that it has in the module of which the
+    network was made, or its own name; any optimizer of PyTorch changes it. The parts receive parameters that
+    have changed before the next forward pass, and return their gradients. Losses of the network count for
+    nothing.
 
     Args:
         plan: of the network; its batch is the largest number of examples in a call.
