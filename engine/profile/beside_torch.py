@@ -176,7 +176,7 @@ def _torch_ways(job: TorchJob, folder: Path) -> Iterator[_Way]:
         "PyTorch, pipelining": TorchGroup(folder, "pipelining"),
         "PyTorch, tensor parallelism": TorchGroup(folder, "tensor parallelism"),
     }
-    cuts = dict(zip(groups, (None, None, _staged, _paired), strict=True))
+    cuts = dict(zip(groups, (None, None, staged_job, _paired), strict=True))
     for name, group in groups.items():
         note, cut = "", cuts[name]
         try:
@@ -189,12 +189,30 @@ def _torch_ways(job: TorchJob, folder: Path) -> Iterator[_Way]:
     (folder / "job").write_bytes(cloudpickle.dumps(job))
 
 
-def _staged(job: TorchJob) -> tuple[TorchJob, str]:
-    """The job with a cut for a pipeline, and the cut in words."""
+def staged_job(job: TorchJob) -> tuple[TorchJob, str]:
+    """Returns the job with a cut for a pipeline, and the cut in words.
+
+    Raises:
+        TorchFailed: a parameter has several names.
+        ValueError: PyTorch cannot cut the module.
+    """
+    if tied := _tied(job.module):
+        raise TorchFailed(
+            f"{tied} are one parameter; two stages of torch.distributed.pipelining would train it apart, and "
+            "have to be written for this module"
+        )
     path = split_point(job.module, job.micro_batch)
     cut = f"in two stages, the second from {path} on"
     note = "; ".join([cut, *_micro_batches(job.module, job.micro_batches)])
     return replace(job, split=path), note
+
+
+def _tied(module: nn.Module) -> str:
+    """Names of the same parameter; "" if each has one name."""
+    names: dict[int, list[str]] = {}
+    for name, one in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(one), []).append(name)
+    return next((" and ".join(some) for some in names.values() if len(some) > 1), "")
 
 
 def _micro_batches(module: nn.Module, count: int) -> Iterator[str]:

@@ -14,10 +14,11 @@ from torch import nn
 from partita.engine import SGD, Session, from_torch
 from partita.engine.profile import Profile, profile_network
 from partita.engine.profile.beside import Beside, beside_text
-from partita.engine.profile.beside_torch import TorchModule, beside_torch
+from partita.engine.profile.beside_torch import TorchModule, beside_torch, staged_job
 from partita.engine.profile.measure import RATE, batch_for
 from partita.engine.profile.report import Report
 from partita.engine.profile.torch_cuts import linear_pairs, split_point
+from partita.engine.profile.torch_group import TorchFailed
 from partita.engine.profile.torch_player import Eager, TorchJob
 from partita.engine.pytorch.conversion import ImportedNetwork
 from partita.layers import SoftmaxCrossEntropy
@@ -71,6 +72,14 @@ def test_a_pipeline_is_cut_where_half_of_the_work_is_done() -> None:
     assert split_point(deep, (torch.zeros(2, 8),)) == "1"
     with pytest.raises(ValueError, match="the module has no parts that are called once"):
         split_point(layers[0], (torch.zeros(2, 8),))
+
+
+def test_a_pipeline_does_not_train_a_tied_weight_apart() -> None:
+    module = Words(width=20)
+    module.scores.weight = module.table.weight
+    job = TorchJob(module, INPUTS, None, "cross-entropy", RATE)
+    with pytest.raises(TorchFailed, match=r"table\.weight and scores\.weight are one parameter"):
+        staged_job(job)
 
 
 def test_figures_are_a_table_and_reasons_stand_below() -> None:
