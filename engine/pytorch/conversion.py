@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -11,30 +11,56 @@ import numpy.typing as npt
 import torch
 from torch import fx
 
-from partita.engine.pytorch.exported import Exported, module_of, operation_of, place_of, shape_of
+from partita.engine.pytorch.exported import Exported
+from partita.engine.pytorch.expression import Expression
+from partita.engine.pytorch.grouping import Group, groups_of
 from partita.engine.pytorch.kept import Bound
 from partita.engine.pytorch.module_layer import Torch
+from partita.engine.pytorch.nodes import module_of, operation_of, place_of, shape_of, tensors_of
+from partita.engine.pytorch.program import Program
 from partita.engine.pytorch.state_dict import array_of, constant_of, dtype_name, parameters_of, state_of
 from partita.engine.pytorch.values import Stacked, Unsupported, Value
 from partita.layers import Dense, Layer, Linear, Network
 from partita.layers.graph import Graph
 from partita.layers.module_state import ModuleState, StateEntry
 from partita.layers.states import SymbolicTensor
+from partita.layers.ties import ParameterOf
 
 Found: TypeAlias = "Value | Stacked | tuple[Value | Stacked, ...]"
 """The result of an operation."""
 Operation = Callable[["Conversion", fx.Node], Found]
 """Makes the layers of an operation; raises Unsupported."""
 
+WEIGHTED: Final = frozenset(
+    (
+        *("linear", "matmul", "conv1d", "conv2d", "batch_norm", "layer_norm", "group_norm"),
+        *("rms_norm", "embedding", "lstm", "gru"),
+    )
+)
+"""Operations whose layers take parameters of the module."""
+
 OPERATIONS: Final[dict[str, Operation]] = {}
 """By the name of the operation in ATen, without its overload."""
 
 
-def operation(*names: str) -> Callable[[Operation], Operation]:
-    """Registers what makes the layers of operations with these names."""
+_ALONE: Final[dict[str, Callable[[fx.Node], bool]]] = {}
+"""By the name of an operation, whether that of a node has a layer of its own."""
+
+
+def operation(
+    *names: str, alone: Callable[[fx.Node], bool] = lambda node: True
+) -> Callable[[Operation], Operation]:
+    """Registers what makes the layers of operations with these names.
+
+    Args:
+        names: of the operations.
+        alone: whether that of a node, of tensors that depend on inputs, has a layer of its own; if not, it is
+            part of an `Expression`.
+    """
 
     def register(make: Operation) -> Operation:
         OPERATIONS.update(dict.fromkeys(names, make))
+        _ALONE.update(dict.fromkeys(names, alone))
         return make
 
     return register
@@ -170,9 +196,11 @@ class Conversion:
     ) -> None:
         """Declares the inputs. `parts` stay as they are, by their paths."""
         self.network, self._exported, self._parts = network, exported, parts or {}
+        self.constants, self.free = exported.constants, exported.free
         self._values: dict[fx.Node, Found] = {}
         self.initial: dict[str, npt.NDArray[Any]] = {}
-        self._layers: dict[str, Layer] = {}  # those that were given a parameter of the module first
+        self._first: dict[str, tuple[Layer, str]] = {}  # who was given a parameter of the module first
+        self._given: dict[str, Origin] = {}
         for node in exported.inputs:
             extents = tuple(map(int, shape_of(node)[1:])) or (1,)
             states = network.input(name_of(node.name), shape=extents, classes=self._classes(node))
@@ -242,28 +270,72 @@ class Conversion:
         learns = {kept.requires_grad for _, kept, _ in found.values() if isinstance(kept, torch.nn.Parameter)}
         if len(learns) > 1:
             raise Unsupported("some of its parameters require a gradient, and others do not")
-        again = [name for name, (origin, _, _) in found.items() if origin in self._layers]
+        again = [name for name, (origin, _, _) in found.items() if origin in self._first]
         if learns:
             settings["trainable"] = learns == {True}
         if again and len(again) == len(found):
-            before: Any = self._layers[found[again[0]][0]]
-            if replace(before, name=None) == make(**settings):  # the same layer is called once more
+            before: Any = self._first[found[again[0]][0]][0]
+            if type(before) is make and replace(before, name=None) == make(**settings):  # called once more
                 again_states: SymbolicTensor = before(*sources)
                 return again_states
         for name in again:
+            origin, _, order = found[name]
             if name != "weight" or make not in (Dense, Linear):
-                raise Unsupported(f"it uses {found[name][0]} once more; only weights may be shared")
-            settings["weight"] = self._layers[found[name][0]].parameter("weight")
+                raise Unsupported(f"it uses {origin} once more; only weights may be shared")
+            settings["weight"] = self.shared(origin, order)
         layer = make(**settings, name=self._free(node))
         states = layer(*sources)
-        own = self.network.parameters[states.name]
         for name, (origin, kept, order) in found.items():
             if name not in again:
-                of = Origin(origin, tuple(kept.shape), order)
-                self.network.origins[own[name].name] = of
-                self.initial[own[name].name] = array_of(kept, order).reshape(own[name].shape)
-                self._layers.setdefault(origin, layer)
+                self._adopt(layer, states, name, Origin(origin, tuple(kept.shape), order), kept)
         return states
+
+    def expressed(
+        self,
+        node: fx.Node,
+        program: Program,
+        parameters: Mapping[str, fx.Node],
+        sources: Sequence[SymbolicTensor],
+    ) -> SymbolicTensor:
+        """Places a layer `Expression`.
+
+        Args:
+            node: the operation that gives it its name.
+            program: what it computes.
+            parameters: for each of its parameters, that of the module.
+            sources: its inputs.
+        """
+        found = {name: self.numbers(one) for name, one in parameters.items()}
+        orders = {name: tuple(range(kept.dim())) for name, (_, kept) in found.items()}
+        ties = tuple(
+            (name, self.shared(origin, orders[name]))
+            for name, (origin, _) in found.items()
+            if origin in self._first
+        )
+        layer = Expression(program, ties=ties, name=self._free(node))
+        states = layer(*sources)
+        for name, (origin, kept) in found.items():
+            if origin not in self._first:
+                self._adopt(layer, states, name, Origin(origin, tuple(kept.shape), orders[name]), kept)
+        return states
+
+    def shared(self, origin: str, order: tuple[int, ...]) -> ParameterOf:
+        """A parameter of the module that another layer has. Raises Unsupported where its order differs."""
+        layer, name = self._first[origin]
+        given = self._given[origin]
+        if given.order != order:
+            raise Unsupported(f"it uses {origin} with its dimensions in another order than before")
+        return layer.parameter(name)
+
+    def _adopt(
+        self, layer: Layer, states: SymbolicTensor, name: str, origin: Origin, kept: torch.Tensor
+    ) -> None:
+        """Lets a parameter of a layer be one of the module, and begin with its numbers."""
+        own = self.network.parameters[states.name][name]
+        self.network.origins[own.name] = origin
+        self.initial[own.name] = array_of(kept, origin.order).reshape(own.shape)
+        if origin.name not in self._first:
+            self._first[origin.name], self._given[origin.name] = (layer, name), origin
 
     def _free(self, node: fx.Node) -> str:
         """A name of the network for a layer: that of the module that made the node."""
@@ -286,25 +358,46 @@ class Conversion:
             self.network.origins[own.name] = of
         return Value.plain(states)
 
-    def convert(self) -> list[Missing]:
-        """Makes the layers of all operations; returns those that have none."""
+    def alone(self, node: fx.Node) -> bool:
+        """Whether an operation has a layer of its own, or needs none."""
+        name = operation_of(node)
+        if name in WEIGHTED:
+            return _ALONE[name](node)
+        known = name in OPERATIONS and not any(one in self.free for one in tensors_of(node))
+        return known and _ALONE[name](node)
+
+    def convert(self, express: Callable[[Conversion, Group], Value]) -> list[Missing]:
+        """Makes the layers of all operations; returns those that have none.
+
+        Args:
+            express: makes the layer of operations that become one together.
+        """
         missing: list[Missing] = []
         lacking: set[fx.Node] = set()
-        for node in self._exported.operations:
-            if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
-                continue  # an extent, which the operation that uses it does not need
+        operations = [one for one in self._exported.operations if one not in self.free]
+        groups = groups_of(operations, self.free, alone=self.alone, ends=self._exported.outputs)
+        of = {node: group for group in groups for node in group.members}
+        for node in operations:
+            group = of.get(node)
+            if group is not None and group.root is not node:
+                continue
+            read = node.all_input_nodes if group is None else group.leaves(self.free)
             try:
                 if "refused" in node.meta:
                     raise Unsupported(node.meta["refused"])
-                if operation_of(node) not in OPERATIONS and operation_of(node) != "kept":
+                if group is None and operation_of(node) not in OPERATIONS and operation_of(node) != "kept":
                     raise Unsupported("")
-                if not any(one in lacking for one in node.all_input_nodes):
-                    self._values[node] = self._made(node)
+                if not any(one in lacking for one in read):
+                    self._values[node] = self._made(node) if group is None else express(self, group)
                     continue
             except (Unsupported, ValueError) as error:
                 missing.append(Missing(operation_of(node), str(error), place_of(node), module_of(node)))
             lacking.add(node)
         return missing
+
+    def output(self) -> Value:
+        """The module's result."""
+        return self.value(self._exported.outputs[0])
 
     def _made(self, node: fx.Node) -> Found:
         if operation_of(node) == "kept":

@@ -16,7 +16,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from partita.engine.pytorch.exported import Exported, operation_of
+from partita.engine.pytorch.exported import Exported
+from partita.engine.pytorch.nodes import operation_of
 from partita.engine.pytorch.values import Unsupported
 
 Dims = tuple[tuple[int, ...], ...]

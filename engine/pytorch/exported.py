@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,10 @@ import torch
 from torch import fx
 from torch.export.graph_signature import OutputKind
 from torch.nn.utils.rnn import PackedSequence
+
+from partita.engine.pytorch.folding import constants_of
+from partita.engine.pytorch.results import NoSuchResult
+from partita.engine.pytorch.simplified import simplify
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,14 @@ class Exported:
     Args:
         program: of `torch.export`.
         state: for each node that is a parameter or a buffer, its name in the module, and its numbers.
+        constants: values of the nodes that depend on no input and no parameter.
+        free: all nodes that depend on no input.
     """
 
     program: torch.export.ExportedProgram
     state: dict[fx.Node, tuple[str, torch.Tensor]]
+    constants: dict[fx.Node, Any] = field(default_factory=dict)
+    free: set[fx.Node] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -52,6 +60,8 @@ class Exported:
                 warnings.filterwarnings("ignore", message="The tensor attributes")
                 apart = tuple(one.clone() for one in example_args)  # one tensor twice would be one input
                 program = torch.export.export(module, apart, dynamic_shapes=shapes)
+        except NoSuchResult:
+            raise
         except Exception as error:
             if _packs_sequences(module, example_args):
                 raise ValueError(
@@ -62,16 +72,23 @@ class Exported:
         _read_what_was_changed(program.graph)
         signature = program.graph_signature
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        constants = signature.inputs_to_lifted_tensor_constants
+        lifted = signature.inputs_to_lifted_tensor_constants
         state = {}
         for node in program.graph.nodes:
             if node.op == "placeholder" and node.name in names:
                 name = names[node.name]
                 kept = program.state_dict.get(name, program.constants.get(name))
                 state[node] = (name, kept)
-            elif node.op == "placeholder" and node.name in constants:
-                state[node] = ("", program.constants[constants[node.name]])
+            elif node.op == "placeholder" and node.name in lifted:
+                state[node] = ("", program.constants[lifted[node.name]])
         return cls(program, state)
+
+    def simplified(self) -> Exported:
+        """Folds constants and simplifies the graph, whose tensors all have the examples on axis 0."""
+        constants = constants_of(self.program, self.state)
+        free = _free(self.program.graph, self.state, constants)
+        simplify(self.program.graph, constants, free)
+        return Exported(self.program, self.state, constants, free)
 
     @cached_property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -100,6 +117,18 @@ class Exported:
         return tuple(one for one in self.program.graph.nodes if one in needed and one.op == "call_function")
 
 
+def _free(graph: fx.Graph, state: Mapping[fx.Node, Any], constants: Mapping[fx.Node, Any]) -> set[fx.Node]:
+    """The nodes that depend on no input."""
+    free = {*state, *constants}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            free.add(node)
+        given = node.all_input_nodes if node.op == "call_function" else ()
+        if all(one in free for one in given) and any(one not in constants for one in given):
+            free.add(node)
+    return free
+
+
 def _read_what_was_changed(graph: fx.Graph) -> None:
     """Lets what comes after an operation in place, such as `relu_`, read its result."""
     order = {node: number for number, node in enumerate(graph.nodes)}
@@ -109,40 +138,9 @@ def _read_what_was_changed(graph: fx.Graph) -> None:
             base.replace_all_uses_with(node, delete_user_cb=lambda user, own=own: order[user] > own)
 
 
-def operation_of(node: fx.Node) -> str:
-    """The name of a node's operation, such as "conv2d", "add" or "getitem"; "relu_" is "relu"."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target).split(".")[1].rstrip("_")
-    return getattr(node.target, "__name__", str(node.target))
-
-
-def arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation by their names, with the defaults of those that were not given."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
-    found |= {one.name: given for one, given in zip(schema.arguments, node.args, strict=False)}
-    return {**found, **node.kwargs}
-
-
-def module_of(node: fx.Node) -> str:
-    """The path in the module of the part that made a node; "" for the module itself."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return re.sub(r"L\['self'\]\.?", "", stack[-1][0]) if stack else ""
-
-
-def place_of(node: fx.Node) -> str:
-    """The line of the user's source that made a node: `file:line: text`."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s*(.*)', node.meta.get("stack_trace") or "")
-    own = [one for one in frames if "/torch/nn/modules/" not in one[0]] or frames
-    if not own:
-        return "a line that torch.export did not keep"
-    file, line, text = own[-1]
-    return f"{file}:{line}: {text.strip()}"
-
-
 def _is_variadic(module: torch.nn.Module) -> bool:
     """Returns whether `forward` takes `*args`: then torch.export wants one entry for all of them."""
-    code = getattr(module.forward, "__code__", None)
+    code = getattr(inspect.unwrap(module.forward), "__code__", None)
     return code is not None and code.co_argcount <= 1 and bool(code.co_flags & 0x04)
 
 
@@ -163,11 +161,3 @@ def _packs_sequences(module: torch.nn.Module, example_args: Sequence[torch.Tenso
 
 def _first_lines(error: Exception) -> str:
     return " ".join(str(error).split("\n\n")[0].split())[:400] or type(error).__name__
-
-
-def shape_of(node: fx.Node) -> tuple[Any, ...]:
-    """The extents of a node's tensor; that of the examples is a symbol."""
-    found = node.meta["val"]
-    if not isinstance(found, torch.Tensor):
-        raise TypeError(f"{node.name} is no tensor")
-    return tuple(found.shape)

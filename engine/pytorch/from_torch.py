@@ -13,10 +13,12 @@ from partita.engine.pytorch import (  # noqa: F401 - they register what becomes 
     sequences,
     weights,
 )
+from partita.engine.pytorch.computed import expression
 from partita.engine.pytorch.conversion import Conversion, ImportedNetwork, Missing, name_of
 from partita.engine.pytorch.examples_first import examples_first
 from partita.engine.pytorch.exported import Exported
 from partita.engine.pytorch.kept import Call, calls_of, part_around, stand_for
+from partita.engine.pytorch.results import Choice, return_one
 from partita.engine.pytorch.values import Unsupported
 from partita.engine.pytorch.whole_weights import whole_weights
 
@@ -26,6 +28,7 @@ def from_torch(
     example_args: Sequence[torch.Tensor],
     *,
     examples_dim: int | Sequence[int] = 0,
+    output: Choice = None,
     opaque: bool = False,
     name: str = "",
 ) -> ImportedNetwork:
@@ -40,10 +43,12 @@ def from_torch(
     turned where a layer needs it. The module stays as it is.
 
     Args:
-        module: takes tensors of examples, and returns one.
+        module: takes tensors of examples, and returns one, or several of which `output` names one.
         example_args: a tensor for each input, with two examples or more; only shapes and types matter.
         examples_dim: the dimension of the examples in the inputs, or in each: 1 for modules that take
             positions first. Inputs and output of the network have the other dimensions, in their order.
+        output: of a module that returns several tensors, the one that becomes the network's output: a name,
+            such as "logits", or a number. Results that are no tensors, such as caches, do not count.
         opaque: whether a part of the module that has operations without layers stays as it is, as one layer
             `Torch`: the smallest part that takes and returns tensors of examples.
         name: of the network; that of the module's class if not given.
@@ -62,7 +67,7 @@ def from_torch(
     name, parts = name_of(name or type(module).__name__), set[str]()
     reasons: dict[str, list[Missing]] = {}
     while True:
-        network, missing = _converted(module, example_args, dims, calls, parts, name)
+        network, missing = _converted(module, example_args, dims, calls, parts, name, output)
         if not missing:
             network.keep_names(module)
             network.kept = {path: tuple(some) for path, some in reasons.items()}
@@ -85,25 +90,25 @@ def _converted(
     calls: Mapping[str, Call],
     parts: Iterable[str],
     name: str,
+    output: Choice,
 ) -> tuple[ImportedNetwork, list[Missing]]:
     """Declares the network of a module some of whose parts stay as they are; returns what has no layer."""
     network, rest = ImportedNetwork(name), in_training(module)
     kept = stand_for(rest, parts, calls)
+    return_one(rest, output)
     exported = Exported.of(rest, example_args, dims)
-    if len(exported.outputs) != 1:
-        raise ValueError(
-            f"the module returns {len(exported.outputs)} tensors; let its forward return one, or give each "
-            "result a module of its own"
-        )
     whole_weights(exported.program.graph)
-    exported = examples_first(exported, dims)
+    exported = examples_first(exported, dims).simplified()
     try:
         conversion = Conversion(network, exported, kept)
     except Unsupported as error:
         raise ValueError(f"{type(module).__name__} cannot be a network: {error}") from None
-    missing = conversion.convert()
+    missing = conversion.convert(expression)
     if not missing:
-        network.output = conversion.value(exported.outputs[0]).in_order()
+        try:
+            network.output = conversion.output().in_order()
+        except Unsupported as error:
+            raise ValueError(f"the result of {type(module).__name__} is no network's: {error}") from None
         network.drop_unused()
         left = network.origins.keys()
         network.initialise({name: one for name, one in conversion.initial.items() if name in left})

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from partita.engine.pytorch.examples_first import Placed, Rewriting, rule
-from partita.engine.pytorch.exported import arguments, operation_of
+from partita.engine.pytorch.examples_first import ELSEWHERE, Placed, Rewriting, rule
+from partita.engine.pytorch.nodes import arguments, operation_of
 from partita.engine.pytorch.values import Unsupported
 
 ALONG = "it is along the examples, or takes some of them"
@@ -247,6 +247,19 @@ def _matrix(at: Rewriting, x: Placed) -> Placed:
         raise Unsupported("it is along the examples, or along a dimension that has them")
     x = at.with_last(x, len(x.dims) - 2)
     return at.with_last(x, len(x.dims) - 1)
+
+
+@rule("addmm", "mm")
+def product_with_weight(at: Rewriting, node: fx.Node) -> Placed:
+    """A product of the last dimension with a matrix, for each place of the others."""
+    a = arguments(node)
+    x, weight = a.get("mat1", a["self"]), a["mat2"]
+    bias = a["self"] if "mat1" in a else None
+    if weight in at.placed or bias in at.placed or (a.get("beta", 1), a.get("alpha", 1)) != (1, 1):
+        raise Unsupported(ELSEWHERE)
+    placed = at.with_last(at.of(x), 1)
+    found = at.call("linear", placed.node, at.call("t", weight), bias)
+    return Placed(found, placed.dims)
 
 
 @rule("lstm", "gru")

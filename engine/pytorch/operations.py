@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from itertools import accumulate
+from typing import Any, Final
 
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
-from partita.engine.pytorch.exported import arguments, operation_of, shape_of
-from partita.engine.pytorch.values import Unsupported, Value, placed
+from partita.engine.pytorch.nodes import arguments, extents, is_tensor, operation_of, shape_of
+from partita.engine.pytorch.values import MIXED, Unsupported, Value, placed
 from partita.layers import (
     Activation,
     Add,
@@ -20,7 +20,6 @@ from partita.layers import (
     GlobalMaxPool,
     MaxPool2D,
     Multiply,
-    Reshape,
     Slice,
     Softmax,
     UpSample,
@@ -30,28 +29,41 @@ PICTURE = (1, 2, 0)
 """Dimensions of (channels, height, width) in the order of a picture."""
 
 
-@operation("relu", "sigmoid", "tanh", "silu", "softplus", "elu", "gelu", "leaky_relu")
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "gelu": {"approximate": "none"},
+    "leaky_relu": {"negative_slope": 0.01},
+    "elu": {"alpha": 1, "scale": 1, "input_scale": 1},
+    "softplus": {"beta": 1},
+}
+"""Settings of functions that the layer has; others are part of an `Expression`."""
+
+
+def _as_the_layer(node: fx.Node) -> bool:
+    a = arguments(node)
+    return all(a[name] == value for name, value in SETTINGS.get(operation_of(node), {}).items())
+
+
+@operation(
+    *("relu", "sigmoid", "tanh", "silu", "softplus", "elu", "gelu", "leaky_relu"),
+    alone=_as_the_layer,
+)
 def activation(at: Conversion, node: fx.Node) -> Value:
     """A function of each number, with the settings that the layer has."""
-    name, a = operation_of(node), arguments(node)
-    expected: dict[str, dict[str, Any]] = {
-        "gelu": {"approximate": "none"},
-        "leaky_relu": {"negative_slope": 0.01},
-    }
-    expected |= {"elu": {"alpha": 1}, "softplus": {"beta": 1}}
-    for setting, value in expected.get(name, {}).items():
-        if a[setting] != value:
-            raise Unsupported(f"its {setting} is {a[setting]}; the layer has {value}")
     x = at.value(node.args[0])
-    return x.with_states(at.layer(node, Activation, x.states, function=name))
+    return x.with_states(at.layer(node, Activation, x.states, function=operation_of(node)))
 
 
-@operation("add", "mul")
+def _of_equals(node: fx.Node) -> bool:
+    a = arguments(node)
+    pair = a["self"], a["other"]
+    both = all(map(is_tensor, pair)) and a.get("alpha", 1) == 1
+    return both and extents(pair[0]) == extents(pair[1])
+
+
+@operation("add", "mul", alone=_of_equals)
 def joined(at: Conversion, node: fx.Node) -> Value:
     """The sum or the product of two values of the same extents."""
     a = arguments(node)
-    if a.get("alpha", 1) != 1:
-        raise Unsupported(f"its alpha is {a['alpha']}")
     left, right = (at.value(a[name]) for name in ("self", "other"))
     make = Add if operation_of(node) == "add" else Multiply
     return left.with_states(at.layer(node, make, left.states, right.like(left)))
@@ -98,7 +110,21 @@ def pool(at: Conversion, node: fx.Node) -> Value:
     return placed(at.layer(node, make, x.arranged(PICTURE), **settings), PICTURE, 3)
 
 
-@operation("adaptive_avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool1d", "mean")
+def _of_channels(node: fx.Node) -> bool:
+    """Whether a mean keeps one dimension."""
+    if operation_of(node) != "mean":
+        return True
+    x, over = node.all_input_nodes[0], arguments(node).get("dim") or ()
+    n = len(extents(x))
+    kept = [d for d in range(1, n) if d not in {one % n for one in over}]
+    return (
+        bool(over)
+        and len([d for d in kept if extents(x)[d] != (1, False)]) == 1
+        and 0 not in {o % n for o in over}
+    )
+
+
+@operation(*("adaptive_avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool1d", "mean"), alone=_of_channels)
 def global_pool(at: Conversion, node: fx.Node) -> Value:
     """A number for each channel, of all its places; or patches that divide a picture evenly."""
     a, name = arguments(node), operation_of(node)
@@ -142,16 +168,10 @@ def _even(at: Conversion, node: fx.Node, x: Value, extents: tuple[int, ...]) -> 
 def reshaped(at: Conversion, node: fx.Node) -> Value:
     """The same numbers in another shape, in the module's order."""
     x = at.value(node.args[0])
-    extents = _extents(node)
-    kept = [one for one in extents if one != 1]
-    if kept == [one for one in x.extents if one != 1]:  # only dimensions of extent 1 come or go
-        places = iter([axis for axis, extent in zip(x.axes, x.extents, strict=True) if extent != 1])
-        if all(axis is None for axis, extent in zip(x.axes, x.extents, strict=True) if extent == 1):
-            return Value(x.states, tuple(None if one == 1 else next(places) for one in extents))
-    states = x.in_order()
-    if states.shape != tuple(extents):
-        states = at.layer(node, Reshape, states, target_shape=tuple(extents))
-    return Value.plain(states)
+    (_, counts), *rest = extents(node) or [(0, False)]
+    if not counts or any(one for _, one in rest):
+        raise Unsupported(MIXED)
+    return x.reshaped([extent for extent, _ in rest] or [1])
 
 
 @operation("permute", "transpose")
@@ -166,13 +186,7 @@ def permuted(at: Conversion, node: fx.Node) -> Value:
         order[first], order[second] = order[second], order[first]
     if order[0] != 0:
         raise Unsupported("it moves the examples from axis 0")
-    return Value(x.states, tuple(x.axes[one - 1] for one in order[1:]))
-
-
-@operation("contiguous", "clone", "alias")
-def same(at: Conversion, node: fx.Node) -> Value:
-    """The input: nothing is computed."""
-    return at.value(node.args[0])
+    return x.turned([one - 1 for one in order[1:]])
 
 
 @operation("cat")
@@ -195,51 +209,45 @@ def part(at: Conversion, node: fx.Node) -> Value:
     a, name = arguments(node), operation_of(node)
     places = at.stacked(a["self"])
     if places and name == "select" and a["dim"] == 1:
-        return places[a["index"]]
+        one: Value = places[a["index"]]
+        return one
     x = at.value(a["self"])
     if a["dim"] == 0:
-        if name == "slice" and a["start"] in (None, 0) and (a["end"] is None or a["end"] > 1 << 40):
-            return x
         raise Unsupported("it takes some of the examples")
     along = _dimension(a["dim"], len(x.axes))
-    extent, axis = x.extents[along], x.axes[along]
-    start = a["index"] if name == "select" else a["start"] or 0
-    start = start + extent if start < 0 else start
-    stop = start + 1 if name == "select" else min(extent if a["end"] is None else a["end"], extent)
-    stop = stop + extent if stop < 0 else stop
-    step = a.get("step") or 1
-    states = x.states
-    if axis is not None and (start, stop, step) != (0, extent, 1):
-        states = at.layer(node, Slice, states, start=start, stop=stop, step=step, axis=axis)
-    found = Value(states, x.axes)
-    if name == "slice":
-        return found
-    order = [one for one in found.present if one != along]
-    rest = found.arranged([*order, along])
-    if axis is not None:
-        rest = Reshape(rest.shape[:-1] or (1,))(rest) if order else rest
-    dimensions = [one for one in range(len(x.axes)) if one != along]
-    whole = placed(rest, order or [along], len(x.axes))
-    return Value(whole.states, tuple(whole.axes[one] for one in dimensions))
+    extent = x.extents[along]
+    if name == "select":
+        return _one_place(at, node, x, along, a["index"] % extent)
+    wanted = range(extent)[a["start"] : a["end"] : a["step"]]
+    return _places(at, node, x, along, wanted)
 
 
-@operation("split", "chunk", "split_with_sizes")
+def _places(at: Conversion, node: fx.Node, x: Value, along: int, wanted: range) -> Value:
+    """Some places of a dimension."""
+    axis = x.axes[along]
+    if axis is None or wanted == range(x.extents[along]):
+        return x
+    start, stop, step = wanted.start, wanted.stop, wanted.step
+    return Value(at.layer(node, Slice, x.states, start=start, stop=stop, step=step, axis=axis), x.axes)
+
+
+def _one_place(at: Conversion, node: fx.Node, x: Value, along: int, place: int) -> Value:
+    """One place of a dimension, which goes."""
+    found = _places(at, node, x, along, range(place, place + 1))
+    return found.reshaped([extent for one, extent in enumerate(found.extents) if one != along] or [1])
+
+
+@operation("split", "chunk", "split_with_sizes", "unbind")
 def parts(at: Conversion, node: fx.Node) -> tuple[Value, ...]:
-    """Places of a dimension, one run behind the other."""
+    """Places of a dimension, one run behind the other, or each alone."""
     x = at.value(node.args[0])
     made = [tuple(one.shape) for one in node.meta["val"]]
-    a = arguments(node)
-    along = _dimension(a["dim"], len(x.axes))
-    axis = x.axes[along]
-    if axis is None:
-        return (x,)
-    found, start = [], 0
-    for shape in made:
-        stop = start + int(shape[along + 1])
-        states = at.layer(node, Slice, x.states, start=start, stop=stop, axis=axis)
-        found.append(Value(states, x.axes))
-        start = stop
-    return tuple(found)
+    along = _dimension(arguments(node)["dim"], len(x.axes))
+    if operation_of(node) == "unbind":
+        return tuple(_one_place(at, node, x, along, place) for place in range(len(made)))
+    stops = list(accumulate(int(shape[along + 1]) for shape in made))
+    spans = zip((0, *stops), stops, strict=False)
+    return tuple(_places(at, node, x, along, range(start, stop)) for start, stop in spans)
 
 
 def _dimension(given: Any, n: int) -> int:
@@ -249,16 +257,6 @@ def _dimension(given: Any, n: int) -> int:
     if found == 0:
         raise Unsupported("it is along the examples")
     return int(found) - 1
-
-
-def _extents(node: fx.Node) -> list[int]:
-    """The extents of a result behind the examples, which stay in their place."""
-    before, after = (shape_of(one) for one in (node.all_input_nodes[0], node))
-    if not after or str(before[0]) != str(after[0]):
-        raise Unsupported("it mixes the examples with another dimension")
-    found = [int(one) for one in after[1:]]
-    assert math.prod(found) == math.prod(map(int, before[1:]))
-    return found or [1]
 
 
 def _both(given: Any) -> tuple[int, ...]:

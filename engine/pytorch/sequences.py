@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
-from partita.engine.pytorch.exported import arguments, operation_of
+from partita.engine.pytorch.nodes import arguments, operation_of
+from partita.engine.pytorch.simplified import of_heads
 from partita.engine.pytorch.values import Stacked, Unsupported, Value
 from partita.layers import GRU, LSTM, Attention, Concatenate, Dropout, Reshape, Slice
 from partita.layers.states import SymbolicTensor
@@ -104,22 +104,15 @@ def item(at: Conversion, node: fx.Node) -> Value | Stacked:
     return at.values(node.args[0])[operator.index(node.args[1])]  # type: ignore[arg-type]
 
 
-@operation("scaled_dot_product_attention")
+@operation("scaled_dot_product_attention", alone=of_heads)
 def attention(at: Conversion, node: fx.Node) -> Value:
     """Attention of heads, over (heads, positions, features)."""
     a = arguments(node)
     inputs = [at.value(a[name]) for name in ("query", "key", "value")]
-    if a["attn_mask"] is not None or a["dropout_p"]:
-        raise Unsupported("it has a mask, or dropout; the layer knows is_causal=True")
-    shapes = {len(one.axes) for one in inputs}
-    heads, _, features = inputs[0].extents if shapes == {3} else (0, 0, 0)
-    if not heads or any((one.extents[0], one.extents[2]) != (heads, features) for one in inputs):
-        raise Unsupported("its inputs are not (examples, heads, positions, features) with equal heads")
-    if a["scale"] is not None and not math.isclose(a["scale"], features**-0.5):
-        raise Unsupported(f"its scale is {a['scale']}")
+    heads, _, features = inputs[0].extents
 
     def rows(one: Value) -> Any:
-        return Reshape((one.extents[1], heads * features))(one.arranged((1, 0, 2)))
+        return one.arranged((1, 0, 2), (one.extents[1], heads * features))
 
     queries, keys, values = map(rows, inputs)
     found = at.layer(
@@ -131,4 +124,4 @@ def attention(at: Conversion, node: fx.Node) -> Value:
         key_dim=features,
         causal=a["is_causal"],
     )
-    return Value(Reshape((found.shape[0], heads, features))(found), (1, 0, 2))
+    return Value(found, (1, 0, 2), shape=(found.shape[0], heads, features))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
-from partita.engine.pytorch.exported import arguments
+from partita.engine.pytorch.nodes import arguments, extents, operation_of
 from partita.engine.pytorch.values import Unsupported, Value, placed
 from partita.layers import (
     BatchNorm,
@@ -19,6 +20,7 @@ from partita.layers import (
     GroupNorm,
     LayerNorm,
     Linear,
+    RMSNorm,
 )
 
 
@@ -27,11 +29,30 @@ def given(name: str, argument: Any, order: tuple[int, ...] = (0,)) -> dict[str, 
     return {} if argument is None else {name: (argument, order)}
 
 
-@operation("linear")
+def _factors(node: fx.Node) -> tuple[Any, Any, tuple[int, int], Any]:
+    """Of a product with a weight: the input, the weight, the order of its dimensions, and the bias."""
+    a, name = arguments(node), operation_of(node)
+    x, weight = (a["input"], a["weight"]) if name == "linear" else (a["self"], a["other"])
+    is_turned = name == "matmul"
+    if isinstance(weight, fx.Node) and operation_of(weight) in ("t", "transpose", "permute"):
+        weight, is_turned = weight.all_input_nodes[0], not is_turned
+    return x, weight, (1, 0) if is_turned else (0, 1), a.get("bias")
+
+
+def _with_a_weight(node: fx.Node) -> bool:
+    """Whether one factor of a product is a matrix that is a parameter, and what is added a row of it."""
+    x, weight, _, bias = _factors(node)
+    held = isinstance(weight, fx.Node) and weight.op == "placeholder" and len(extents(weight)) == 2
+    fits = held and not any(counts for _, counts in extents(weight)) and any(c for _, c in extents(x))
+    row = bias is None or (bias.op == "placeholder" and len(extents(bias)) == 1)
+    return fits and row
+
+
+@operation("linear", "matmul", alone=_with_a_weight)
 def linear(at: Conversion, node: fx.Node) -> Value:
     """A product along the last dimension: `Dense` where it is the only one, else `Linear`."""
-    a = arguments(node)
-    x, weight = at.value(a["input"]), at.numbers(a["weight"])[1]
+    source, matrix, across, bias = _factors(node)
+    x, weight = at.value(source), at.numbers(matrix)[1]
     n = len(x.axes)
     order = [one for one in x.present if one != n - 1]
     states = x.arranged([*order, n - 1])
@@ -39,9 +60,9 @@ def linear(at: Conversion, node: fx.Node) -> Value:
         node,
         Linear if order else Dense,
         states,
-        given={**given("weight", a["weight"], (0, 1)), **given("bias", a["bias"])},
-        units=len(weight),
-        use_bias=a["bias"] is not None,
+        given={**given("weight", matrix, across), **given("bias", bias)},
+        units=weight.shape[across[0]],
+        use_bias=bias is not None,
     )
     return placed(found, [*order, n - 1], n)
 
@@ -116,6 +137,27 @@ def layer_norm(at: Conversion, node: fx.Node) -> Value:
         x.arranged(order),
         given={**given("weight", a["weight"]), **given("bias", a["bias"])},
         epsilon=a["eps"],
+        scale=a["weight"] is not None,
+    )
+    return placed(found, order, n)
+
+
+@operation("rms_norm")
+def rms_norm(at: Conversion, node: fx.Node) -> Value:
+    """Division by the root of the mean square over the last dimension."""
+    a = arguments(node)
+    x = at.value(a["input"])
+    n = len(x.axes)
+    if len(a["normalized_shape"]) != 1:
+        raise Unsupported("it is over several dimensions")
+    order = [*(one for one in x.present if one != n - 1), n - 1]
+    epsilon = a["eps"]
+    found = at.weighted(
+        node,
+        RMSNorm,
+        x.arranged(order),
+        given=given("weight", a["weight"]),
+        epsilon=torch.finfo(torch.float32).eps if epsilon is None else epsilon,
         scale=a["weight"] is not None,
     )
     return placed(found, order, n)

@@ -14,7 +14,7 @@ from torch import nn
 from partita.engine import from_torch
 from partita.engine.parameters import initialise
 from partita.engine.pytorch.conversion import OPERATIONS
-from tests.pytorch.modules import Decoder, InPlace, Language, Pictures, Plain, Strange, Texts
+from tests.pytorch.modules import Decoder, InPlace, Pictures, Plain, Strange, Texts
 from tests.pytorch.steps import BATCH, check
 
 PICTURES = torch.empty(BATCH, 2, 8, 8)
@@ -84,9 +84,6 @@ def test_what_cannot_be_a_network_is_refused(make: Any, message: str) -> None:
 def test_the_numbers_of_the_module_are_those_of_the_network() -> None:
     """And the module may change afterwards."""
     torch.manual_seed(3)
-    module = Language(9, 4)
-    with pytest.raises(ValueError, match="div, at "):
-        from_torch(module, (WORDS,))
     module = Plain()
     net = from_torch(module, (PICTURES,))
     before = copy.deepcopy(module.state_dict())
