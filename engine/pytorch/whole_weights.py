@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from partita.engine.pytorch.exported import arguments, operation_of
+from partita.engine.pytorch.nodes import arguments, operation_of
 
 _PARTS = ("split", "split_with_sizes", "chunk")
 
