@@ -12,7 +12,8 @@ from torch import fx, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 from torch.utils.flop_counter import FlopCounterMode
 
-from partita.engine.pytorch.exported import Exported, operation_of
+from partita.engine.pytorch.exported import Exported
+from partita.engine.pytorch.nodes import operation_of
 
 TRIED: Final = 4
 """Parts before which the pipeline is cut for a trial: the first that works is taken."""

@@ -1,8 +1,8 @@
 """Products with some rows of a weight, as some units of the product with all of it.
 
 `nn.MultiheadAttention` has one weight for queries, keys and values, and splits it where these come from
-several sequences. A network has the weight once, as the module does, and calls its layer for each sequence: the
-units that are left out are computed and not used, at the cost of their operations.
+several sequences. A network has the weight once, as the module does, and calls its layer for each sequence:
+the units that are left out are computed and not used, at the cost of their operations.
 """
 
 from __future__ import annotations
