@@ -100,7 +100,8 @@ def _sorted(rows: Array, orders: Array, ends: Array) -> Array:
             orders[1 - now, ends[digit]] = k
             ends[digit] += 1
         now, shift = 1 - now, shift + _DIGIT_BITS
-    return orders[now]
+    order: Array = orders[now]
+    return order
 
 
 def _pair_of(found: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
