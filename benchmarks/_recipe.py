@@ -69,18 +69,18 @@ class Recipe:
 
     @classmethod
     def read(cls, folder: Path) -> Recipe:
-        """Returns the recipe without its arrays."""
+        """Reads a recipe from a folder, without its arrays."""
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         layers = tuple(LayerRecipe(**layer) for layer in found.pop("layers"))
         return cls(**found, layers=layers)
 
 
 def read_array(folder: Path, name: str) -> Array:
-    """One of a folder's arrays."""
+    """Reads one of a folder's arrays."""
     found: Array = np.load(folder / f"{name}.npy")
     return found
 
 
 def read_arrays(folder: Path) -> dict[str, Array]:
-    """Returns the recipes of all layers."""
+    """Reads all arrays of a folder, by name."""
     return {path.stem: read_array(folder, path.stem) for path in folder.glob("*.npy")}

@@ -24,7 +24,7 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the sum of both."""
+        """Returns the sum of the sequence and the numbers."""
         return x + self.weight
 
 

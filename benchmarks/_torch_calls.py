@@ -113,7 +113,7 @@ def normalisation(context: KernelContext, x: Tensor) -> Tensor:
 
 
 def activation(context: KernelContext, x: Tensor) -> Tensor:
-    """Returns the function that is called."""
+    """Applies the function of the layer."""
     layer = context.grid.layer
     assert isinstance(layer, Activation)
     return FUNCTIONS[layer.function](x)

@@ -52,6 +52,7 @@ from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.contract import Step, Summary
 from partita.layers.convolution import Conv1D, Conv2D, DepthwiseConv2D
 from partita.layers.cross_entropy import KLDivergence, SoftmaxCrossEntropy
+from partita.layers.difference_losses import HalfSquaredError, Huber
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
@@ -62,16 +63,8 @@ from partita.layers.group_norm import GroupNorm
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.layer_norm import LayerNorm, RMSNorm
 from partita.layers.linear import Linear
-from partita.layers.losses import (
-    BinaryCrossEntropy,
-    HalfSquaredError,
-    Huber,
-    LabelLoss,
-    Loss,
-    OneVsRest,
-    ScoreLoss,
-    ScoreSum,
-)
+from partita.layers.logistic_losses import BinaryCrossEntropy, OneVsRest
+from partita.layers.losses import LabelLoss, Loss, ScoreLoss, ScoreSum
 from partita.layers.merge import Add, Multiply
 from partita.layers.multi_head_attention import MultiHeadAttention
 from partita.layers.network import Network

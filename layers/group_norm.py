@@ -90,7 +90,7 @@ class GroupNorm(Layer):
         return Summary((N_MOMENTS, self.groups))
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Summarises these rows."""
+        """Returns the moments of each group in these rows."""
         x = self._grouped(inputs[0])
         return moments(step.torch, x, (*range(x.dim() - 3), x.dim() - 2))
 

@@ -19,12 +19,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from partita.layers.box import Shape
-from partita.layers.checks import check_finite, check_number
+from partita.layers.checks import check_finite
 from partita.layers.connectivity import Connectivity, Full
-from partita.layers.contract import Step, Summary, Tensor
+from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Layer, NodeDefinition
 from partita.layers.states import SymbolicTensor
 
@@ -155,7 +155,7 @@ class LabelLoss(Loss):
         """Returns whether the label's score is here, finite, and the largest of all: a summary's first
         number.
         """
-        here, score = _labelled(step, *inputs)
+        here, score = labelled(step, *inputs)
         largest = inputs[0].amax(0) if step.summary is None else step.summary[0]
         return here & (score >= largest) & score.isfinite()
 
@@ -171,217 +171,6 @@ class ScoreLoss(Loss):
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
         """One number for each score."""
         return scores, None
-
-
-@dataclass(frozen=True)
-class OneVsRest(LabelLoss):
-    """A logistic classifier for each class, which decides whether an example has it; the target is a label.
-
-    The loss of an example is the **sum** of its classifiers' cross-entropies; mean over the examples.
-
-    Source: DistBelief, section 5, the 21,000 outputs of the image model.
-    """
-
-    splits_scores = True
-
-    def summary(self, shape: Shape) -> Summary:
-        """The largest score, by which an example is counted as right."""
-        return Summary((1,))
-
-    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The largest of these scores."""
-        return inputs[0].amax(0, keepdim=True)
-
-    def combine(self, step: Step, summaries: Tensor) -> Tensor:
-        """The largest of all."""
-        return summaries.amax(0)
-
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The sum over these classifiers."""
-        here, score = _labelled(step, *inputs)
-        return _softplus_sums(step, inputs[0]) - step.torch.where(here, score, 0.0)
-
-    def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
-        """Returns `logistic - one hot`, times the gradient of the loss."""
-        shares, places = inputs[0].sigmoid(), inputs[1] - step.windows[0][0]
-        here = (places >= 0) & (places < len(shares))
-        shares.scatter_add_(0, places.clamp(0, len(shares) - 1), -here.to(shares.dtype))
-        return (shares.mul_(grad_output), None), ()
-
-    @property
-    def definition(self) -> NodeDefinition:
-        """The sum of all classifiers' losses of one example; the gradient is `logistic - one hot`."""
-
-        def upward(incoming, label):  # type: ignore[no-untyped-def]
-            return _softplus_sum(incoming) - incoming[label]
-
-        def downward(incoming, label, state, error):  # type: ignore[no-untyped-def]
-            errors = error * _logistics(incoming)
-            errors[label] -= error
-            return errors
-
-        return NodeDefinition(upward, downward)
-
-
-@dataclass(frozen=True)
-class BinaryCrossEntropy(ScoreLoss):
-    """The cross-entropy of `logistic(score)` with a target from 0 to 1, for each score.
-
-    The target has the shape of the scores, so that an example may be of several classes, or of none. The loss
-    of an example is the **sum** over its scores (Keras takes their mean); mean over the examples.
-    """
-
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The sum over these scores."""
-        scores, targets = (one.flatten(0, -2) for one in inputs)
-        return _softplus_sums(step, scores) - (scores.double() * targets.double()).sum(0)
-
-    def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
-        """Returns `logistic - target`, times the gradient of the loss."""
-        return ((inputs[0].sigmoid() - inputs[1]) * grad_output, None), ()
-
-    @property
-    def definition(self) -> NodeDefinition:
-        """The loss of one example; the gradient is `logistic - target`."""
-
-        def upward(incoming, target):  # type: ignore[no-untyped-def]
-            total = _softplus_sum(incoming)
-            for k in range(len(incoming)):
-                total -= target[k] * incoming[k]
-            return total
-
-        def downward(incoming, target, state, error):  # type: ignore[no-untyped-def]
-            return error * (_logistics(incoming) - target)
-
-        return NodeDefinition(upward, downward)
-
-
-@dataclass(frozen=True)
-class HalfSquaredError(ScoreLoss):
-    """**Half the sum** of squared differences between scores and target (of the same shape).
-
-    The gradient is the difference itself. Mean over the examples; Keras's mean squared error also divides by
-    the number of scores, and does not halve: see `mean_square`.
-    """
-
-    flops_per_score = 3.0  # a difference, a square and an addition
-
-    def mean_square(self, mean_loss: float, scores: Shape) -> float:
-        """The mean of all squared differences (Keras's), from the mean loss of the examples."""
-        return 2.0 * mean_loss / math.prod(scores)
-
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The sum over these scores."""
-        scores, targets = (one.flatten(0, -2).double() for one in inputs)
-        return (scores - targets).square().sum(0, keepdim=True) / 2
-
-    def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
-        """Returns `scores - target`, times the gradient of the loss."""
-        return ((inputs[0] - inputs[1]) * grad_output, None), ()
-
-    @property
-    def definition(self) -> NodeDefinition:
-        """The loss of one example; the gradient is `scores - target`."""
-
-        def upward(incoming, target):  # type: ignore[no-untyped-def]
-            total = 0.0
-            for k in range(len(incoming)):
-                total += (incoming[k] - target[k]) ** 2
-            return 0.5 * total
-
-        def downward(incoming, target, state, error):  # type: ignore[no-untyped-def]
-            return error * (incoming - target)
-
-        return NodeDefinition(upward, downward)
-
-
-@dataclass(frozen=True)
-class Huber(ScoreLoss):
-    """The **sum** over the scores of half the squared difference, where the difference is at most `delta`;
-    and beyond, of `delta` times (the absolute difference less half of `delta`).
-
-    Mean over the examples; Keras and PyTorch also divide by the number of scores.
-
-    Args:
-        delta: the difference, above 0, from which the loss grows by the difference and not by its square.
-        loss_weight: factor of this loss in the sum that is minimised.
-        name: the layer's name in the network.
-
-    Raises:
-        ValueError: `delta` is not above 0.
-
-    Source: Huber 1964, "Robust estimation of a location parameter".
-    """
-
-    flops_per_score = 4.0  # a difference, a bound, a square and an addition
-    delta: float = 1.0
-    loss_weight: float = field(default=1.0, kw_only=True)
-    name: str | None = field(default=None, kw_only=True)
-
-    def check(self) -> None:
-        """Refuses a delta that is not above 0. Raises ValueError."""
-        super().check()
-        self._settle(delta=check_number(self.delta, "delta is"))
-
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """The sum over these scores."""
-        scores, targets = (one.flatten(0, -2).double() for one in inputs)
-        distance = (scores - targets).abs()
-        bounded = distance.clamp(max=self.delta)
-        return (bounded * (distance - bounded / 2)).sum(0, keepdim=True)
-
-    def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
-        """Returns `scores - target`, within `delta` of 0, times the gradient of the loss."""
-        return ((inputs[0] - inputs[1]).clamp(-self.delta, self.delta) * grad_output, None), ()
-
-    @property
-    def definition(self) -> NodeDefinition:
-        """The loss of one example; the gradient is `scores - target`, within `delta` of 0."""
-        delta = self.delta
-
-        def upward(incoming, target):  # type: ignore[no-untyped-def]
-            total = 0.0
-            for k in range(len(incoming)):
-                distance = abs(incoming[k] - target[k])
-                bounded = min(distance, delta)
-                total += bounded * (distance - bounded / 2)
-            return total
-
-        def downward(incoming, target, state, error):  # type: ignore[no-untyped-def]
-            errors = 0.0 * incoming
-            for k in range(len(incoming)):
-                errors[k] = error * min(max(incoming[k] - target[k], -delta), delta)
-            return errors
-
-        return NodeDefinition(upward, downward)
 
 
 @dataclass(frozen=True)
@@ -415,24 +204,7 @@ class ScoreSum(Loss):
         return (grad_output.to(inputs[0].dtype).expand_as(inputs[0]),), ()
 
 
-def _softplus_sum(scores: Any) -> Any:
-    """Sums `log(1 + exp(score))`, without overflow."""
-    total = 0.0
-    for score in scores:
-        total += max(score, 0.0) + math.log1p(math.exp(-abs(score)))
-    return total
-
-
-def _logistics(scores: Any) -> Any:
-    """Computes `1 / (1 + exp(-score))` of each score, without overflow."""
-    found = 0.0 * scores
-    for k in range(len(scores)):
-        odds = math.exp(-abs(scores[k]))
-        found[k] = (1.0 if scores[k] >= 0.0 else odds) / (1.0 + odds)
-    return found
-
-
-def _labelled(step: Step, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def labelled(step: Step, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Returns whether the score of each example's label is among these, and that score in float64;
     `[example]`.
     """
@@ -441,13 +213,7 @@ def _labelled(step: Step, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     return here, scores.gather(0, places.clamp(0, len(scores) - 1)[None])[0].double()
 
 
-def _one_hot(step: Step, scores: Tensor, labels: Tensor) -> Tensor:
+def one_hot(step: Step, scores: Tensor, labels: Tensor) -> Tensor:
     """1 at the score of each example's label, `[score, example]`."""
     numbers = step.torch.arange(*step.windows[0], device=labels.device)
     return (labels == numbers[:, None]).to(scores.dtype)
-
-
-def _softplus_sums(step: Step, scores: Tensor) -> Tensor:
-    """Sums `log(1 + exp(score))` for each example, in float64, `[1, example]`."""
-    terms = step.torch.nn.functional.softplus(scores, 1.0, 40.0)  # above 40 a float64 ends
-    return terms.sum(0, keepdim=True, dtype=step.torch.float64)

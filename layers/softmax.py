@@ -57,7 +57,7 @@ class Softmax(Layer):
         return Summary((2,)) if len(shape) == 1 else None
 
     def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
-        """Summarises these rows."""
+        """Returns the largest input of these rows, and the sum of exponentials relative to it."""
         largest = inputs[0].amax(0)
         return step.torch.stack((largest, (inputs[0] - largest).exp().sum(0)))
 

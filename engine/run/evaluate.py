@@ -20,8 +20,8 @@ from partita.engine.run.step import Step
 from partita.engine.runtime.metric import Metric, check_metrics
 from partita.engine.runtime.reported_sums import ReportedSums
 from partita.layers.checks import check_whole
+from partita.layers.difference_losses import HalfSquaredError
 from partita.layers.graph import Graph
-from partita.layers.losses import HalfSquaredError
 from partita.layers.text import counted
 
 
