@@ -7,7 +7,8 @@ within rounding, not to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,14 @@ from partita.engine.kernels.products.product import product
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
-from partita.engine.numerics import aligned, compiled, compiled_reassociating, downcast, upcast
+from partita.engine.numerics import (
+    add_array,
+    aligned,
+    compiled_reassociating,
+    downcast,
+    upcast,
+    upcast_array,
+)
 from partita.layers import Dense
 from partita.layers.box import Spans
 
@@ -63,7 +71,7 @@ class DenseKernel(Kernel):
             multiply = self._product(weight, inputs, self._output, accumulate=not first)
             return sequence(multiply, self._finish(self._output) if last else no_op)
         term, sums = self._scratch_of_blocks()
-        add = bound(_start if first else _continue, term, sums)
+        add = _prepared(upcast_array, term, sums) if first else _prepared(add_array, sums, term)
         return sequence(self._product(weight, inputs, term), add, self._finish(sums) if last else no_op)
 
     def backward_activation(self) -> Call:
@@ -84,7 +92,7 @@ class DenseKernel(Kernel):
                 calls.append(self._product(weight, grad, place, accumulate=accumulate))
                 continue
             term = aligned(place.shape, place.dtype)
-            calls += [self._product(weight, grad, term), bound(_continue, term, place)]
+            calls += [self._product(weight, grad, term), _prepared(add_array, place, term)]
         return sequence(*calls)
 
     @property
@@ -165,9 +173,9 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and applies the activation."""
         sums = self._output if self._is_exact else self._scratch_of_blocks()[1]
-        terms = map(columns, self.partial.terms)
-        adds = (bound(_continue if n else _start, term, sums) for n, term in enumerate(terms))
-        return sequence(*adds, self._activate(sums))
+        begun, *terms = map(columns, self.partial.terms)
+        adds = (_prepared(add_array, sums, term) for term in terms)
+        return sequence(_prepared(upcast_array, begun, sums), *adds, self._activate(sums))
 
     def _activate(self, sums: Array) -> Call:
         if sums is not self._output:
@@ -181,18 +189,10 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
         return grad, (0, self.context.grid.n_rows), bias_rows
 
 
-@compiled
-def _start(term: Array, sums: Array) -> None:
-    for node in range(sums.shape[0]):
-        for e in range(sums.shape[1]):
-            sums[node, e] = upcast(term[node, e])
-
-
-@compiled
-def _continue(term: Array, sums: Array) -> None:
-    for node in range(sums.shape[0]):
-        for e in range(sums.shape[1]):
-            sums[node, e] = downcast(upcast(sums[node, e]) + upcast(term[node, e]), sums[node, e])
+def _prepared(function: Callable[..., object], *arrays: Array) -> Call:
+    """Prepares a function of whole arrays, and compiles what it needs for their types."""
+    function(*(array[:0] for array in arrays))
+    return partial(function, *arrays)  # type: ignore[return-value]
 
 
 @compiled_reassociating
