@@ -40,7 +40,7 @@ UP_TO_DATE = test -e $@ -a ! pyproject.toml -nt $@ -a ! setup.py -nt $@ -a ! con
 
 # Most modules of the packages are never imported: bytecode is written of what is, once, also where it is not wanted later.
 IMPORTED_BY_RUNS := examples.digits, partita.engine.cli, partita.engine.launch.worker, torch
-IMPORTED_BY_TESTS := hypothesis.strategies, pytest, scipy.optimize, scipy.sparse, sklearn.linear_model, tests.networks, transformers.models.gpt2.modeling_gpt2, transformers.models.llama.modeling_llama, xdist.plugin
+IMPORTED_BY_TESTS := hypothesis.strategies, pytest, scipy.optimize, scipy.sparse, sklearn.linear_model, tests.networks, xdist.plugin
 KEEP_BYTECODE_OF = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt
 

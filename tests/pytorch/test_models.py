@@ -5,6 +5,7 @@ The package is imported by the tests that run, and nothing is downloaded.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from partita.engine.parameters import initialise
 from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
 from tests.pytorch.steps import BATCH, check
+from tests.pytorch.vision import vision_models
 
 WORDS = torch.empty(BATCH, 6, dtype=torch.int64)
 
@@ -34,9 +36,11 @@ class Result(nn.Module):
 
 @pytest.fixture
 def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The package, which must not reach for a network."""
+    """The package, which must not reach for a network; it imports torchvision where that is installed."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    if importlib.util.find_spec("torchvision") is not None:
+        vision_models()
     return pytest.importorskip("transformers")
 
 
