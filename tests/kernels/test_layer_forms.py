@@ -74,6 +74,7 @@ class Data:
 
     def __init__(self, numbers: list[int], *, visit: int = 0, seed: int = 0) -> None:
         self.step, self.visit, self.seed, self._numbers = 0, visit, seed, np.array(numbers)
+        self.position = 0
 
     def numbers(self, first: int, count: int) -> np.ndarray:
         return self._numbers[first : first + count]
