@@ -73,6 +73,17 @@ def test_numbers_that_are_no_classes_have_a_squared_error(given: Given, loss: st
     assert "the squared error of 60 numbers" in found.remarks[0]
 
 
+def test_what_stays_whole_is_named_with_its_share_and_the_reason(given: Given) -> None:
+    """By the operations of the layers of the network that it became."""
+    found = given("waves", "2x4")
+    graph = found.network.graph()
+    work = {one.name: one.flops_per_node * one.n_nodes for one in graph.computed}
+    (kept,) = (one.name for one in graph.computed if one.layer.kind == "Torch")
+    share = work[kept] / sum(work.values())
+    assert f"{kept} stays whole, on one machine, with {share:.0%} of the operations" in found.remarks[1]
+    assert "there are no layers for fft_fft, at " in found.remarks[1] and 0 < share < 0.2
+
+
 def test_two_examples_are_drawn_whatever_the_batch_is() -> None:
     """Whole numbers are zeros, which every table has a row for."""
     words, numbers = read_input("words=512x3:int64"), read_input("64x2x3")
@@ -87,7 +98,7 @@ def test_two_examples_are_drawn_whatever_the_batch_is() -> None:
             None,
             ["2x4"],
             "",
-            "several modules: Words, Picture, Labelled, OwnLoss; say which with --module NAME",
+            "several modules: Words, Picture, Labelled, OwnLoss, Waves; say which with --module NAME",
         ),
         ("nothing", ["2x4"], "", "nothing() in {} returns a int; return a module"),
         ("5", ["2x4"], "", "5 in {} is 5; give a module, or what makes one"),

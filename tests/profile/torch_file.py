@@ -60,6 +60,19 @@ class OwnLoss(nn.Module):
         return nn.functional.cross_entropy(self.scores(x), label)
 
 
+class Waves(nn.Module):
+    """Real parts of waves, which no layer computes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As many numbers."""
+        return torch.fft.fft(x).real
+
+
+def waves() -> nn.Module:
+    """Returns a module with a part that stays whole."""
+    return nn.Sequential(nn.Linear(4, 6), Waves(), nn.Linear(6, 3))
+
+
 def five() -> nn.Module:
     """Returns a module of five classes."""
     return Labelled(5)
