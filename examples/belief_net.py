@@ -54,7 +54,7 @@ def belief(pictures: np.ndarray, *, epochs: int) -> dict[str, Any]:
         stack = DeepBeliefNet((UNITS, UNITS), initialiser=small)
         net.loss = stack.contrastive_divergence(net.input("picture", shape=64), level)
         net.initialise({name: found[name] for name in found if name in net.graph().parameters})
-        driver = Downpour(replicas=2, shards=2, optimizer=SGD(RATE))
+        driver = Downpour(replicas=2, shards=2, optimizer=SGD(4 * RATE))
         run = train(cut(net), {"picture": pictures}, driver=driver, epochs=epochs, show="nothing")
         found |= run.parameters
     return found
@@ -129,7 +129,7 @@ def main(folder: str = ".", epochs: int = 15) -> None:
     found = {name: quality(model, held_out) for name, model in models.items()}
     for name, (error, score) in found.items():
         print(f"{name:<13} reconstruction error {error:.4f}   pseudo-likelihood {score:.2f}")
-    parameters = belief(training, epochs=5)
+    parameters = belief(training, epochs=12)
     samples = dreams(parameters, count=16, steps=30)
     filters = weights_of(ours)[0][:16]
     draw(Path(folder), {"digits": held_out[:16], "filters": filters, "samples of the belief net": samples})
