@@ -197,12 +197,14 @@ class Rewriting:
         dims, sizes = list[tuple[int, ...]](), list[int]()
         for number, one in enumerate(x.dims):
             size = x.size(number)
-            if 0 in one[1:-1] and any(int(x.extents[axis]) > 1 for axis in one[: one.index(0)]):
-                raise Unsupported("it merges the examples with dimensions before and behind them")
             own = () if size == 1 else (len(sizes) + 1,)
             sizes += [size] * len(own)
-            behind = one.index(0) == 0 if 0 in one else False
-            dims.append(((0, *own) if behind else (*own, 0)) if 0 in one else own)
+            if 0 in one:
+                before = math.prod(int(x.extents[axis]) for axis in one[: one.index(0)])
+                if 1 < before < size:
+                    raise Unsupported("it merges the examples with dimensions before and behind them")
+                own = (0, *own) if before == 1 else (*own, 0)
+            dims.append(own)
         if tuple(dims) == x.dims and len(x.extents) == len(sizes) + 1:
             return x
         return Placed(self._shaped(x, sizes), tuple(dims))
