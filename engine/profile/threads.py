@@ -177,7 +177,7 @@ def _pass(share: float, pool: ThreadPool) -> _Pair:
 
 
 def _shared(share: float, before: Call, work: Callable[[int, int], None], pool: ThreadPool) -> _Pair:
-    """What the first thread does before, and then all of the work, or its share."""
+    """Pairs all of the work on the first thread with its share there; `before` runs first in both."""
     whole, cut = (lambda: work(0, pool.threads)), (lambda: pool.split(0, pool.threads, work))
     return _Pair(share, sequence(before, whole), sequence(before, cut))
 

@@ -396,7 +396,7 @@ class Conversion:
         return missing
 
     def output(self) -> Value:
-        """The module's result."""
+        """Returns what the module returns."""
         return self.value(self._exported.outputs[0])
 
     def _made(self, node: fx.Node) -> Found:

@@ -33,7 +33,7 @@ def permuted(at: Rewriting, node: fx.Node) -> Placed:
 
 @rule("contiguous", "clone", "alias")
 def same(at: Rewriting, node: fx.Node) -> Placed:
-    """The tensor itself."""
+    """Returns the argument, which such an operation does not change."""
     return at.of(node.args[0])
 
 

@@ -37,7 +37,7 @@ class Value:
 
     @property
     def states(self) -> SymbolicTensor:
-        """The array."""
+        """Returns the array of the network that holds the value, in the value's shape."""
         return _shaped(self.base, self.shape)
 
     @classmethod

@@ -30,7 +30,7 @@ def given(name: str, argument: Any, order: tuple[int, ...] = (0,)) -> dict[str, 
 
 
 def _factors(node: fx.Node) -> tuple[Any, Any, tuple[int, int], Any]:
-    """Of a product with a weight: the input, the weight, the order of its dimensions, and the bias."""
+    """Returns the input, the weight, the order of its dimensions, and the bias of a product with a weight."""
     a, name = arguments(node), operation_of(node)
     x, weight = (a["input"], a["weight"]) if name == "linear" else (a["self"], a["other"])
     is_turned = name == "matmul"

@@ -158,7 +158,7 @@ class ModuleParts:
             session.close()
 
     def close(self) -> None:
-        """Ends all hosts."""
+        """Ends the hosts of both sessions; calls of the module are refused from then on."""
         self.closed = True
         resting, self._resting = self._resting, None
         try:

@@ -3,7 +3,8 @@
 `mailbox` is the interface of the runtime; `zeromq` implements it with sockets, `in_process` with queues
 between threads, and `simulated` draws the faults of a network on a virtual clock. Common to both mailboxes:
 `wire` (format), `inbound` and `reassembly` (receiving), `payload` and `counters`. Only for ZeroMQ: `sockets`
-(the one factory), `authenticator`, `keys`, `outbound`, and `connection_guard` with `admission`. Hosts of one
+(the one factory), `authenticator`, `keys`, `outbound` with the `backlogs` of several, `inbound_links`, and
+`connection_guard` with `admission`. Hosts of one
 machine meet at a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer` or a
 `shared_region`.
 Those of several machines send by a `stream_link` (`stream_sender` and `stream_receiver`), whose records a

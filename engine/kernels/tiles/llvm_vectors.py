@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 cgutils: Any = untyped
 """Numba's, which has no types."""
 config: Any = untyped_config
-"""Its settings: from the environment and from a file."""
+"""Numba's settings, from the environment and from a file."""
 
 I1, I16, I32, I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
 
