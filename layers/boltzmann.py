@@ -16,9 +16,9 @@ from partita.layers.checks import check_flag, check_shape, check_whole
 from partita.layers.energies import FreeEnergy, HiddenEnergy, MarkovChains, VisibleEnergy
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.losses import ScoreSum
-from partita.layers.multi_head_attention import unused
 from partita.layers.regularisers import Regulariser, check_regulariser
 from partita.layers.sampling import Bernoulli
+from partita.layers.several_layers import unused
 from partita.layers.states import LossSum, SymbolicTensor
 from partita.layers.ties import ParameterOf
 from partita.layers.transposed import Bias, DenseTransposed

@@ -9,20 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from partita.layers.arguments import Arguments
 from partita.layers.attention import SEQUENCE, Attention, check_causal
 from partita.layers.attention_heads import AttentionHeads
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_whole
-from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.linear import Linear
-from partita.layers.regularisers import Regulariser, check_regulariser
+from partita.layers.several_layers import SeveralLayers, unused
 from partita.layers.states import SymbolicTensor
 from partita.layers.units import ToPositions
 
 
 @dataclass(frozen=True)
-class MultiHeadAttention(Arguments):
+class MultiHeadAttention(SeveralLayers):
     """Attention of several heads over a sequence (positions, features), with its projections.
 
     Called on one sequence, positions attend to one another; on two, those of the first attend to the second:
@@ -48,17 +46,16 @@ class MultiHeadAttention(Arguments):
         name: of the last layer, and the beginning of the others' names.
     """
 
+    ways = ("positions", "heads")
     _meant: ClassVar[Any] = {
+        **SeveralLayers._meant,
         "heads": ("num_heads",),
         "n_heads": ("num_heads",),
         "is_causal": ("causal",),
         "use_causal_mask": ("causal",),
         "head_dim": ("key_dim",),
-        "bias": ("use_bias",),
-        "kernel_initializer": ("initialiser",),
         "embed_dim": "leave it out: it follows from what the layer is called on",
         "value_dim": "values have as many columns as keys; leave it out",
-        "dropout": "call Dropout(...) on the result",
         "key_padding_mask": "give the call a mask, 1 at positions that count: layer(x, mask=...)",
         "batch_first": "sequences are (positions, features) for each example; leave it out",
     }
@@ -66,27 +63,13 @@ class MultiHeadAttention(Arguments):
     num_heads: int
     key_dim: int | None = None
     causal: bool = field(default=False, kw_only=True)
-    rows: str = field(default="positions", kw_only=True)
-    use_bias: bool = field(default=True, kw_only=True)
-    initialiser: Initialiser = field(default="glorot", kw_only=True)
-    regulariser: Regulariser | None = field(default=None, kw_only=True)
-    trainable: bool = field(default=True, kw_only=True)
-    name: str | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        try:
-            check_whole(self.num_heads, "the number of heads is")
-            if self.key_dim is not None:
-                check_whole(self.key_dim, "the columns of a head are")
-            check_flag(self.causal, "causal is")
-            check_flag(self.use_bias, "use_bias is")
-            check_flag(self.trainable, "trainable is")
-            check_initialiser(self.initialiser)
-            check_regulariser(self.regulariser)
-            if self.rows not in ("positions", "heads"):
-                raise ValueError(f'rows are {self.rows!r}; write "positions" or "heads"')
-        except ValueError as error:
-            raise ValueError(f"MultiHeadAttention: {error}") from error
+    def check(self) -> None:
+        """Raises ValueError for an invalid setting of its own."""
+        check_whole(self.num_heads, "the number of heads is")
+        if self.key_dim is not None:
+            check_whole(self.key_dim, "the columns of a head are")
+        check_flag(self.causal, "causal is")
 
     def __call__(
         self,
@@ -118,33 +101,28 @@ class MultiHeadAttention(Arguments):
         except ValueError as error:
             raise ValueError(f"MultiHeadAttention '{name}': {error}") from error
         width, given = self.num_heads * key_dim, () if mask is None else (mask,)
-        settings: Any = {
-            "use_bias": self.use_bias,
-            "initialiser": self.initialiser,
-            "regulariser": self.regulariser,
-            "trainable": self.trainable,
-        }
         masked: Any = {"causal": self.causal, "masked": mask is not None}
         masked["name"] = unused(network, f"{name}_heads")
-        placed: dict[str, Any] = network.placed(self)
+        placed, projects = network.placed(self), ToPositions if self.rows == "heads" else Linear
         if self.rows == "heads":
             sequences = (query,) if memory == query else (query, memory)
-            every = AttentionHeads(self.num_heads, key_dim, **settings, **masked)
+            every = AttentionHeads(self.num_heads, key_dim, **self.settings, **masked)
             heads = placed.setdefault("heads", every)
             if heads.masked != every.masked:
                 raise ValueError(
                     f"MultiHeadAttention '{name}' was called {'with' if heads.masked else 'without'} a mask "
                     "before, and its calls share their parameters; give all of them a mask, or none"
                 )
-            last = placed.setdefault("last", ToPositions(query.shape[1], name=name, **settings))
-            result: SymbolicTensor = last(heads(*sequences, *given))
-            return result
-        queries = placed.setdefault("query", Linear(width, name=f"{name}_query", **settings))(query)
-        pairs = placed.setdefault("pairs", Linear(2 * width, name=f"{name}_key_value", **settings))(memory)
-        found = Attention(self.num_heads, key_dim, **masked)(queries, pairs, *given)
-        last = placed.setdefault("last", Linear(query.shape[1], name=name, **settings))
-        output: SymbolicTensor = last(found)
-        return output
+            found = heads(*sequences, *given)
+        else:
+            query_of = Linear(width, name=f"{name}_query", **self.settings)
+            pairs_of = Linear(2 * width, name=f"{name}_key_value", **self.settings)
+            queries = placed.setdefault("query", query_of)(query)
+            pairs = placed.setdefault("pairs", pairs_of)(memory)
+            found = Attention(self.num_heads, key_dim, **masked)(queries, pairs, *given)
+        last = placed.setdefault("last", projects(query.shape[1], name=name, **self.settings))
+        result: SymbolicTensor = last(found)
+        return result
 
     def _columns(self, query: Shape, memory: Shape, mask: Shape | None) -> int:
         """Columns of a head. Raises ValueError where the shapes do not fit."""
@@ -162,15 +140,3 @@ class MultiHeadAttention(Arguments):
                 f"divides them, or give key_dim"
             )
         return query[1] // self.num_heads
-
-
-def unused(network: Any, name: str) -> str:
-    """The first free name of a network that begins so."""
-    number = 0
-    while True:
-        found = f"{name}_{number}" if number else name
-        try:
-            network.shape(found)
-        except ValueError:
-            return found
-        number += 1
