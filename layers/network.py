@@ -6,7 +6,6 @@ result.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any, Self
 
 from partita.layers.architecture import from_json, to_json
 from partita.layers.box import Shape
+from partita.layers.calls import bound_targets, check_sources
 from partita.layers.checks import check_finite, check_shape, check_whole
 from partita.layers.graph import Graph, Grid
 from partita.layers.initial import InitialValues
@@ -92,41 +92,18 @@ class Network:
         name = self._unused(layer.name or layer.default_name)
         if layer.name is not None and self._first_call(layer) is None:
             name = self._free(layer.name, f"a layer of kind {layer.kind}")
-        if any(not isinstance(source, SymbolicTensor) for source in sources):
-            raise ValueError(
-                f"{layer.kind} '{name}' was called on {sources}; call it on the states of layers"
-            )
-        for source in sources:
-            if source.network is not self:
-                raise ValueError(
-                    f"{layer.kind} '{name}' joins '{source.name}' of network '{source.network.name}' with "
-                    f"network '{self.name}'; declare all of its inputs in one network"
-                )
+        check_sources(layer, name, sources, self, self._grids)
         if isinstance(layer, Loss):
-            self._bind_target(layer, name, sources)
-        else:
-            self._refuse_targets(layer, name, sources)
-            self._check_numbers(layer, name, sources)
-        if len(sources) > 1 and not layer.several_inputs:
-            raise ValueError(
-                f"{layer.kind} '{name}' takes one input, not {len(sources)}; "
-                f"join them first, for example with Add()"
-            )
+            self._grids |= bound_targets(layer, name, sources, self._grids)
         shapes = tuple(source.shape for source in sources)
         try:
             shape = layer.shape(shapes)
-            own = layer.parameters(shape, shapes)
-            parameters = tuple(self._parameter(layer, name, parameter) for parameter in own)
-            if len({parameter.name for parameter in parameters}) < len(parameters):
-                raise ValueError("two of its parameters are the same one; give each another")
-            for parameter in parameters:
-                if isinstance(parameter.initialiser, InitialValues):
-                    parameter.initialiser.check(parameter.name, parameter.shape)
+            own = self._own_parameters(layer, name, layer.parameters(shape, shapes))
         except ValueError as error:
             raise ValueError(f"{layer.kind} '{name}': {error}") from error
-        self._parameters[name] = {p.name: named for p, named in zip(own, parameters, strict=True)}
+        self._parameters[name] = own
         names, flops = tuple(s.name for s in sources), layer.flops_per_node(shapes)
-        grid = Grid(name, shape, layer, names, parameters, flops, layer.wirings(shapes))
+        grid = Grid(name, shape, layer, names, tuple(own.values()), flops, layer.wirings(shapes))
         return self._register(grid)
 
     def placed(self, several: object) -> dict[str, Layer]:
@@ -290,78 +267,19 @@ class Network:
         found: Self = from_json(text, cls, custom or {})
         return found
 
-    def _bind_target(self, loss: Loss, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
-        targets = sources[1:]
-        if not loss.takes_target:
-            if targets or self._is_target(sources[0]):
-                raise ValueError(
-                    f"{loss.kind} '{name}' takes scores alone, without a target or weights; call it for "
-                    f"example as {loss.kind}()(scores)"
-                )
-            return
-        if (
-            len(targets) not in (1, 2)
-            or self._is_target(sources[0])
-            or not all(map(self._is_target, targets))
-        ):
-            raise ValueError(
-                f"{loss.kind} '{name}' takes scores and a target; "
-                f'call it for example as {loss.kind}()(scores, net.target("label"))'
-            )
-        scores = sources[0].shape
-        try:
-            shape, classes = loss.target(scores)
-            weights = (math.prod(loss.shape((scores,))),)
-        except ValueError as error:
-            raise ValueError(f"{loss.kind} '{name}': {error}") from error
-        bound = Placeholder(shape, "target", classes, loss.ignored)
-        for given, layer in zip(targets, (bound, Placeholder(weights, "target")), strict=False):
-            target = self._grids[given.name]
-            taken = len({one.name for one in targets}) < len(targets) or any(
-                target.name in grid.sources for grid in self._grids.values()
-            )
-            if taken and target.layer != layer:
-                raise ValueError(
-                    f"target '{target.name}' already serves a loss of another shape; declare a second target"
-                )
-            self._grids[target.name] = replace(target, shape=layer.given_shape, layer=layer)
-
-    def _refuse_targets(self, layer: Layer, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
-        for source in sources:
-            if self._is_target(source):
-                raise ValueError(f"{layer.kind} '{name}' reads target '{source.name}'; only a loss may")
-            if isinstance(self._grids[source.name].layer, Loss):
-                raise ValueError(
-                    f"{layer.kind} '{name}' reads loss '{source.name}'; a loss is the end of a network"
-                )
-
-    def _check_numbers(self, layer: Layer, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
-        """Refuses numbers of classes where a layer computes with them, and other inputs where it looks them
-        up.
-        """
-        for source in sources:
-            given = getattr(self._grids[source.name].layer, "classes", None)
-            is_input = self._grids[source.name].is_placeholder
-            if is_input and given is not None and not layer.integer_inputs:
-                raise ValueError(
-                    f"{layer.kind} '{name}' computes with '{source.name}', whose numbers name classes; "
-                    f"look them up first: Embedding({given}, units)(...)"
-                )
-            if layer.integer_inputs and not (is_input and given is not None):
-                raise ValueError(
-                    f"{layer.kind} '{name}' reads '{source.name}', which holds no numbers of classes; "
-                    f"declare them: net.input({source.name!r}, shape=..., classes=...)"
-                )
-            most = getattr(layer, "classes", None)
-            if layer.integer_inputs and most is not None and given is not None and given > most:
-                raise ValueError(
-                    f"{layer.kind} '{name}' has {most} classes, but '{source.name}' has {given}; "
-                    f"give it {given}"
-                )
-
     def _first_call(self, layer: Layer) -> str | None:
         """The name of the first call of this very layer."""
         return next((grid.name for grid in self._grids.values() if grid.layer is layer), None)
+
+    def _own_parameters(self, layer: Layer, name: str, asked: Iterable[Parameter]) -> dict[str, Parameter]:
+        """The parameters that a call uses, by their names in the layer. Raises ValueError."""
+        found = {one.name: self._parameter(layer, name, one) for one in asked}
+        if len({one.name for one in found.values()}) < len(found):
+            raise ValueError("two of its parameters are the same one; give each another")
+        for one in found.values():
+            if isinstance(one.initialiser, InitialValues):
+                one.initialiser.check(one.name, one.shape)
+        return found
 
     def _parameter(self, layer: Layer, name: str, asked: Parameter) -> Parameter:
         """The parameter that a call uses: its own, or that of another call."""
@@ -403,10 +321,6 @@ class Network:
                 f"{states!r} is not a loss; assign for example SoftmaxCrossEntropy()(scores, target)"
             )
         return states.name
-
-    def _is_target(self, states: SymbolicTensor) -> bool:
-        layer = self._grids[states.name].layer
-        return isinstance(layer, Placeholder) and layer.role == "target"
 
     def _register(self, grid: Grid) -> SymbolicTensor:
         self._grids[grid.name] = grid
