@@ -1,5 +1,4 @@
-"""What a layer may be called on: states of its own network, targets for losses alone, and numbers of classes
-where they are looked up.
+"""Checks of calls: states of one network, targets for losses alone, numbers of classes where they are read.
 
 Every mistake is refused with the layer's name.
 """
