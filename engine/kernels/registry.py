@@ -15,8 +15,9 @@ from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.normalisation import LocalContrastNormalisationKernel
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
+from partita.engine.kernels.position_losses import PositionCrossEntropyKernel
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.layers import Layer, Loss
+from partita.layers import Loss
 
 Maker: TypeAlias = Callable[[KernelContext, Arrays, ThreadPool], Kernel]
 
@@ -30,11 +31,10 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     LocalContrastNormalisationKernel,
     LocallyConnectedKernel,
     MaxPoolKernel,
+    PositionCrossEntropyKernel,
     SoftmaxCrossEntropyKernel,
 )
-"""The kernels of a CPU; each names its `layer`."""
-
-_BY_LAYER: Final[dict[type[Layer], type[Kernel]]] = {kernel.layer: kernel for kernel in KERNELS}
+"""The kernels of a CPU; each names its `layer`, and no two of a layer compute the same context."""
 
 
 def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None) -> Kernel:
@@ -58,9 +58,10 @@ def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None
 
 
 def _maker(context: KernelContext) -> Maker:
-    found = _BY_LAYER.get(type(context.grid.layer)) if context.device == "cpu" else None
-    if found is not None and found.computes(context):
-        return found.make
+    layer = type(context.grid.layer)
+    for kernel in KERNELS if context.device == "cpu" else ():
+        if kernel.layer is layer and kernel.computes(context):
+            return kernel.make
     form = _form(context)
     if form is not None:
         return form

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from partita.engine import LARS, SGD, Adagrad, Adam, Momentum, RMSProp
-from partita.engine.kernels import activations, local_loops, loss_loops, normalisation_loops
+from partita.engine.kernels import activations, local_loops, loss_loops, normalisation_loops, position_loops
 from partita.engine.kernels.convolution import gradient, loops
 from partita.engine.numerics import compiled
 from partita.engine.numerics.fingerprint import Unidentified, fingerprint
@@ -179,7 +179,15 @@ def test_a_function_without_a_fingerprint_is_compiled_all_the_same() -> None:
     assert function(3) == 3
 
 
-MODULES = [activations, local_loops, loss_loops, normalisation_loops, gradient, loops]
+MODULES = [
+    activations,
+    local_loops,
+    loss_loops,
+    normalisation_loops,
+    position_loops,
+    gradient,
+    loops,
+]
 
 
 OPTIMIZERS = [SGD(1), Momentum(1), Adagrad(1), RMSProp(1), RMSProp(1, centered=True), Adam(1), LARS(1)]
