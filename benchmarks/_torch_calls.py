@@ -112,6 +112,13 @@ def normalisation(context: KernelContext, x: Tensor) -> Tensor:
     return ((wide - mean) * torch.rsqrt((square - mean * mean).clamp(min=layer.floor**2))).to(x.dtype)
 
 
+def batch_norm(context: KernelContext, x: Tensor, mean: Tensor, variance: Tensor, *learnt: Tensor) -> Tensor:
+    """Places are PyTorch's examples and examples its places, which is a view; running statistics change."""
+    running = mean.detach(), variance.detach()
+    found = functional.batch_norm(x.flatten(0, -3), *running, *learnt, training=context.training)
+    return found.view(x.shape)
+
+
 def activation(context: KernelContext, x: Tensor) -> Tensor:
     """Applies the function of the layer."""
     layer = context.grid.layer
@@ -134,6 +141,7 @@ FUNCTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
 FORMS: Final[Mapping[str, Form]] = {
     "Activation": activation,
     "AveragePool2D": pool,
+    "BatchNorm": batch_norm,
     "Dense": dense,
     "L2Pool2D": pool,
     "LocalContrastNormalisation2D": normalisation,

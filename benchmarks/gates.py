@@ -42,6 +42,7 @@ from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.layers import (
     Activation,
     AveragePool2D,
+    BatchNorm,
     Conv2D,
     Dense,
     Dropout,
@@ -93,6 +94,8 @@ GATES: Final[dict[str, Gate]] = {
     "l2 pool first 8 examples": Gate(L2Pool2D(5), ((46, 46, 8),), 8),
     "contrast normalisation three stages": Gate(LocalContrastNormalisation2D(5), ((89, 89, 8),), 32),
     "contrast normalisation small": Gate(LocalContrastNormalisation2D(5), ((12, 12, 4),), 16),
+    "batch norm": Gate(BatchNorm(), ((32, 32, 64),), 32),
+    "batch norm 8 examples": Gate(BatchNorm(), ((32, 32, 64),), 8),
     "relu": Gate(Activation("relu"), ((64, 512),), 64),
     "sigmoid": Gate(Activation("sigmoid"), ((64, 512),), 64),
     "tanh": Gate(Activation("tanh"), ((64, 512),), 64),

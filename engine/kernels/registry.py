@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from partita.engine.kernels.batch_norm import BatchNormKernel
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
 from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.dropout import DropoutKernel
@@ -24,6 +25,7 @@ Maker: TypeAlias = Callable[[KernelContext, Arrays, ThreadPool], Kernel]
 KERNELS: Final[tuple[type[Kernel], ...]] = (
     ActivationKernel,
     AveragePoolKernel,
+    BatchNormKernel,
     Conv2DKernel,
     DenseKernel,
     DropoutKernel,
