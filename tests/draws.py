@@ -1,4 +1,4 @@
-"""What Hypothesis draws: a few examples in `make test`, the same ones each time; twelve times as many in
+"""What Hypothesis draws: a few examples in `make test`, the same ones each time; sixteen times as many in
 `make slow`, new ones each time. So a change is not refused for what chance has found elsewhere.
 """
 
@@ -11,7 +11,7 @@ from hypothesis import settings
 USUAL: Final = 12
 """The examples of a test that says nothing else; `examples` are given in proportion."""
 
-HOUSE: Final = 8
+HOUSE: Final = 6
 """Those in `make test`."""
 
 
