@@ -11,6 +11,7 @@ from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.dropout import DropoutKernel
 from partita.engine.kernels.elementwise import ActivationKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
+from partita.engine.kernels.linear import LinearKernel
 from partita.engine.kernels.local import LocallyConnectedKernel
 from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel
 from partita.engine.kernels.node import NodeKernel
@@ -30,6 +31,7 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     DenseKernel,
     DropoutKernel,
     L2PoolKernel,
+    LinearKernel,
     LocalContrastNormalisationKernel,
     LocallyConnectedKernel,
     MaxPoolKernel,

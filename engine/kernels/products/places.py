@@ -1,0 +1,169 @@
+"""The compiled loops of one matrix times the matrices of many places, `[place, term, example]`, and of its
+gradient, the sum over places.
+
+A place has too few examples for large tiles. So the columns of several places are laid side by side in
+scratch that stays in the cache, multiplied, and written from there to where they belong: no other copy is
+made.
+
+Every element is a chain of fused multiply-adds over terms in ascending order, for the gradient over places,
+then examples: neither blocks nor threads change its bits, which are those of one product by `tiles`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.products.tiles import multiply_blocks
+from partita.engine.kernels.tiles.transposition import transpose
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
+from partita.engine.numerics import compiled, compiled_reassociating
+
+PANEL: Final = 96
+"""Rows of the matrix whose products are written at a time."""
+LANES: Final = 96
+"""Columns that are laid side by side, at least, unless there are fewer."""
+STEPS: Final = 512
+"""Terms of a gradient that are added at a time, at least: examples of several places."""
+
+
+def places_in(numbers: int, examples: int) -> int:
+    """Returns the fewest places with so many columns."""
+    return max(-(-numbers // max(examples, 1)), 1)
+
+
+@compiled
+def multiply_places(
+    matrix: Array,
+    x: Array,
+    out: Array,
+    bias: Array,
+    scratch: tuple[Array, Array],
+    strides: tuple[int, int],
+    span: tuple[int, int],
+    accumulate: bool,
+) -> None:
+    """Writes `out[place] = matrix @ x[place] + bias` for places `[start, stop)`, of one block.
+
+    Args:
+        matrix: `[m, k]`, flat, its rows a stride apart.
+        x: `[place, k, example]`, C-contiguous.
+        out: `[place, m, example]`, likewise.
+        bias: `[m]`, or `[0]` for none.
+        scratch: for the columns of `x`, `[k, stride]`, and for a panel of products, `[PANEL, stride]`; flat.
+        strides: of the rows of `matrix`, and of scratch.
+        span: the places; not more than scratch has columns for.
+        accumulate: whether to add to what `out` holds.
+    """
+    (columns, sums), (row_stride, stride), (start, stop) = scratch, strides, span
+    k, examples, m = x.shape[1], x.shape[2], out.shape[1]
+    for place in range(start, stop):
+        for term in range(k):
+            at = term * stride + (place - start) * examples
+            for e in range(examples):
+                columns[at + e] = x[place, term, e]
+    for first in range(0, m, PANEL):
+        rows = min(PANEL, m - first)
+        multiply_blocks(
+            sums,
+            Strides(0, stride, 0, 0),
+            matrix,
+            Strides(first * row_stride, row_stride, 0, 1),
+            columns,
+            Strides(0, 0, 0, stride),
+            Extent(rows, (stop - start) * examples, 1, k),
+            False,
+        )
+        for place in range(start, stop):
+            _write(out[place], bias, sums, (place - start) * examples, stride, (first, rows), accumulate)
+
+
+@compiled
+def _write(
+    out: Array, bias: Array, sums: Array, at: int, stride: int, panel: tuple[int, int], accumulate: bool
+) -> None:
+    """Writes a panel of products of one place, from where they lie in scratch."""
+    first, rows = panel
+    for row in range(rows):
+        begin = at + row * stride
+        if accumulate:
+            for e in range(out.shape[1]):
+                out[first + row, e] += sums[begin + e]
+        elif len(bias):
+            for e in range(out.shape[1]):
+                out[first + row, e] = sums[begin + e] + bias[first + row]
+        else:
+            for e in range(out.shape[1]):
+                out[first + row, e] = sums[begin + e]
+
+
+@compiled
+def transpose_places(x: Array, out: Array, stride: int, first: int, span: tuple[int, int]) -> None:
+    """Transposes places `[start, stop)` of `x`, `[place, k, example]`, into rows of examples, a stride apart.
+
+    Row 0 of `out`, which is flat, is the first example of place `first`.
+    """
+    k, examples = x.shape[1], x.shape[2]
+    flat = x.reshape(-1)
+    for place in range(*span):
+        transpose(
+            flat,
+            place * k * examples,
+            examples,
+            out,
+            (place - first) * examples * stride,
+            stride,
+            k,
+            examples,
+        )
+
+
+@compiled
+def add_products(
+    grad: Array,
+    examples: Array,
+    out: Array,
+    stride: int,
+    places: tuple[int, int],
+    rows: tuple[int, int],
+    continued: bool,
+) -> None:
+    """Writes rows `[start, stop)` of the sum of `grad[place] @ x[place].T` over places.
+
+    Args:
+        grad: `[place, m, example]`, C-contiguous.
+        examples: `x` of these places as `transpose_places` lays it out.
+        out: `[m, k]`, C-contiguous.
+        stride: between rows of `examples`.
+        places: `[first, end)`.
+        rows: of `out`.
+        continued: whether the sums begin with what `out` holds.
+    """
+    (first, end), (start, stop), (m, k), batch = places, rows, out.shape, grad.shape[2]
+    left, sums = grad.reshape(-1), out.reshape(-1)
+    for row in range(start, stop, PANEL):
+        multiply(
+            sums,
+            Strides(row * k, k, 0, 0),
+            left,
+            Strides((first * m + row) * batch, batch, m * batch, 1),
+            examples,
+            Strides(0, 0, batch * stride, stride),
+            Extent(min(PANEL, stop - row), k, end - first, batch),
+            continued,
+            NOWHERE,
+        )
+
+
+@compiled_reassociating
+def add_columns(grad: Array, out: Array, rows: tuple[int, int], continued: bool) -> None:
+    """Writes rows `[start, stop)` of the sum of `grad`, `[place, m, example]`, over places and examples."""
+    for row in range(*rows):
+        if not continued:
+            out[row] = 0
+    for place in range(grad.shape[0]):
+        for row in range(*rows):
+            total = grad[place, row, 0]
+            for e in range(1, grad.shape[2]):
+                total += grad[place, row, e]
+            out[row] += total
