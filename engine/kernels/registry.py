@@ -11,6 +11,7 @@ from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.dropout import DropoutKernel
 from partita.engine.kernels.elementwise import ActivationKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
+from partita.engine.kernels.layer_norm import LayerNormKernel
 from partita.engine.kernels.linear import LinearKernel
 from partita.engine.kernels.local import LocallyConnectedKernel
 from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel
@@ -31,6 +32,7 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     DenseKernel,
     DropoutKernel,
     L2PoolKernel,
+    LayerNormKernel,
     LinearKernel,
     LocalContrastNormalisationKernel,
     LocallyConnectedKernel,

@@ -21,10 +21,16 @@ from partita.engine.numerics import compiled, compiled_reassociating
 
 PANEL: Final = 96
 """Rows of the matrix whose products are written at a time."""
-LANES: Final = 96
-"""Columns that are laid side by side, at least, unless there are fewer."""
+_COLUMNS_BYTES: Final = 384 << 10
+_FEWEST, _MOST = 48, 192
+"""Columns that are laid side by side: as many bytes as a second-level cache holds, within these bounds."""
 STEPS: Final = 512
 """Terms of a gradient that are added at a time, at least: examples of several places."""
+
+
+def places_beside(terms: int, examples: int, item_bytes: int) -> int:
+    """Returns the places whose columns, of so many terms, are laid side by side."""
+    return places_in(min(max(_COLUMNS_BYTES // (terms * item_bytes), _FEWEST), _MOST), examples)
 
 
 def places_in(numbers: int, examples: int) -> int:
