@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from partita.engine.pytorch.examples_first import ELSEWHERE, Placed, Rewriting, rule
-from partita.engine.pytorch.nodes import arguments, operation_of
+from partita.engine.pytorch.nodes import arguments, is_zeros, operation_of
 from partita.engine.pytorch.values import Unsupported
 
 ALONG = "it is along the examples, or takes some of them"
@@ -273,7 +273,7 @@ def recurrent(at: Rewriting, node: fx.Node) -> Placed:
         x = Placed(x.node, (x.dims[1], x.dims[0], x.dims[2]))
     alone = not isinstance(a["hx"], list | tuple)
     states = [a["hx"]] if alone else a["hx"]
-    hx = [one if "zeros" in operation_of(one) else _state(at, one) for one in states]
+    hx = [one if is_zeros(one) else _state(at, one) for one in states]
     changed = {**a, "input": at.standard(x), "hx": hx[0] if alone else hx, "batch_first": True}
     value = node.meta["val"]
     with value[0].fake_mode:

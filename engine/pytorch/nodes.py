@@ -53,6 +53,13 @@ def operation_of(node: fx.Node) -> str:
     return getattr(node.target, "__name__", str(node.target))
 
 
+def is_zeros(node: object) -> bool:
+    """Whether a tensor is written out as zeros, of any type."""
+    while isinstance(node, fx.Node) and operation_of(node) in ("to", "_to_copy", "type_as"):
+        node = node.args[0]
+    return isinstance(node, fx.Node) and operation_of(node) in ("zeros", "new_zeros", "zeros_like")
+
+
 def arguments(node: fx.Node) -> dict[str, Any]:
     """The arguments of an operation by their names, with the defaults of those that were not given."""
     schema = node.target._schema  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 
 from partita.engine.pytorch.conversion import Conversion, operation
-from partita.engine.pytorch.nodes import arguments, operation_of
+from partita.engine.pytorch.nodes import arguments, is_zeros, operation_of
 from partita.engine.pytorch.simplified import of_heads
 from partita.engine.pytorch.values import Stacked, Unsupported, Value
 from partita.layers import GRU, LSTM, Attention, Concatenate, Dropout, Reshape, Slice
@@ -47,7 +47,7 @@ def recurrent(at: Conversion, node: fx.Node) -> tuple[Value | Stacked, ...]:
 
 def _states(at: Conversion, argument: Any) -> tuple[Value, ...]:
     """For each layer and direction, the state that it begins with; none where all are zeros."""
-    if operation_of(argument) in ("zeros", "new_zeros", "zeros_like"):
+    if is_zeros(argument):
         return ()
     if found := at.stacked(argument):
         return found
