@@ -55,6 +55,9 @@ class Step:
             fast as PyTorch's own product.
         contiguous: returns a tensor that lies in the order of its axes: `contiguous(x.permute(...))`. Where
             examples change from last to first, that is several times as fast as `x.contiguous()`.
+        convolve: returns what `torch.nn.functional.conv2d` does, of all arguments: `convolve(picture, weight,
+            bias, stride, padding, dilation, groups)`. The gradient of a weight of more filters than places is
+            several times as fast.
         mean_over: examples of the minibatch, over which gradients are the mean.
         position: examples of the run, of all replicas, before the first one.
         summary: in `forward` and `backward`, the summaries of all machines, as `combine` returned them.
@@ -77,6 +80,7 @@ class Step:
     with_gradient: Callable[[Tensor, Tensor, Tensor], Tensor]
     multiply: Callable[[Tensor, Tensor], Tensor]
     contiguous: Callable[[Tensor], Tensor]
+    convolve: Callable[..., Tensor]
     summary: Tensor = field(default=None, repr=False)
 
     @property

@@ -10,7 +10,7 @@ from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, Padding, Patch
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Parameter
-from partita.layers.patches import margins, padded
+from partita.layers.patches import even_padding, padded
 from partita.layers.weighted_sum import WeightedSum, check_picture
 
 
@@ -59,17 +59,17 @@ class Convolution(WeightedSum):
         assert isinstance(step.wiring, Patch)
         axes, functional = step.wiring.axes(step.sources[0]), step.torch.nn.functional
         picture, weight, bias = inputs[0], parameters[0].movedim(-1, 1), parameters[1:]
-        widths = margins(step, picture)
-        if any(before != after or before < 0 for before, after in widths):
-            picture, widths = padded(step, picture), [(0, 0)] * len(axes)
+        widths = even_padding(step, picture)
+        if widths is None:
+            picture, widths = padded(step, picture), [0] * len(axes)
         strides, dilations = ([getattr(axis, name) for axis in axes] for name in ("stride", "dilation"))
-        settings = strides, [before for before, _ in widths], dilations, step.wiring.groups
+        settings = strides, widths, dilations, step.wiring.groups
         if len(axes) == 1:
             given = step.contiguous(picture.permute(2, 1, 0))
             sums = functional.conv1d(given, weight, *(bias or (None,)), *settings).permute(2, 1, 0)
         else:  # channels last, of which oneDNN makes most
             given = step.contiguous(picture.permute(3, 0, 1, 2)).permute(0, 3, 1, 2)
-            sums = functional.conv2d(given, weight, *(bias or (None,)), *settings).permute(2, 3, 1, 0)
+            sums = step.convolve(given, weight, *(bias or (None,)), *settings).permute(2, 3, 1, 0)
         return activated(step.torch, self.activation, sums)
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:

@@ -28,6 +28,28 @@ def margins(step: Step, picture: Tensor) -> list[Span]:
     return widths
 
 
+def even_padding(step: Step, picture: Tensor) -> list[int] | None:
+    """Returns how many rows (columns ...) of padding on both sides alike give the patches of the step's rows;
+    None where no number does. A patch beyond the last stride needs none, so that one side may have more than
+    is read, or rows that no patch reaches.
+
+    Args:
+        step: see `margins`.
+        picture: see `margins`.
+    """
+    assert isinstance(step.wiring, Patch)
+    n_places = step.rows[1] - step.rows[0], *step.shape[1:]
+    found = []
+    for (before, _), axis, n, extent in zip(
+        margins(step, picture), step.wiring.axes(step.sources[0]), n_places, picture.shape, strict=False
+    ):
+        rest = extent + 2 * before - (axis.size - 1) * axis.dilation - 1
+        if not extent or before < 0 or rest < 0 or rest // axis.stride + 1 != n:
+            return None
+        found.append(before)
+    return found
+
+
 def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
     """Returns a picture with its margins around it. The picture itself where these are nothing.
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Any, Final, TypeVar
 
 import torch
 
 from partita.engine.kernels import orders
+from partita.engine.kernels.convolution.differentiable import convolve
 from partita.engine.kernels.counted import random_bits
 from partita.engine.kernels.form_backward import with_gradient
 from partita.engine.kernels.form_piece import FormPiece, Gradients
@@ -111,6 +112,7 @@ class LayerFormKernel(Kernel):
             position=examples.position + first,
             with_gradient=with_gradient,
             contiguous=orders.contiguous,
+            convolve=convolve,
             multiply=self._multiply,
         )
 
@@ -245,22 +247,25 @@ class LayerFormKernel(Kernel):
         accumulate: bool = False,
     ) -> Call:
         """Writes the gradients of the parameters, summed over the examples."""
-        given = zip(out, self.arrays.parameters, strict=True)
         grid = self.context.grid
         if grid.layer.integer_inputs or any(parameter.sparse for parameter in grid.parameters):
             prepare_sums(self.context.master)
         places = [
             place if isinstance(place, RowGradient) else as_tensor(place).reshape(parameter.shape)
-            for place, parameter in given
+            for place, parameter in zip(out, grid.parameters, strict=True)
         ]
+        added = [
+            parameter.shared or isinstance(place, RowGradient)
+            for place, parameter in zip(places, grid.parameters, strict=True)
+        ]  # by every piece, into one place
 
         def call() -> None:
-            for place in () if accumulate else places:
-                place.clear() if isinstance(place, RowGradient) else place.zero_()
-            for slices, (_, gradients) in zip(self._slices(), self._all_gradients(), strict=True):
-                for place, found, own in zip(places, gradients, slices, strict=False):
-                    if found is not None:
-                        add_gradient(place if isinstance(place, RowGradient) else place[own], found)
+            for n, (slices, (_, gradients)) in enumerate(
+                zip(self._slices(), self._all_gradients(), strict=True)
+            ):
+                given = zip(places, slices, chain(gradients, repeat(None)), added, strict=False)
+                for place, own, found, is_added in given:
+                    add_gradient(place, own, found, first=not accumulate and not (n and is_added))
             self._wrote()
 
         return call

@@ -17,28 +17,44 @@ _DIGIT_BITS: Final = 11
 """Bits of a row's number by which it is sorted at once: two passes for tables of 4 million rows."""
 
 
-def add_gradient(place: torch.Tensor | RowGradient, found: Any) -> None:
+def add_gradient(place: torch.Tensor | RowGradient, own: slice, found: Any, *, first: bool) -> None:
     """Adds a gradient to a sum, each of them whole or of some rows.
 
     Args:
         place: the sum; a tensor in the precision of sums.
+        own: the part of a tensor that the gradient belongs to.
         found: a tensor, also a sparse one of torch; or `(rows, values)`, int64 `[k]` and `[k, width]`, in
-            which a row may occur several times.
+            which a row may occur several times. None of zeros.
+        first: whether the sum begins here: what was there before does not count.
     """
+    if isinstance(place, RowGradient):
+        if first:
+            place.clear()
+        _add_rows(place, found)
+        return
+    part = place[own]
+    pair = None if found is None else _pair_of(found)
+    if first and (found is None or pair is not None):
+        part.zero_()
+    if pair is not None:
+        rows, sums = _summed(pair[0], _wide(pair[1], place))
+        part[rows] += sums
+    elif found is not None and first:
+        part.copy_(found)
+    elif found is not None:
+        part.add_(found)
+
+
+def _add_rows(place: RowGradient, found: Any) -> None:
+    """Adds a gradient to a sum of some rows."""
+    if found is None:
+        return
     pair = _pair_of(found)
     if pair is None:
-        if isinstance(place, RowGradient):
-            place.add_table(_wide(found, place).numpy())
-        else:
-            place.add_(found)
-        return
-    rows, values = pair
-    values = _wide(values, place)
-    rows, sums = _summed(rows, values)
-    if isinstance(place, RowGradient):
-        place.add(rows.numpy(), sums.numpy())
+        place.add_table(_wide(found, place).numpy())
     else:
-        place[rows] += sums
+        rows, sums = _summed(pair[0], _wide(pair[1], place))
+        place.add(rows.numpy(), sums.numpy())
 
 
 def prepare_sums(dtype: npt.DTypeLike) -> None:
