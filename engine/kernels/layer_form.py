@@ -252,7 +252,7 @@ class LayerFormKernel(Kernel):
             prepare_sums(self.context.master)
         places = [
             place if isinstance(place, RowGradient) else as_tensor(place).reshape(parameter.shape)
-            for place, parameter in zip(out, grid.parameters, strict=True)
+            for place, parameter in zip(out, self.arrays.parameters, strict=True)
         ]
         added = [
             parameter.shared or isinstance(place, RowGradient)
