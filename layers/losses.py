@@ -120,6 +120,11 @@ class Loss(Layer):
             parameters: none.
         """
 
+    @property
+    def label_rows(self) -> slice:
+        """The labels of a target that count, of labels of positions: all."""
+        return slice(None)
+
     def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
         """Returns whether each label is right, bool `[..., example]`, as far as these scores tell; None
         without labels. Takes what `forward` takes.

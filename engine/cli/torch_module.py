@@ -102,7 +102,7 @@ class FoundModule:
         graph = self.network.graph()
         target = "" if not self.stand_in else graph.targets[0].name
         loss = _KINDS[graph[graph.losses[0]].layer.kind] if self.stand_in else ""
-        return TorchModule(self.module, tuple(one.name for one in graph.inputs), loss, target)
+        return TorchModule(self.module, self.network.arguments, loss, target)
 
 
 def module_of(users: UserFile, written: str | None) -> torch.nn.Module:
@@ -255,7 +255,7 @@ def _explain_a_loss(module: torch.nn.Module, given: tuple[torch.Tensor, ...], er
     if isinstance(found, torch.Tensor) and not found.dim():
         raise ValueError(
             f"{type(module).__name__}.forward returns one number for all examples, as a loss is; let it "
-            "return the scores, and a loss takes its place"
+            f"return the scores, and a loss takes its place ({error})"
         ) from error
 
 

@@ -72,7 +72,7 @@ class LossFormKernel(LayerFormKernel, LossKernel):
             self._evaluated[0] = output.flatten(0, -2).double().mean(0)
             right = self._loss.right(step, inputs)
             if right is not None:
-                labels = inputs[1]
+                labels = inputs[1][self._loss.label_rows]
                 counts = torch.ones_like(labels, dtype=torch.bool)
                 if self._loss.ignored is not None:
                     counts = labels != self._loss.ignored
@@ -91,7 +91,7 @@ class LossFormKernel(LayerFormKernel, LossKernel):
         """
         loss, n_right, n_wrong, _ = self._evaluated[:, :count].sum(1).tolist()
         if n_wrong:
-            labels = as_tensor(self.arrays.inputs[1])[:, :count]
+            labels = as_tensor(self.arrays.inputs[1])[self._loss.label_rows, :count]
             wrong = self._no_class(labels)
             if self._loss.ignored is not None:
                 wrong &= labels != self._loss.ignored

@@ -28,6 +28,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 
 from partita.engine.profile.torch_cuts import first_line, staged
+from partita.engine.pytorch.results import loss_of
 
 PARTS: Final = 2
 
@@ -64,7 +65,7 @@ class TorchJob:
     def loss_of(self, output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
         """The mean loss of the examples."""
         if not self.loss or target is None:
-            return output
+            return loss_of(output)
         if self.loss == "cross-entropy":
             return functional.cross_entropy(output.flatten(0, -2), target.flatten())
         return (output - target).square().sum() / (2 * len(output))

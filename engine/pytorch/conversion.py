@@ -102,12 +102,14 @@ class Origin:
 
 
 class ImportedNetwork(Network):
-    """A network that a module of PyTorch became. Give it a loss, as any other.
+    """A network that a module of PyTorch became. Give it a loss, as any other, where the
+    module has none of its own.
 
     Attributes:
         output: the module's result, in its own order of axes.
         origins: for each parameter, that of the module which it was.
         kept: by the path of a part that stays as it is, the operations without layers that are the reason.
+        arguments: for each tensor that the module takes, the input, or the target of its own loss.
     """
 
     def __init__(self, name: str) -> None:
@@ -116,6 +118,7 @@ class ImportedNetwork(Network):
         self.output: SymbolicTensor
         self.origins: dict[str, Origin] = {}
         self.kept: dict[str, tuple[Missing, ...]] = {}
+        self.arguments: tuple[str, ...] = ()
         self._state: list[StateEntry] = []
 
     @property
@@ -140,9 +143,13 @@ class ImportedNetwork(Network):
             self._state.append(entry)
 
     def drop_unused(self) -> None:
-        """Drops the layers whose result nothing reads, but the output; their parameters become constants."""
+        """Drops the layers whose result nothing reads, but the output and losses.
+
+        Their parameters become constants.
+        """
         while True:
-            read = {source for grid in self._grids.values() for source in grid.sources} | {self.output.name}
+            read = {source for grid in self._grids.values() for source in grid.sources}
+            read |= {self.output.name, *(one.name for one in self.loss)}
             shared = {
                 one.layer
                 for grid in self._grids.values()

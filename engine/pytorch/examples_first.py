@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -310,4 +310,4 @@ def examples_first(exported: Exported, dims: Sequence[int]) -> Exported:
                     node.meta["refused"] = "it mixes the examples with another dimension"
                 else:
                     last.replace_input_with(node, at.standard(Placed(x.node, ((0,), *behind))))
-    return Exported(exported.program, exported.state)
+    return replace(exported)

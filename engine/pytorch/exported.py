@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import fx
 from torch.export.graph_signature import OutputKind
 from torch.nn.utils.rnn import PackedSequence
 
+from partita.engine.pytorch.example_args import Arguments, call, tensors_of
 from partita.engine.pytorch.folding import constants_of
 from partita.engine.pytorch.results import NoSuchResult
 from partita.engine.pytorch.simplified import simplify
@@ -29,22 +30,22 @@ class Exported:
         state: for each node that is a parameter or a buffer, its name in the module, and its numbers.
         constants: values of the nodes that depend on no input and no parameter.
         free: all nodes that depend on no input.
+        targets: inputs that the module's own loss alone reads.
     """
 
     program: torch.export.ExportedProgram
     state: dict[fx.Node, tuple[str, torch.Tensor]]
     constants: dict[fx.Node, Any] = field(default_factory=dict)
     free: set[fx.Node] = field(default_factory=set)
+    targets: frozenset[fx.Node] = frozenset()
 
     @classmethod
-    def of(
-        cls, module: torch.nn.Module, example_args: Sequence[torch.Tensor], dims: Sequence[int] = ()
-    ) -> Exported:
+    def of(cls, module: torch.nn.Module, example_args: Arguments, dims: Sequence[int] = ()) -> Exported:
         """Exports a module.
 
         Args:
             module: in training; takes tensors of examples.
-            example_args: some examples for each.
+            example_args: some examples for each, in order or by name.
             dims: for each, the dimension of the examples; 0 if not given.
 
         Raises:
@@ -52,14 +53,18 @@ class Exported:
         """
         batch = torch.export.Dim("batch", min=2)
         dims = dims or [0] * len(example_args)
-        shapes: tuple[Any, ...] = tuple({dim: batch} for dim in dims)
-        if _is_variadic(module):
+        shapes: Any = tuple({dim: batch} for dim in dims)
+        args = [one.clone() for one in tensors_of(example_args)]  # one tensor twice would be one input
+        given: tuple[Any, Any] = tuple(args), None
+        if isinstance(example_args, Mapping):
+            keys = list(example_args)
+            given, shapes = ((), dict(zip(keys, args, strict=True))), dict(zip(keys, shapes, strict=True))
+        elif _is_variadic(module):
             shapes = (shapes,)
         try:
             with warnings.catch_warnings():  # of weights that recurrent layers keep in a list, too
                 warnings.filterwarnings("ignore", message="The tensor attributes")
-                apart = tuple(one.clone() for one in example_args)  # one tensor twice would be one input
-                program = torch.export.export(module, apart, dynamic_shapes=shapes)
+                program = torch.export.export(module, *given, dynamic_shapes=shapes)
         except NoSuchResult:
             raise
         except Exception as error:
@@ -88,13 +93,14 @@ class Exported:
         constants = constants_of(self.program, self.state)
         free = _free(self.program.graph, self.state, constants)
         simplify(self.program.graph, constants, free)
-        return Exported(self.program, self.state, constants, free)
+        return replace(self, constants=constants, free=free)
 
     @cached_property
     def inputs(self) -> tuple[fx.Node, ...]:
-        """The inputs, in their order."""
+        """The inputs, in their order; not the targets."""
         graph = self.program.graph
-        return tuple(one for one in graph.nodes if one.op == "placeholder" and one not in self.state)
+        others = self.state.keys() | self.targets
+        return tuple(one for one in graph.nodes if one.op == "placeholder" and one not in others)
 
     @cached_property
     def outputs(self) -> tuple[fx.Node, ...]:
@@ -144,7 +150,7 @@ def _is_variadic(module: torch.nn.Module) -> bool:
     return code is not None and code.co_argcount <= 1 and bool(code.co_flags & 0x04)
 
 
-def _packs_sequences(module: torch.nn.Module, example_args: Sequence[torch.Tensor]) -> bool:
+def _packs_sequences(module: torch.nn.Module, example_args: Arguments) -> bool:
     """Whether a recurrent layer of a module that cannot be exported is given a packed sequence."""
     seen: list[bool] = []
     layers = [one for one in module.modules() if isinstance(one, torch.nn.RNNBase)]
@@ -153,7 +159,7 @@ def _packs_sequences(module: torch.nn.Module, example_args: Sequence[torch.Tenso
         for one in layers
     ]
     with torch.no_grad(), suppress(Exception):  # the error of the export is the one to report
-        module(*example_args)
+        call(module, example_args)
     for handle in handles:
         handle.remove()
     return any(seen)

@@ -15,9 +15,12 @@ from partita.engine.pytorch import (  # noqa: F401 - they register what becomes 
 )
 from partita.engine.pytorch.computed import expression
 from partita.engine.pytorch.conversion import Conversion, ImportedNetwork, Missing, name_of
+from partita.engine.pytorch.example_args import Arguments, in_the_order_of
 from partita.engine.pytorch.examples_first import examples_first
 from partita.engine.pytorch.exported import Exported
 from partita.engine.pytorch.kept import Call, calls_of, part_around, stand_for
+from partita.engine.pytorch.loss_layers import place_losses
+from partita.engine.pytorch.own_loss import take_loss
 from partita.engine.pytorch.results import Choice, return_one
 from partita.engine.pytorch.values import Unsupported
 from partita.engine.pytorch.whole_weights import whole_weights
@@ -25,7 +28,7 @@ from partita.engine.pytorch.whole_weights import whole_weights
 
 def from_torch(
     module: torch.nn.Module,
-    example_args: Sequence[torch.Tensor],
+    example_args: Arguments,
     *,
     examples_dim: int | Sequence[int] = 0,
     output: Choice = None,
@@ -44,7 +47,8 @@ def from_torch(
 
     Args:
         module: takes tensors of examples, and returns one, or several of which `output` names one.
-        example_args: a tensor for each input, with two examples or more; only shapes and types matter.
+        example_args: a tensor for each input, in order or by name, with two examples or more; only shapes and
+            types matter.
         examples_dim: the dimension of the examples in the inputs, or in each: 1 for modules that take
             positions first. Inputs and output of the network have the other dimensions, in their order.
         output: of a module that returns several tensors, the one that becomes the network's output: a name,
@@ -54,7 +58,9 @@ def from_torch(
         name: of the network; that of the module's class if not given.
 
     Returns:
-        The network, with its `output`; assign `net.loss`.
+        The network, with its `output`; assign `net.loss`. Where the module takes labels and returns a loss,
+        it has that loss, with a target that has the labels' name; the output is then what the module returns
+        beside it, or the scores.
 
     Raises:
         ValueError: `torch.export` makes no graph of the module, or operations have no layers: all of them are
@@ -63,6 +69,7 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"{module!r} is no module; give an instance of torch.nn.Module")
     dims = [examples_dim] * len(example_args) if isinstance(examples_dim, int) else list(examples_dim)
+    example_args = in_the_order_of(module, example_args)
     calls = calls_of(in_training(module), example_args) if opaque and not any(dims) else {}
     name, parts = name_of(name or type(module).__name__), set[str]()
     reasons: dict[str, list[Missing]] = {}
@@ -85,7 +92,7 @@ def from_torch(
 
 def _converted(
     module: torch.nn.Module,
-    example_args: Sequence[torch.Tensor],
+    example_args: Arguments,
     dims: Sequence[int],
     calls: Mapping[str, Call],
     parts: Iterable[str],
@@ -98,8 +105,11 @@ def _converted(
     return_one(rest, output)
     exported = Exported.of(rest, example_args, dims)
     whole_weights(exported.program.graph)
-    exported = examples_first(exported, dims).simplified()
+    network.arguments = tuple(name_of(one.name) for one in exported.inputs)
+    of = dict(zip(exported.inputs, dims, strict=True))
     try:
+        exported, terms = take_loss(exported, dims, output)
+        exported = examples_first(exported, [of[one] for one in exported.inputs]).simplified()
         conversion = Conversion(network, exported, kept)
     except Unsupported as error:
         raise ValueError(f"{type(module).__name__} cannot be a network: {error}") from None
@@ -109,6 +119,10 @@ def _converted(
             network.output = conversion.output().in_order()
         except Unsupported as error:
             raise ValueError(f"the result of {type(module).__name__} is no network's: {error}") from None
+        try:
+            place_losses(conversion, exported, terms)
+        except Unsupported as error:
+            raise ValueError(f"the loss of {type(module).__name__} is no network's: {error}") from None
         network.drop_unused()
         left = network.origins.keys()
         network.initialise({name: one for name, one in conversion.initial.items() if name in left})

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from partita.engine.pytorch.example_args import Arguments, call, tensors_of
+
 
 @torch.library.custom_op("partita::kept", mutates_args=())
 def _kept(path: str, shape: Sequence[int], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -61,10 +63,10 @@ class Bound(nn.Module):
         return found
 
 
-def calls_of(module: nn.Module, example_args: Sequence[torch.Tensor]) -> dict[str, Call]:
+def calls_of(module: nn.Module, example_args: Arguments) -> dict[str, Call]:
     """Runs a module, and returns the call of each part that is called once."""
     seen: dict[str, list[Call]] = {}
-    n = len(example_args[0])
+    n = len(tensors_of(example_args)[0])
 
     def watch(path: str) -> Any:
         def note(part: nn.Module, args: Any, named: Any, output: Any) -> None:
@@ -84,7 +86,7 @@ def calls_of(module: nn.Module, example_args: Sequence[torch.Tensor]) -> dict[st
     ]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module(*example_args)
+            call(module, example_args)
     finally:
         for handle in handles:
             handle.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -29,6 +30,23 @@ def permuted(at: Rewriting, node: fx.Node) -> Placed:
         first, second = (a.get(name, number) % n for number, name in enumerate(("dim0", "dim1")))
         order[first], order[second] = order[second], order[first]
     return Placed(x.node, tuple(x.dims[one] for one in order))
+
+
+@rule("scores_of_loss")
+def scores_of_loss(at: Rewriting, node: fx.Node) -> Placed:
+    """The scores of a loss in the order of its target; notes the number of rows before the examples."""
+    given, shape, classes = node.args
+    x = at.merged(at.of(given))
+    order = [number for number in range(len(x.dims)) if number != classes]
+    axes = [axis for number in order for axis in x.dims[number]]
+    if 0 not in axes:
+        raise Unsupported(MIXES)
+    node.meta["before"] = math.prod(int(x.extents[axis]) for axis in axes[: axes.index(0)])
+    last = () if classes == -1 else (x.dims[classes],)  # type: ignore[index]
+    found = at.standard(Placed(x.node, ((0,), *((axis,) for axis in axes if axis), *last)))
+    if [int(one) for one in found.meta["val"].shape[1:]] != list(shape):  # type: ignore[arg-type]
+        found = at.call("reshape", found, [-1, *shape])  # type: ignore[misc]
+    return Placed(found, tuple((axis,) for axis in range(found.meta["val"].dim())))
 
 
 @rule("contiguous", "clone", "alias")
@@ -123,6 +141,8 @@ def reduced(at: Rewriting, node: fx.Node) -> Placed:
     """A number for each place of the dimensions that are kept."""
     a, source = arguments(node), node.all_input_nodes[0]
     x = at.of(source)
+    if "dim" not in a:
+        raise Unsupported(MIXES)
     given = a["dim"] if isinstance(a["dim"], list | tuple) else [a["dim"]]
     if not given or given == [None]:
         raise Unsupported(ALONG)

@@ -1,4 +1,4 @@
-"""The one tensor of what a module returns that becomes the output of a network."""
+"""The tensors of what a module returns that become the output of a network, and its loss."""
 
 from __future__ import annotations
 
@@ -19,19 +19,48 @@ class NoSuchResult(ValueError):
 
 
 def return_one(module: torch.nn.Module, output: Choice) -> None:
-    """Lets a module return the chosen tensor alone.
+    """Lets a module return the chosen tensor, and behind it the loss where it returns one.
 
     Args:
         module: whose `forward` is replaced.
-        output: "logits" for example, or a number; None for the only tensor that it returns.
+        output: "logits" for example, or a number; None for the only tensor that it returns
+            beside its loss, a number for all examples.
     """
     forward = module.forward
 
     @functools.wraps(forward)
-    def chosen(*args: Any, **named: Any) -> torch.Tensor:
-        return one_of(forward(*args, **named), output)
+    def chosen(*args: Any, **named: Any) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        returned = forward(*args, **named)
+        return _beside_loss(returned, output) or one_of(returned, output)
 
     module.forward = chosen
+
+
+def _beside_loss(returned: Any, output: Choice) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The chosen tensor and the loss of a module that returns both; None for others."""
+    if isinstance(returned, torch.Tensor):
+        return None
+    fields = _fields(returned)
+    loss = _name_of_loss(fields)
+    others = {name: one for name, one in fields.items() if name != loss}
+    if loss is None or output == loss or not any(isinstance(one, torch.Tensor) for one in others.values()):
+        return None
+    return one_of(others, output), fields[loss]
+
+
+def loss_of(returned: Any) -> torch.Tensor:
+    """Returns the loss that a module returns, alone or beside other results."""
+    fields = {} if isinstance(returned, torch.Tensor) else _fields(returned)
+    name = _name_of_loss(fields)
+    found: torch.Tensor = one_of(returned, None) if name is None else fields[name]
+    return found
+
+
+def _name_of_loss(fields: Mapping[Any, Any]) -> Any:
+    """The name of the only number for all examples, or "loss" among several; None if there is none."""
+    tensors = {name: one for name, one in fields.items() if isinstance(one, torch.Tensor)}
+    losses = [name for name, one in tensors.items() if not one.dim() and one.is_floating_point()]
+    return "loss" if "loss" in losses else losses[0] if len(losses) == 1 else None
 
 
 def one_of(returned: Any, output: Choice) -> torch.Tensor:

@@ -140,7 +140,8 @@ class ReportedSums:
             arrays = (upcast_array(on_host(array)) for array in kernel.arrays.inputs[:2])
             scores, target = (np.moveaxis(array, -1, 0)[:count] for array in arrays)
             (start, stop), (first, _), *_ = kernel.context.windows
-            if kernel.context.sources[1].n_rows == kernel.context.sources[0].n_rows:  # a target for each row
+            target, n_rows = self._counted(loss, target, kernel.context.sources[1].n_rows)
+            if n_rows == kernel.context.sources[0].n_rows:  # a target for each row
                 target = target[:, start - first : stop - first]
             self._update(found, own, *self.given(loss, scores, target))
         return found
@@ -158,8 +159,16 @@ class ReportedSums:
                 [one for one in self.metrics if one.loss == loss],
                 self.graph[loss].sources,
             )
-            self._update(found, own, *self.given(loss, scores[layer], targets[target]))
+            counted, _ = self._counted(loss, targets[target], self.graph[target].n_rows)
+            self._update(found, own, *self.given(loss, scores[layer], counted))
         return found
+
+    def _counted(self, loss: str, target: Array, n_rows: int) -> tuple[Array, int]:
+        """The rows of a target `[example, ...]` that a loss reads, and how many they are of so many."""
+        layer = self.graph[loss].layer
+        assert isinstance(layer, Loss), loss
+        rows = layer.label_rows
+        return target if rows == slice(None) else target[:, rows], len(range(n_rows)[rows])
 
     def _update(self, found: Array, own: Sequence[_Figure], scores: Array, target: Array) -> None:
         for one in own:

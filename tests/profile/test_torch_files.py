@@ -73,6 +73,16 @@ def test_numbers_that_are_no_classes_have_a_squared_error(given: Given, loss: st
     assert "the squared error of 60 numbers" in found.remarks[0]
 
 
+def test_a_module_with_its_own_loss_has_that(given: Given) -> None:
+    """Its labels are a target, which PyTorch's own ways are given as the module's argument."""
+    found = given("OwnLoss", "6x4", "label=6:int64")
+    assert isinstance(found.found, FoundModule) and found.planning.batch == 6 and not found.remarks
+    graph = found.network.graph()
+    assert [one.name for one in (*graph.inputs, *graph.targets)] == ["x", "label"]
+    module = found.found.given
+    assert (module.inputs, module.loss, module.target) == (("x", "label"), "", "")
+
+
 def test_what_stays_whole_is_named_with_its_share_and_the_reason(given: Given) -> None:
     """By the operations of the layers of the network that it became."""
     found = given("waves", "2x4")
@@ -112,10 +122,10 @@ def test_two_examples_are_drawn_whatever_the_batch_is() -> None:
         ("five", ["axb"], "", "--input axb is no shape; write for example 32x3x224x224"),
         ("five", ["2x4:int3"], "", "--input 2x4:int3 is no shape"),
         (
-            "OwnLoss",
-            ["2x4", "2:int64"],
-            "",
-            "OwnLoss.forward returns one number for all examples",
+            "Total()",
+            ["2x4"],
+            "class Total(OwnLoss):\n    def forward(self, x):\n        return self.scores(x).mean()",
+            "Total.forward returns one number for all examples",
         ),
         ("five", ["y=2x4"], "", "Labelled.forward has no argument 'y'; it has x"),
         ("Words", [WORDS[1]], "", "Words.forward takes 'words' before; give an --input for it, too"),

@@ -79,3 +79,39 @@ def check(
             torch.testing.assert_close(found[key].double(), values, rtol=1e-8, atol=1e-10, msg=key)
     copy.deepcopy(module).load_state_dict(found, strict=True)
     return net
+
+
+def check_own(
+    module: nn.Module, given: Any, *, machines: int, loss_of: Any = None, **settings: Any
+) -> ImportedNetwork:
+    """A step of the network is that of the module with the loss that it returns, in float64.
+
+    Args:
+        module: returns its loss, alone, behind its scores, or by its name.
+        given: its arguments, in order or by name, with their numbers.
+        machines: parts of the plan.
+        loss_of: the loss of what the module returns; if not given, the one among that.
+        settings: of `from_torch`.
+    """
+    net = from_torch(module, given, **settings)
+    alone = copy.deepcopy(module).double()
+    arguments = given if isinstance(given, dict) else dict(zip(net.arguments, given, strict=True))
+    doubled = {name: one.double() if one.is_floating_point() else one for name, one in arguments.items()}
+    found = alone(**doubled) if isinstance(given, dict) else alone(*doubled.values())
+    loss = found if isinstance(found, torch.Tensor) else found[1 if type(found) is tuple else "loss"]
+    loss = loss if loss_of is None else loss_of(found)
+    loss.backward()
+    batch = len(next(iter(arguments.values())))
+    plan = partition(
+        net, Cluster.local(machines=machines), batch=batch, strategy="balanced", precision="float64"
+    )
+    parameters = initialise(plan.graph.parameters.values(), 0, dtype="float64")
+    with Session(plan, parameters, train=True, optimizer=SGD(RATE)) as session:
+        step = session.step({name: one.numpy() for name, one in doubled.items()}, collect=("parameters",))
+    assert step.loss == pytest.approx(loss.item(), rel=1e-9)
+    state = net.state_dict(step.vectors["parameters"])
+    for name, one in alone.named_parameters():
+        torch.testing.assert_close(
+            state[name].double(), one.detach() - RATE * one.grad, rtol=1e-9, atol=1e-10
+        )
+    return net

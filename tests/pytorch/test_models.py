@@ -16,7 +16,7 @@ from partita.engine import SGD, Session, from_torch
 from partita.engine.parameters import initialise
 from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
-from tests.pytorch.steps import BATCH, check
+from tests.pytorch.steps import BATCH, check, check_own
 from tests.pytorch.vision import vision_models
 
 WORDS = torch.empty(BATCH, 6, dtype=torch.int64)
@@ -120,3 +120,24 @@ def test_a_model_as_it_is_in_float32(make: Any, transformers: Any) -> None:
     model.load_state_dict(state, strict=True)
     if make is gpt2:
         assert state["lm_head.weight"] is state["transformer.wte.weight"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_loss_of_a_model_that_is_given_labels(
+    kind: str, machines: int, transformers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model moves the labels by one word, and its scores are the output."""
+    model = gpt2(transformers) if kind == "gpt2" else llama(transformers, monkeypatch)
+    draw = torch.Generator().manual_seed(1)
+    words, labels = torch.randint(0, 11, (2, BATCH, 6), generator=draw)
+
+    def loss(found: Any) -> torch.Tensor:
+        """The model's, in float64: it computes it in float32."""
+        moved = nn.functional.cross_entropy(found.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        torch.testing.assert_close(moved.float(), found.loss)
+        return moved
+
+    net = check_own(model, {"labels": labels, "input_ids": words}, machines=machines, loss_of=loss)
+    assert net.arguments == ("input_ids", "labels") and net.output.shape == (6, 11)
