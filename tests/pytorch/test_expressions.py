@@ -12,7 +12,9 @@ from torch import nn
 
 from partita.engine import Session, from_torch
 from partita.engine.parameters import initialise
+from partita.engine.pytorch.conversion import ImportedNetwork
 from partita.engine.pytorch.expression import Expression
+from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
 from tests.pytorch.expressions import Arithmetic, Excited, Masked, Rotated
 from tests.pytorch.modules import Language
@@ -64,6 +66,19 @@ def test_what_is_written_out_is_one_layer_that_is_cut() -> None:
         assert again == one and hash(again) == hash(one)
 
 
+def losses_of(net: ImportedNetwork, batch: dict[str, Any]) -> list[float]:
+    """The loss of a training step on one machine, and on two."""
+    found = []
+    for machines in (1, 2):
+        plan = partition(
+            net, Cluster.local(machines=machines), batch=BATCH, strategy="balanced", precision="float64"
+        )
+        start = initialise(plan.graph.parameters.values(), 0, dtype="float64")
+        with Session(plan, start, train=True) as session:
+            found.append(session.step(batch).loss)
+    return found
+
+
 class Dropping(nn.Module):
     """Attention whose shares are dropped."""
 
@@ -77,30 +92,41 @@ class Dropping(nn.Module):
 
 
 def test_dropout_of_attention_is_counted() -> None:
-    """The same shares are dropped however the network is cut; at rest none are."""
+    """In training the same shares are dropped however the network is cut; at rest none are."""
     torch.manual_seed(3)
     module = Dropping()
     net = from_torch(module, (SEQUENCE,))
     x = np.random.default_rng(2).normal(size=SEQUENCE.shape)
 
-    def states(machines: int, *, training: bool) -> Any:
-        plan = partition(
-            net, Cluster.local(machines=machines), batch=BATCH, strategy="balanced", precision="float64"
-        )
-        start = initialise(plan.graph.parameters.values(), 0, dtype="float64")
-        with Session(plan, start, train=training) as session:
-            found = session.step({"x": x}, collect=(net.output.name,)).collected[net.output.name]
-        return np.moveaxis(found, -1, 0)
-
-    rest = states(2, training=False)
+    plan = partition(net, Cluster.local(machines=2), batch=BATCH, strategy="balanced", precision="float64")
+    start = initialise(plan.graph.parameters.values(), 0, dtype="float64")
+    with Session(plan, start, train=False) as session:
+        found = session.step({"x": x}, collect=(net.output.name,)).collected[net.output.name]
+    rest = np.moveaxis(found, -1, 0)
     module.double()
     q, k, v = (
         one.unflatten(-1, (2, 4)).transpose(1, 2) for one in module.qkv(torch.from_numpy(x)).chunk(3, -1)
     )
     expected = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     np.testing.assert_allclose(rest, expected.detach().numpy(), rtol=1e-9, atol=1e-12)
-    # without a loss nothing trains: the layers that drop are those of the graph
-    assert [one.layer.kind for one in net.graph().grids].count("Dropout") == 1
+    net.loss = HalfSquaredError()(net.output, net.target("y"))
+    whole, cut = losses_of(net, {"x": x, "y": np.zeros((BATCH, *net.output.shape))})
+    assert whole == pytest.approx(cut, rel=1e-12)
+    assert whole != pytest.approx(float(expected.detach().square().sum()) / 2 / BATCH, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_transformer_in_training_drops_the_same_on_one_machine_and_two() -> None:
+    """With its rate of 0.1, in attention and behind it."""
+    torch.manual_seed(3)
+    module = nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
+    net = from_torch(module, (SEQUENCE, SEQUENCE))
+    assert [one.layer.kind for one in net.graph().grids].count("Dropout") > 6
+    net.loss = HalfSquaredError()(net.output, net.target("y"))
+    draw = np.random.default_rng(2)
+    given = {one: draw.normal(size=SEQUENCE.shape) for one in (*net.arguments, "y")}
+    whole, cut = losses_of(net, given)
+    assert whole == pytest.approx(cut, rel=1e-12)
 
 
 @pytest.mark.parametrize(
