@@ -150,7 +150,7 @@ class BatchNormKernel(OneToOneKernel):
         return call
 
     def _changes(self) -> tuple[Array, Array]:
-        """What a step subtracts from mean and variance, the machine's share of it."""
+        """Returns the machine's share of what a step subtracts from mean and variance."""
         (count, mean, squares), examples = self._whole, self._real
         share = len(self._x) * examples / np.maximum(count, 1)
         share *= self._settings.momentum * examples / self._mean_over

@@ -82,7 +82,7 @@ class LayerNormKernel(OneToOneKernel):
         return lambda: pool.split(0, len(weight), work, operations=numbers, kind="numbers")
 
     def _of(self, kept: Array, start: int, stop: int) -> Array:
-        """What is kept of some rows."""
+        """Returns the part of an array of places that belongs to some rows."""
         return kept[start * self._per_row : stop * self._per_row]
 
 

@@ -38,7 +38,7 @@ from partita.partitioner.cluster.products import Choice, ProductShape
 
 
 class _Choices(NamedTuple):
-    """What computes each product of a layer, as the plan determines for one product of matrices."""
+    """The library of each product of a layer, as the plan determines for one product of matrices."""
 
     forward: Choice
     backward_input: Choice
@@ -219,7 +219,7 @@ class _Laid:
         bound(*self._call(flat, 0, 0))
 
     def write(self, flat: Array, pool: ThreadPool) -> None:
-        """Writes the matrix."""
+        """Lays the numbers out as the tiles read them, divided over threads."""
 
         def work(start: int, stop: int) -> None:
             loop, *arguments = self._call(flat, start, stop)

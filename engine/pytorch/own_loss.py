@@ -24,7 +24,7 @@ from partita.engine.pytorch.simplified import insert
 from partita.engine.pytorch.values import Unsupported
 
 LABELLED: Final = ("cross_entropy_loss", "nll_loss", "nll_loss_nd")
-"""Losses of labels."""
+"""Operations of ATen that are a loss of scores and a label for each row of them."""
 COMPARED: Final = ("mse_loss", "binary_cross_entropy_with_logits", "smooth_l1_loss", "huber_loss", "kl_div")
 """Losses of a target for each score."""
 SAME: Final = frozenset(("to", "_to_copy", "type_as", "contiguous", "clone", "alias", "detach"))

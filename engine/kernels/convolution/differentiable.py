@@ -17,7 +17,7 @@ _Gradient: TypeAlias = torch.Tensor | None
 
 
 class _Settings(NamedTuple):
-    """Of a convolution of pictures: for each axis, but for `groups`."""
+    """Settings of a convolution of pictures, one for each axis, but for `groups`."""
 
     stride: Sequence[int]
     padding: Sequence[int]
@@ -58,7 +58,7 @@ class _Convolution(torch.autograd.Function):
     def forward(
         ctx: Any, picture: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: _Settings
     ) -> torch.Tensor:
-        """PyTorch's convolution."""
+        """Returns `conv2d`, and keeps picture and weight for its gradients."""
         ctx.save_for_backward(picture, weight)
         ctx.settings = settings
         return functional.conv2d(picture, weight, bias, *settings)
