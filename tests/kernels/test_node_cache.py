@@ -144,6 +144,7 @@ def test_a_second_process_compiles_nothing(folder: Path, tmp_path: Path) -> None
     assert counted() == 0
 
 
+@pytest.mark.slow
 def test_processes_may_write_at_the_same_time(folder: Path, tmp_path: Path) -> None:
     script = (
         "from numba import njit\nfrom partita.engine.kernels.nodes.generated import ready\nimport numpy\n"

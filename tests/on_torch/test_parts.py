@@ -146,6 +146,7 @@ def test_steps_of_a_rule_equal_those_of_a_cpu(where: str, optimizer: Optimizer) 
     assert_near(found, expected, tolerance=1e-9)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_stays_near(where: str) -> None:
     found = played(mixed(where), precision="bfloat16", steps=2, optimizer=SGD(0.1))
     assert_near(found, played(Cluster.local(), steps=2, optimizer=SGD(0.1)), tolerance=0.1)

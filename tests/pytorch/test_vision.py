@@ -14,6 +14,7 @@ PICTURES = torch.empty(2, 3, 64, 64)
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_a_residual_network_with_a_block_in_each_stage() -> None:
     models = vision_models()
     torch.manual_seed(3)

@@ -119,7 +119,7 @@ def stumbles(incoming, weight):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.filterwarnings("ignore::partita.engine.kernels.nodes.errors.SlowNodeWarning")
-@pytest.mark.parametrize("hosts", ["threads", "processes"])
+@pytest.mark.parametrize("hosts", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_an_error_in_a_users_function_names_the_host_and_the_layer(hosts: Hosts) -> None:
     net = Network("clumsy")
     stumbles(2, name="shaky")(net.input("x", shape=(3,)))

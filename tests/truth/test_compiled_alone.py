@@ -51,6 +51,7 @@ def test_no_two_functions_have_one_symbol(filled: Path) -> None:
     audit(filled / "partita" / "code", filled / "log")
 
 
+@pytest.mark.slow
 def test_a_second_checkout_compiles_nothing(filled: Path, tmp_path: Path) -> None:
     (tmp_path / "partita").mkdir()
     for room in ("layers", "partitioner", "engine"):

@@ -246,11 +246,12 @@ def test_in_processes_one_replica_has_the_bits_of_a_session_that_trains(
         assert run.parameters[name].tobytes() == expected.tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("push_every", "overlap"),
     [
-        pytest.param(3, 1, marks=pytest.mark.slow, id="sums"),
-        pytest.param(1, 2, marks=pytest.mark.slow, id="overlapped"),
+        pytest.param(3, 1, id="sums"),
+        pytest.param(1, 2, id="overlapped"),
         pytest.param(2, 2, id="sums of overlapped"),
     ],
 )

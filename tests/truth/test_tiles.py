@@ -69,6 +69,7 @@ def test_states_of_local_networks_agree_to_the_bit(plan: Plan, seed: int) -> Non
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=0.0)
 
 
+@pytest.mark.slow
 @DRAWS
 @given(plan=plans(shared=True, tiles=True), first=st.integers(0, 1 << 30), second=st.integers(0, 1 << 30))
 def test_the_order_of_events_changes_no_bit(plan: Plan, first: int, second: int) -> None:

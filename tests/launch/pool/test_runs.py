@@ -51,6 +51,7 @@ def assert_trained(run: Run) -> None:
     assert evaluate(run, toy.data()).accuracy > 0.9
 
 
+@pytest.mark.slow
 def test_drivers_train_on_workers_which_outlive_the_runs(tmp_path: Path) -> None:
     """Where the bits do not depend on arrival, they are those of processes of this machine.
 
