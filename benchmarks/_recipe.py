@@ -21,7 +21,7 @@ FILE: Final = "recipe.json"
 
 @dataclass(frozen=True)
 class LayerRecipe:
-    """A layer.
+    """Holds what a network is declared from: one layer.
 
     Args:
         kind: as Partita calls it.

@@ -20,7 +20,7 @@ from partita.layers.checks import check_extents, check_flag, check_padding, chec
 
 Index = npt.NDArray[np.int64]
 Padding: TypeAlias = Extent | Margins | Literal["valid", "same"]
-"""How many rows are put around an input, see `Patch`."""
+"""The number of rows that are put around an input, see `Patch`."""
 PADDING = -1
 """Index of an edge whose sender lies outside the grid: its state is the layer's `padding_value`."""
 
@@ -29,14 +29,14 @@ class Connectivity(Arguments, ABC):
     """The nodes of an input that feed each node of a layer."""
 
     ordered_gradients: bool = True
-    """Whether the errors of a sender are summed in the order of the receivers' rows, on any machines.
+    """States whether the errors of a sender are summed in the order of the receivers' rows, on any machines.
 
     True where a node has few receivers: every cut then gives the same bits. In a fully connected layer each
     machine sums over its own receivers, and the owners add up these sums, machine by machine.
     """
 
     tiles: bool = False
-    """Whether a picture of this connectivity may be cut along its columns too, see `within`."""
+    """States whether a picture of this connectivity may be cut along its columns too, see `within`."""
 
     @abstractmethod
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:

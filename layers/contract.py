@@ -16,6 +16,10 @@ from partita.layers.connectivity import Connectivity
 
 Tensor: TypeAlias = Any
 """A tensor of torch, node-major: `[rows, other node axes ..., example]`."""
+Tensors: TypeAlias = tuple[Tensor, ...]
+"""Tensors of the inputs, or of the parameters."""
+Gradients: TypeAlias = tuple[tuple[Tensor | None, ...], Tensors]
+"""Gradients of the inputs (None: zero) and of the parameters."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_label, check_number, check_weights
-from partita.layers.contract import Step, Summary, Tensor
+from partita.layers.contract import Gradients, Step, Summary, Tensor, Tensors
 from partita.layers.layer import NodeDefinition
 from partita.layers.losses import LabelLoss, Loss, ScoreLoss
 
@@ -37,7 +37,7 @@ class _OverClasses(Loss):
         """
         return Summary((2,)) if len(shape) == 1 else None
 
-    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def summarise(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """Both, of these scores, in float64."""
         largest = inputs[0].amax(-2)
         total = (inputs[0] - largest.unsqueeze(-2)).exp_().sum(-2, dtype=step.torch.float64)
@@ -50,7 +50,7 @@ class _OverClasses(Loss):
         total = (totals * (largest - most).exp()).sum(0)
         return step.torch.stack((most, total, *(other.sum(0) for other in others)))
 
-    def _summary(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _summary(self, step: Step, inputs: Tensors) -> Tensor:
         """The summary of all classes, in float64."""
         return self.summarise(step, inputs, ()) if step.summary is None else step.summary.double()
 
@@ -109,16 +109,16 @@ class SoftmaxCrossEntropy(_OverClasses, LabelLoss):
             )
         return (scores[:-1] or (1,)), scores[-1]
 
-    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor:
+    def right(self, step: Step, inputs: Tensors) -> Tensor:
         """Returns whether the label's score is here, finite, and the largest of all; `[..., example]`."""
         _, here, score = self._labelled(step, inputs)
         return here & (score >= self._summary(step, inputs)[0]) & score.isfinite()
 
-    def _labels(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _labels(self, step: Step, inputs: Tensors) -> Tensor:
         """The labels that belong to these scores, `[example]` or `[position, example]`."""
         return inputs[1][0] if len(step.shape) == 1 else inputs[1][slice(*step.windows[0])]
 
-    def _labelled(self, step: Step, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def _labelled(self, step: Step, inputs: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """The place of each label's score among these, whether it is there and counts, and the score."""
         scores, labels = inputs[0], self._labels(step, inputs)
         places = labels - (step.windows[0][0] if len(step.shape) == 1 else 0)
@@ -128,7 +128,7 @@ class SoftmaxCrossEntropy(_OverClasses, LabelLoss):
         places = places.clamp(0, scores.shape[-2] - 1).unsqueeze(-2)
         return places, here, scores.gather(-2, places).squeeze(-2).double()
 
-    def _factors(self, step: Step, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, Any]:
+    def _factors(self, step: Step, inputs: Tensors) -> tuple[Any, Any, Any]:
         """The factor of the label's term, `[..., example]`; that of every class's term, `[class, 1]`; and
         the sum of the latter over all classes. Terms of ignored labels are not excepted.
         """
@@ -145,7 +145,7 @@ class SoftmaxCrossEntropy(_OverClasses, LabelLoss):
             weight = weights[self._labels(step, inputs).clamp(0, len(weights) - 1)]
         return weight * (1.0 - self.label_smoothing), each, total
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The loss of each example or position, as far as it depends on these scores; else 0."""
         largest, total = self._summary(step, inputs)
         _, here, score = self._labelled(step, inputs)
@@ -156,20 +156,15 @@ class SoftmaxCrossEntropy(_OverClasses, LabelLoss):
             loss = loss + self._counted(step, inputs, (each * terms).sum(-2))
         return _as_nodes(step, loss)
 
-    def _counted(self, step: Step, inputs: tuple[Tensor, ...], values: Tensor) -> Tensor:
+    def _counted(self, step: Step, inputs: Tensors, values: Tensor) -> Tensor:
         """The values, 0 where the label is ignored."""
         if self.ignore_index is None:
             return values
         return values.masked_fill(self._labels(step, inputs) == self.ignore_index, 0.0)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """Returns `softmax - one hot`, with the factors of both: no machine needs more than the summary."""
         scores, (largest, total) = inputs[0], self._summary(step, inputs).to(inputs[0].dtype).unsqueeze(-2)
         places, here, _ = self._labelled(step, inputs)
@@ -242,12 +237,12 @@ class KLDivergence(_OverClasses, ScoreLoss):
         _check_scores(scores)
         return scores, None
 
-    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def summarise(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """All three, of these classes, in float64."""
         of_scores = super().summarise(step, inputs, parameters)
         return step.torch.cat((of_scores, inputs[1].sum(-2, dtype=of_scores.dtype)[None]))
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The terms of these classes."""
         largest, total, _ = self._summary(step, inputs)
         scores, target = inputs[0].double(), inputs[1].double()
@@ -255,13 +250,8 @@ class KLDivergence(_OverClasses, ScoreLoss):
         return _as_nodes(step, (step.torch.xlogy(target, target) + terms).sum(-2))
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """Returns `softmax * sum of the target - target`, times the gradient of the loss."""
         largest, total, wanted = self._summary(step, inputs).to(inputs[0].dtype).unsqueeze(-2)
         share = (inputs[0] - largest).exp_().mul_(wanted / total).sub_(inputs[1])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_number
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.layer import NodeDefinition
 from partita.layers.losses import ScoreLoss
 
@@ -26,19 +26,14 @@ class HalfSquaredError(ScoreLoss):
         """The mean of all squared differences (Keras's), from the mean loss of the examples."""
         return 2.0 * mean_loss / math.prod(scores)
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sum over these scores."""
         scores, targets = (one.flatten(0, -2).double() for one in inputs)
         return (scores - targets).square().sum(0, keepdim=True) / 2
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """Returns `scores - target`, times the gradient of the loss."""
         return ((inputs[0] - inputs[1]) * grad_output, None), ()
 
@@ -86,7 +81,7 @@ class Huber(ScoreLoss):
         super().check()
         self._settle(delta=check_number(self.delta, "delta is"))
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sum over these scores."""
         scores, targets = (one.flatten(0, -2).double() for one in inputs)
         distance = (scores - targets).abs()
@@ -94,13 +89,8 @@ class Huber(ScoreLoss):
         return (bounded * (distance - bounded / 2)).sum(0, keepdim=True)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """Returns `scores - target`, within `delta` of 0, times the gradient of the loss."""
         return ((inputs[0] - inputs[1]).clamp(-self.delta, self.delta) * grad_output, None), ()
 

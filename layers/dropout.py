@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from partita.layers.box import Shape
 from partita.layers.checks import check_number
 from partita.layers.connectivity import Connectivity, OneToOne
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.layer import Layer, NodeDefinition
 
 
@@ -54,18 +54,13 @@ class Dropout(Layer):
         """The shape of the input."""
         return sources[0]
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The mask times the input."""
         return self._masked(step, inputs[0])
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The same mask, computed again, times the gradient."""
         return (self._masked(step, grad_output),), ()
 

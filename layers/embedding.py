@@ -11,7 +11,7 @@ import numpy as np
 from partita.layers.box import Box, Shape, Span
 from partita.layers.checks import check_flag, check_whole, is_whole
 from partita.layers.connectivity import Connectivity, Index
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, Parameter
 from partita.layers.regularisers import Regulariser
@@ -158,7 +158,7 @@ class Embedding(Layer):
         """
         return self.parameter("weight")
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """Rows of the table, `[position, unit, example]`."""
         (numbers,), (table,) = inputs, parameters
         look_up = step.torch.nn.functional.embedding
@@ -175,13 +175,8 @@ class Embedding(Layer):
         return found * (numbers != self.padding_idx).unsqueeze(1)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Any, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The gradients of the rows that were looked up, `(numbers, [k, unit])`: a number may occur often."""
         (numbers,) = inputs
         grads = grad_output.movedim(1, -1)  # [position, example, unit]

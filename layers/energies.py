@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from partita.layers.box import Shape
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, Full, OneToOne
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.merge import Merge
 from partita.layers.ties import ParameterOf
@@ -39,19 +39,14 @@ class HiddenEnergy(Energies):
 
     slowdown = 10.0
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The difference of the terms."""
         chain, data = (step.torch.nn.functional.softplus(one, 1.0, 40.0) for one in inputs)
         return chain - data
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The probabilities of the units: of the chain, and negative of the data."""
         chain, data = inputs
         return (chain.sigmoid() * grad_output, -data.sigmoid() * grad_output), ()
@@ -99,18 +94,13 @@ class VisibleEnergy(Energies):
         assert isinstance(self.states.layer, MarkovChains), f"{self.states} are no chains"
         return (*found, *self.states.layer.parameters(shape, sources))
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The differences of the states, times the biases."""
         return parameters[0].unsqueeze(-1) * (inputs[0] - inputs[1])
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The biases, the differences, and the change of the chains."""
         (chain, data), (bias, *states) = inputs, parameters
         grad = bias.unsqueeze(-1) * grad_output
@@ -167,7 +157,7 @@ class MarkovChains(Layer):
         """The state of each node in each chain."""
         return (Parameter("states", (*shape, self.chains), trainable=False, averaged=True, kept=True),)
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The states of the examples' chains.
 
         Raises:
@@ -223,7 +213,7 @@ class FreeEnergy(Layer):
         """A product for each visible unit, and a logarithm for each hidden one."""
         return 2.0 * math.prod(sources[0]) + 2.0 * math.prod(sources[1])
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """Sums over the units."""
         visible, sums = (one.flatten(0, -2) for one in inputs)
         terms = step.torch.nn.functional.softplus(sums, 1.0, 40.0).sum(0)

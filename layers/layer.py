@@ -17,7 +17,7 @@ from partita.layers.arguments import Arguments
 from partita.layers.box import Shape, Span
 from partita.layers.checks import check_flag
 from partita.layers.connectivity import Connectivity
-from partita.layers.contract import Step, Summary, Tensor
+from partita.layers.contract import Gradients, Step, Summary, Tensor, Tensors
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.other_names import ARGUMENTS
 from partita.layers.regularisers import Regulariser, check_regulariser
@@ -121,24 +121,24 @@ class Layer(Arguments, ABC):
     """
 
     splits_sum: bool = False
-    """Whether a node's sum can be taken over one block of its input's rows after the other."""
+    """States whether a node's sum can be taken over one block of its input's rows after the other."""
     by_rows: ClassVar[bool] = False
-    """Whether kernels compute some rows before others at no cost: no two rows read the same weights. It is
-    not inherited, as kernels are not: a subclass is played by its definition, all rows at once."""
+    """States whether kernels compute some rows before others at no cost: no two rows read the same weights.
+    It is not inherited, as kernels are not: a subclass is played by its definition, all rows at once."""
     cuttable: ClassVar[bool] = True
-    """Whether the rows of the layer may lie on several machines."""
+    """States whether the rows of the layer may lie on several machines."""
     several_inputs: ClassVar[bool] = False
-    """Whether it may be called on more than one layer."""
+    """States whether it may be called on more than one layer."""
     rounds_products: ClassVar[bool] = False
-    """Whether `forward` takes numbers in the precision of storage, as products of matrices do: they round
-    their sums once. Else it takes numbers of bfloat16 in float32, and its result is rounded."""
+    """States whether `forward` takes numbers in the precision of storage, as products of matrices do: they
+    round their sums once. Else it takes numbers of bfloat16 in float32, and its result is rounded."""
     asks_gradient: ClassVar[bool] = False
-    """Whether the gradient of its output is computed even where no parameter needs it."""
+    """States whether the gradient of its output is computed even where no parameter needs it."""
     stops_gradient: ClassVar[bool] = False
-    """Whether the gradient of its inputs is zero. Then none is computed or sent, neither of this layer nor of
-    layers that feed no other."""
+    """States whether the gradient of its inputs is zero. Then none is computed or sent, neither of this
+    layer nor of layers that feed no other."""
     integer_inputs: ClassVar[bool] = False
-    """Whether its inputs are numbers of classes, from 0."""
+    """States whether its inputs are numbers of classes, from 0."""
     slowdown: ClassVar[float] = 1.0
     """Time of an operation, as a multiple of one of a matrix product, which runs fastest: measured on one
     machine; it counts where a kernel was not measured."""
@@ -148,7 +148,7 @@ class Layer(Arguments, ABC):
     name: str | None
     """The layer's name in the network; None lets the network choose."""
     trainable: bool = True
-    """Whether its parameters learn; a layer that has some takes it as an argument."""
+    """States whether its parameters learn; a layer that has some takes it as an argument."""
     regulariser: Regulariser | None = None
     """Term of the loss for its parameters but its biases; a layer that has some takes it as an argument."""
 
@@ -212,7 +212,7 @@ class Layer(Arguments, ABC):
         """The summary that machines exchange where a layer of this shape is cut; None if they need none."""
         return None
 
-    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def summarise(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The summary of the rows `step.rows`, of the declared shape; called before `forward`."""
         raise NotImplementedError(f"{self.kind} declares a summary, but has no summarise")
 
@@ -224,7 +224,7 @@ class Layer(Arguments, ABC):
         """
         return sum(summaries[1:], start=summaries[0])
 
-    def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def partial(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sums of the rows `step.rows` over the rows `step.windows[0]` of the input, without biases.
 
         A layer that `splits_sum` writes it, and `finish`. Its first parameter, if it has any, has the inputs
@@ -237,7 +237,7 @@ class Layer(Arguments, ABC):
         """The output from the sums with their biases; the layer's `activation`, unless it is linear."""
         raise NotImplementedError(f"{self.kind} splits its sum, but has no finish")
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The output of the rows `step.rows`, in torch: see the package's contract.
 
         Args:
@@ -248,13 +248,8 @@ class Layer(Arguments, ABC):
         raise NotImplementedError(f"{self.kind} has no forward")
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The gradients of the inputs (None: zero) and of the parameters. Autograd makes them if not given.
 
         Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partita.layers.box import Shape
-from partita.layers.contract import Step, Summary, Tensor
+from partita.layers.contract import Gradients, Step, Summary, Tensor, Tensors
 from partita.layers.layer import NodeDefinition
 from partita.layers.losses import LabelLoss, ScoreLoss, labelled
 
@@ -27,7 +27,7 @@ class OneVsRest(LabelLoss):
         """The largest score, by which an example is counted as right."""
         return Summary((1,))
 
-    def summarise(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def summarise(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The largest of these scores."""
         return inputs[0].amax(0, keepdim=True)
 
@@ -35,19 +35,14 @@ class OneVsRest(LabelLoss):
         """The largest of all."""
         return summaries.amax(0)
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sum over these classifiers."""
         here, score = labelled(step, *inputs)
         return _softplus_sums(step, inputs[0]) - step.torch.where(here, score, 0.0)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """Returns `logistic - one hot`, times the gradient of the loss."""
         shares, places = inputs[0].sigmoid(), inputs[1] - step.windows[0][0]
         here = (places >= 0) & (places < len(shares))
@@ -77,19 +72,14 @@ class BinaryCrossEntropy(ScoreLoss):
     of an example is the **sum** over its scores (Keras takes their mean); mean over the examples.
     """
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sum over these scores."""
         scores, targets = (one.flatten(0, -2) for one in inputs)
         return _softplus_sums(step, scores) - (scores.double() * targets.double()).sum(0)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """Returns `logistic - target`, times the gradient of the loss."""
         return ((inputs[0].sigmoid() - inputs[1]) * grad_output, None), ()
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 from partita.layers.box import Shape
 from partita.layers.checks import check_finite
 from partita.layers.connectivity import Connectivity, Full
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.layer import Layer, NodeDefinition
 from partita.layers.states import SymbolicTensor
 
@@ -52,9 +52,9 @@ class Loss(Layer):
     cuttable = False
     several_inputs = True
     takes_target: ClassVar[bool] = True
-    """Whether it is called on a target besides the scores."""
+    """States whether it is called on a target besides the scores."""
     splits_scores: ClassVar[bool] = False
-    """Whether machines may each evaluate their own scores; their losses of an example then add up."""
+    """States whether machines may each evaluate their own scores; their losses of an example then add up."""
     flops_per_score: ClassVar[float] = 8.0
     """Operations for each score: an exponential and a few more."""
 
@@ -109,7 +109,7 @@ class Loss(Layer):
         """
 
     @abstractmethod
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The losses of the examples, `[1, example]`, as far as they depend on these scores: those of all
         machines add up. In torch; autograd makes the gradient.
 
@@ -125,7 +125,7 @@ class Loss(Layer):
         """The labels of a target that count, of labels of positions: all."""
         return slice(None)
 
-    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
+    def right(self, step: Step, inputs: Tensors) -> Tensor | None:
         """Returns whether each label is right, bool `[..., example]`, as far as these scores tell; None
         without labels. Takes what `forward` takes.
         """
@@ -156,7 +156,7 @@ class LabelLoss(Loss):
             )
         return (1,), scores[0]
 
-    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor | None:
+    def right(self, step: Step, inputs: Tensors) -> Tensor | None:
         """Returns whether the label's score is here, finite, and the largest of all: a summary's first
         number.
         """
@@ -193,18 +193,13 @@ class ScoreSum(Loss):
         """Takes none. Raises ValueError."""
         raise ValueError("it takes no target; call it on scores alone")
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sum of these scores, in float64."""
         return inputs[0].flatten(0, -2).sum(0, keepdim=True, dtype=step.torch.float64)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The gradient of the loss, for each score."""
         return (grad_output.to(inputs[0].dtype).expand_as(inputs[0]),), ()
 

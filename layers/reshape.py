@@ -12,7 +12,7 @@ import numpy as np
 from partita.layers.box import Box, Shape
 from partita.layers.checks import is_whole
 from partita.layers.connectivity import Index
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.copies import Copied, Copy, positions, whole_rows
 
 
@@ -93,19 +93,14 @@ class Reshape(Copy):
         """The target, with the extent that follows in the place of -1."""
         return self.connectivity.shape(sources[0], None)
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """A view of the rows of the input, from the first node to the last."""
         (x,) = inputs
         return x.reshape(-1, x.shape[-1])[self._nodes(step)].reshape(-1, *step.shape[1:], x.shape[-1])
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """A view, where the rows hold all that is given; autograd would copy it, and fill zeros."""
         (x,), flat = inputs, grad_output.reshape(-1, grad_output.shape[-1])
         if flat.numel() == x.numel():
@@ -213,7 +208,7 @@ class Permute(Copy):
         """The extents in the other order."""
         return self.connectivity.shape(sources[0], None)
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """A view with other axes, of which the rows are a part."""
         (x,), axes = inputs, tuple(self.axes)
         found = x.permute(*axes, len(axes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_shape
 from partita.layers.connectivity import Connectivity, Full, OneToOne
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.initial import Initialiser, check_initialiser
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.ties import ParameterOf
@@ -73,11 +73,11 @@ class DenseTransposed(Layer):
         """A multiplication and an addition for each input."""
         return 2.0 * math.prod(sources[0])
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The product with all inputs."""
         return self.partial(step, inputs, parameters)
 
-    def partial(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def partial(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The product with some of the inputs, whose rows of the weight these are."""
         (x,), (weight,) = inputs, parameters
         first, stop = step.rows
@@ -130,18 +130,13 @@ class Bias(Layer):
         """A bias for each node."""
         return (Parameter("bias", shape, self.initialiser),)
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The input and the bias."""
         return inputs[0] + parameters[0].unsqueeze(-1)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The gradient itself, and its sum over the examples."""
         return (grad_output,), (grad_output.sum(-1),)
 

@@ -67,7 +67,7 @@ class UserFile:
         return callable(getattr(self.module, "data", None))
 
     def network(self) -> Network:
-        """Calls `network()`.
+        """Returns the network of the file's `network()`.
 
         Raises:
             ValueError: there is no such function, or it returns something else.
@@ -81,7 +81,7 @@ class UserFile:
         return found
 
     def data(self) -> tuple[Data, Data | None]:
-        """Calls `data()`; returns the data to train on, and to hold out.
+        """Returns the data of the file's `data()`: to train on, and to hold out.
 
         Raises:
             ValueError: there is no such function, or it returns something else.
@@ -97,7 +97,7 @@ class UserFile:
         return given[0], given[1]
 
     def driver(self) -> Driver | None:
-        """Calls `driver()`; None where there is no such function.
+        """Returns the driver of the file's `driver()`; None where there is no such function.
 
         Raises:
             ValueError: it returns something else.

@@ -134,7 +134,7 @@ def module_of(users: UserFile, written: str | None) -> torch.nn.Module:
 
 
 def _is_module(value: object, users: UserFile) -> bool:
-    """Whether a value of a file is a module, or a class of modules that the file itself defines."""
+    """Returns whether a value of a file is a module, or a class of modules that the file itself defines."""
     if isinstance(value, type):
         return issubclass(value, torch.nn.Module) and value.__module__ == users.module.__name__
     return isinstance(value, torch.nn.Module)

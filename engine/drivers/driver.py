@@ -50,7 +50,7 @@ class Driver(Arguments):
     durability: Mode | Durability = "checkpoint"
 
     evaluates: ClassVar[bool] = False
-    """Whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""
+    """States whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""
 
     ends: ClassVar[str] = ""
     """Words for how a run ends where there are no `epochs`; "": the driver has epochs."""

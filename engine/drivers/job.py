@@ -68,7 +68,7 @@ class Job:
 
     @property
     def place(self) -> str:
-        """Where checkpoints are kept, for messages."""
+        """Names the place of the checkpoints, for messages."""
         return str(self._store)
 
     @property

@@ -47,7 +47,7 @@ class ActivationKernel(OneToOneKernel):
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Those whose slope follows from the activation."""
+        """Functions whose slope follows from the activation."""
         layer = context.grid.layer
         return isinstance(layer, Activation) and layer.function in activations.LOOPS
 

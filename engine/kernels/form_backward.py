@@ -16,7 +16,7 @@ from partita.engine.kernels import orders
 
 Gradient: TypeAlias = torch.Tensor | None
 Root: TypeAlias = torch.Tensor
-"""Where the backward pass of an output begins."""
+"""The number at which the backward pass of an output begins."""
 
 
 def root(output: torch.Tensor, grad: torch.Tensor) -> Root:

@@ -208,16 +208,17 @@ class Kernel(ABC):
     precisions: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16")
     """Precisions that the kernel computes."""
     gradient_by_rows = True
-    """Whether parameter gradients can be computed for some rows alone: no two rows share a weight."""
+    """States whether parameter gradients can be computed for some rows alone: no two rows share a weight."""
 
     writes_rows: ClassVar[bool] = False
-    """Whether a parameter that is `sparse` may have a `RowGradient` in the place of an array."""
+    """States whether a parameter that is `sparse` may have a `RowGradient` in the place of an array."""
 
     gradient_by_threads = False
-    """Whether parameter gradients of different rows can be computed at the same time, see `on_one_thread`."""
+    """States whether parameter gradients of different rows can be computed at the same time, see
+    `on_one_thread`."""
 
     follows_steps: ClassVar[bool] = False
-    """Whether `begin` has to be called before each forward pass."""
+    """States whether `begin` has to be called before each forward pass."""
 
     backward_calls: int | None = None
     """The number of calls of `backward_input` and `backward_parameters` after each forward pass; the last one

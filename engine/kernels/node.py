@@ -163,7 +163,7 @@ def _by_loops(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kerne
 
 
 def _in_torch(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel | None:
-    """Imports torch."""
+    """Makes the kernel that runs the functions in torch, which is imported here alone; None where it cannot."""
     from partita.engine.kernels.nodes.torch_kernel import TorchForm, gathered_kernel
 
     definition, signature = context.grid.layer.definition, _signature(context)
@@ -175,7 +175,7 @@ def _in_torch(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kerne
 
 
 def _in_python(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel:
-    """Imports torch."""
+    """Makes the kernel that runs the functions in plain Python, which gathers its inputs by torch."""
     from partita.engine.kernels.nodes.torch_kernel import PythonForm, gathered_kernel
 
     definition = context.grid.layer.definition

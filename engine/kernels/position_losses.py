@@ -35,7 +35,7 @@ class PositionCrossEntropyKernel(LossKernel):
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Those of rows of scores, one for each position."""
+        """Losses of rows of scores, one for each position."""
         return len(context.sources[0].shape) == 2 and super().computes(context)
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:

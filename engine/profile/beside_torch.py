@@ -169,7 +169,7 @@ def _job(given: TorchModule, plan: Plan, batch: Mapping[str, Array]) -> TorchJob
 
 
 def _torch_ways(job: TorchJob, folder: Path) -> Iterator[_Way]:
-    """Those of PyTorch, eager mode first; writes the job for their processes."""
+    """Returns PyTorch's ways, eager mode first, and writes the job for their processes."""
     groups = {
         "PyTorch, 1 thread": TorchGroup(folder, "eager"),
         "PyTorch, 2 threads": TorchGroup(folder, "eager", threads=PARTS),
@@ -216,7 +216,7 @@ def _tied(module: nn.Module) -> str:
 
 
 def _micro_batches(module: nn.Module, count: int) -> Iterator[str]:
-    """How a minibatch is divided, and whose results depend on it."""
+    """Says how a minibatch is divided, and whose results depend on it."""
     if count > 1:
         yield f"{count} micro-batches"
         if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in module.modules()):

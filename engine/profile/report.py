@@ -19,7 +19,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True)
 class MachineReport:
-    """Where a machine's step goes, in seconds, and what it sends in a step.
+    """The parts of a machine's step, in seconds, and what it sends in a step.
 
     Args:
         name: name of the machine.

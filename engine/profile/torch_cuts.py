@@ -1,4 +1,6 @@
-"""Where PyTorch's own tools can cut a module in two: before a part, or through pairs of linear layers."""
+"""Places where PyTorch's own tools can cut a module in two: before a part, or through pairs of linear
+layers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the replicas of a run do its work: the part of a coordinator in which the drivers differ.
+"""Ways in which the replicas of a run do its work: the part of a coordinator in which the drivers differ.
 
 A mode asks its coordinator for what all runs have: records of the hosts, checkpoints, restarts. It must not
 know how hosts start and end, nor the driver's program beyond the action under way.
@@ -31,25 +31,26 @@ class WorkMode(ABC):
     """
 
     works: ClassVar[bool] = True
-    """Whether the driver's program yields `Work`, and no requests on vectors."""
+    """States whether the driver's program yields `Work`, and no requests on vectors."""
 
     program: ClassVar[str] = "the driver's coordinator(run)"
     """The driver's program in messages."""
 
     saves: ClassVar[bool] = True
-    """Whether the run writes checkpoints, the last one when all work is done."""
+    """States whether the run writes checkpoints, the last one when all work is done."""
 
     restarts: ClassVar[bool] = True
-    """Whether hosts that are lost are started again; else the run ends, by an error that names the host."""
+    """States whether hosts that are lost are started again; else the run ends, by an error that names the
+    host."""
 
     drops_rounds: ClassVar[bool] = False
-    """Whether a checkpoint of all work drops one under way that holds less."""
+    """States whether a checkpoint of all work drops one under way that holds less."""
 
     wakes_at: float = _NEVER
     """Time of the next `Tick` beyond the usual ones (seconds)."""
 
     is_saved: bool = True
-    """Whether the last checkpoint holds all that is known of the run when it starts."""
+    """States whether the last checkpoint holds all that is known of the run when it starts."""
 
     answers_since: float = -_NEVER
     """Since when shards can answer parts (seconds; infinity: they cannot now)."""

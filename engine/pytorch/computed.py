@@ -35,7 +35,7 @@ _ELSEWHERE = frozenset(("device", "layout", "pin_memory", "memory_format"))
 
 
 def _is_free(name: str) -> bool:
-    """Whether a parameter of an `Expression` may have a name."""
+    """Returns whether a parameter of an `Expression` may have a name."""
     return name not in Expression.__dataclass_fields__ and not hasattr(Expression, name)
 
 
@@ -264,7 +264,7 @@ class _Writer:
         return tuple(order)
 
     def _places(self, order: tuple[int, ...], constants: list[fx.Node], parameters: list[fx.Node]) -> bool:
-        """Whether a number depends on those of its place alone."""
+        """Returns whether a number depends on those of its place alone."""
         if parameters or any(self._at.constants[one].numel() > 1 for one in constants):
             return False
         if any(operation_of(one) not in POINTWISE for one in self._group.members) or self._d is None:

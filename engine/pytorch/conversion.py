@@ -88,7 +88,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a parameter of the network comes from.
+    """The origin of a parameter of the network.
 
     Args:
         name: of the parameter or buffer in the module.
@@ -366,7 +366,7 @@ class Conversion:
         return Value.plain(states)
 
     def alone(self, node: fx.Node) -> bool:
-        """Whether an operation has a layer of its own, or needs none."""
+        """Returns whether an operation has a layer of its own, or needs none."""
         name = operation_of(node)
         if name in WEIGHTED:
             return _ALONE[name](node)

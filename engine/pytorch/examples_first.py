@@ -65,12 +65,12 @@ class Placed:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the node is the module's own tensor."""
+        """Returns whether the node is the module's own tensor."""
         return self.dims == tuple((axis,) for axis in range(len(self.extents)))
 
     @property
     def starts_with_examples(self) -> bool:
-        """Whether dimension 0 is that of the examples, and no other has them."""
+        """Returns whether dimension 0 is that of the examples, and no other has them."""
         return bool(self.dims) and self.dims[0] == (0,) and not any(0 in one for one in self.dims[1:])
 
     def size(self, dimension: int) -> int:
@@ -95,7 +95,7 @@ class Rewriting:
             self.placed[node] = Placed(node, tuple((order.index(one),) for one in range(value.dim())))
 
     def counts(self, extent: Any) -> bool:
-        """Whether an extent is the number of examples."""
+        """Returns whether an extent is the number of examples."""
         return isinstance(extent, torch.SymInt) and str(extent) == self._batch
 
     def visit(self, node: fx.Node) -> None:
@@ -129,7 +129,7 @@ class Rewriting:
             self.placed[node] = found
 
     def _is_first(self, node: fx.Node) -> bool:
-        """Whether all results of an operation have the examples alone on axis 0."""
+        """Returns whether all results of an operation have the examples alone on axis 0."""
         value = node.meta["val"]
         results = [value] if isinstance(value, torch.Tensor) else value
         return operation_of(node) not in ("lstm", "gru", "rnn_tanh", "rnn_relu") and all(
@@ -262,7 +262,7 @@ class Rewriting:
 
 
 def is_pointwise(node: fx.Node) -> bool:
-    """Whether an operation computes each number from those of the same place."""
+    """Returns whether an operation computes each number from those of the same place."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.pointwise in tags or operation_of(node) in ("dropout", "detach")
 

@@ -151,7 +151,7 @@ def _is_variadic(module: torch.nn.Module) -> bool:
 
 
 def _packs_sequences(module: torch.nn.Module, example_args: Arguments) -> bool:
-    """Whether a recurrent layer of a module that cannot be exported is given a packed sequence."""
+    """Returns whether a recurrent layer of a module that cannot be exported is given a packed sequence."""
     seen: list[bool] = []
     layers = [one for one in module.modules() if isinstance(one, torch.nn.RNNBase)]
     handles = [

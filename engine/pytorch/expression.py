@@ -86,7 +86,7 @@ class Expression(Layer):
 
     @property
     def cuttable(self) -> bool:  # type: ignore[override]
-        """Whether its operations run along a dimension."""
+        """Returns whether its operations run along a dimension."""
         return self.program.rows
 
     @property
@@ -110,7 +110,7 @@ class Expression(Layer):
         return self.program.shape
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
-        """Those of the program, which all rows share."""
+        """Parameters of the program, which all rows share."""
         return tuple(
             Parameter(one.name, one.shape or (1,), shared=True, trainable=one.trainable)
             for one in self.program.parameters

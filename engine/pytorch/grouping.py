@@ -136,7 +136,9 @@ def _trimmed(group: Group, free: Collection[fx.Node]) -> Group:
 
 
 def _enters(node: fx.Node, leaves: Sequence[fx.Node], members: Sequence[fx.Node]) -> bool:
-    """Whether an operation that moves numbers reads one input, and does so better outside of the group."""
+    """Returns whether an operation that moves numbers reads one input, and does so better outside of the
+    group.
+    """
     inputs = tensors_of(node)
     if operation_of(node) not in SHAPES or not all(one in leaves for one in inputs):
         return False

@@ -27,7 +27,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.layers.box import Shape
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.losses import Loss
 from partita.layers.states import SymbolicTensor
 
@@ -57,26 +57,21 @@ class NextCrossEntropy(SoftmaxCrossEntropy):
         """All labels of an example."""
         return (self.labels,), super().target(scores)[1]
 
-    def right(self, step: Step, inputs: tuple[Tensor, ...]) -> Tensor:
+    def right(self, step: Step, inputs: Tensors) -> Tensor:
         """Returns whether the label's score is the largest, of the run of labels."""
         return super().right(step, self._run(inputs))
 
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The loss of each position, with its label of the run."""
         return super().forward(step, self._run(inputs), parameters)
 
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         """The gradient of the scores, with the labels of the run."""
         return super().backward(step, self._run(inputs), parameters, output, grad_output)
 
-    def _run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _run(self, inputs: Tensors) -> Tensors:
         return inputs[0], inputs[1][self.label_rows]
 
 

@@ -87,7 +87,7 @@ def reshaped(at: Rewriting, node: fx.Node) -> Placed:
 
 
 def _factor(at: Rewriting, extent: Any) -> tuple[bool, int]:
-    """Whether an extent has the examples for a factor, and the product of the others."""
+    """Returns whether an extent has the examples for a factor, and the product of the others."""
     if not isinstance(extent, torch.SymInt):
         return False, int(extent)
     expression = extent.node.expr

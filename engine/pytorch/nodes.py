@@ -30,7 +30,7 @@ def extent_of(size: Any) -> Extent:
 
 
 def is_tensor(node: object) -> bool:
-    """Whether a node of the graph is one tensor."""
+    """Returns whether a node of the graph is one tensor."""
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
@@ -54,7 +54,7 @@ def operation_of(node: fx.Node) -> str:
 
 
 def is_zeros(node: object) -> bool:
-    """Whether a tensor is written out as zeros, of any type."""
+    """Returns whether a tensor is written out as zeros, of any type."""
     while isinstance(node, fx.Node) and operation_of(node) in ("to", "_to_copy", "type_as"):
         node = node.args[0]
     return isinstance(node, fx.Node) and operation_of(node) in ("zeros", "new_zeros", "zeros_like")

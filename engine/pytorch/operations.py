@@ -111,7 +111,7 @@ def pool(at: Conversion, node: fx.Node) -> Value:
 
 
 def _of_channels(node: fx.Node) -> bool:
-    """Whether a mean keeps one dimension."""
+    """Returns whether a mean keeps one dimension."""
     if operation_of(node) != "mean":
         return True
     x, over = node.all_input_nodes[0], arguments(node).get("dim") or ()

@@ -255,7 +255,7 @@ def _term(
 
 
 def _is_log_softmax(x: fx.Node, dimension: int) -> bool:
-    """Whether a tensor holds logarithms of the shares of a dimension."""
+    """Returns whether a tensor holds logarithms of the shares of a dimension."""
     while operation_of(x) != "log_softmax":
         name, n = operation_of(x), x.meta["val"].dim()
         before = x.all_input_nodes[0] if x.op == "call_function" and x.all_input_nodes else None

@@ -73,7 +73,7 @@ def _same(node: fx.Node, constants: Mapping[fx.Node, Any]) -> fx.Node | None:
 
 
 def _beyond(end: Any, extent: Any) -> bool:
-    """Whether a stop lies at or behind the end of a dimension."""
+    """Returns whether a stop lies at or behind the end of a dimension."""
     if end is None or str(end) == str(extent):
         return True
     return isinstance(end, int) and (end > LONG or (isinstance(extent, int) and end >= extent))
@@ -141,7 +141,9 @@ def _causal(graph: fx.Graph, like: fx.Node, a: Mapping[str, Any], constants: Any
 
 
 def of_heads(node: fx.Node) -> bool:
-    """Whether an attention is that of the layer: heads of equal extents, causal or of all positions."""
+    """Returns whether an attention is that of the layer: heads of equal extents, causal or of all
+    positions.
+    """
     a = arguments(node)
     shapes = [extents(a[name])[1:] for name in ("query", "key", "value")]
     if a["attn_mask"] is not None or a["dropout_p"] or any(len(one) != 3 for one in shapes):
@@ -153,7 +155,7 @@ def of_heads(node: fx.Node) -> bool:
 
 
 def _allowed(mask: torch.Tensor) -> torch.Tensor | None:
-    """Where a mask lets a position attend, as a matrix; None for a mask that is more than that."""
+    """Returns a mask as a matrix of where positions attend; None for a mask that is more than that."""
     while mask.dim() > 2 and len(mask) == 1:
         mask = mask[0]
     if mask.dim() != 2:

@@ -40,7 +40,9 @@ def _factors(node: fx.Node) -> tuple[Any, Any, tuple[int, int], Any]:
 
 
 def _with_a_weight(node: fx.Node) -> bool:
-    """Whether one factor of a product is a matrix that is a parameter, and what is added a row of it."""
+    """Returns whether one factor of a product is a matrix that is a parameter, and what is added a row of
+    it.
+    """
     x, weight, _, bias = _factors(node)
     held = isinstance(weight, fx.Node) and weight.op == "placeholder" and len(extents(weight)) == 2
     fits = held and not any(counts for _, counts in extents(weight)) and any(c for _, c in extents(x))

@@ -117,7 +117,7 @@ class ModuleParts:
         return [examples_first(found[name], examples) for name in self.outputs]
 
     def has(self, visit: int) -> bool:
-        """Whether the parts still have the activations of a pass."""
+        """Returns whether the parts still have the activations of a pass."""
         return self._played == visit
 
     def backward(

@@ -105,7 +105,7 @@ def _pickled(path: Path) -> dict[str, torch.Tensor]:
 
 
 def has_modules(graph: Graph) -> bool:
-    """Whether a module of PyTorch is the network, or a layer of it."""
+    """Returns whether a module of PyTorch is the network, or a layer of it."""
     return bool(graph.origin) or any(hasattr(grid.layer, "state_dict") for grid in graph.computed)
 
 

@@ -188,7 +188,7 @@ class TrainArguments(Arguments):
 
     @property
     def place(self) -> On:
-        """Where hosts are started, if that is beyond this machine."""
+        """The place where hosts are started, if that is beyond this machine."""
         assert self.on is not None and not isinstance(self.on, str)
         return self.on
 

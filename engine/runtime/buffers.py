@@ -102,7 +102,7 @@ class Vectors:
         return [part for some in ranges for part in intersections(some, span.start, span.stop)]
 
     def is_kept(self, span: slice) -> bool:
-        """Whether a range of one parameter is of one whose changes are added up over replicas."""
+        """Returns whether a range of one parameter is of one whose changes are added up over replicas."""
         places = (self._places.get(name) for name in self._kept)
         return any(at is not None and at.start <= span.start and span.stop <= at.stop for at in places)
 

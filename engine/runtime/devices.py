@@ -30,13 +30,14 @@ class Device:
     """The host's own memory. Another device overrides every method."""
 
     blocks_fit_caches = True
-    """Whether updates are faster in blocks that fit the caches of the machine's threads."""
+    """States whether updates are faster in blocks that fit the caches of the machine's threads."""
 
     is_host = True
-    """Whether its arrays are the host's own memory."""
+    """States whether its arrays are the host's own memory."""
 
     works_in_calls = True
-    """Whether a call's work is done when it returns. Otherwise a sender has to wait for the numbers."""
+    """States whether a call's work is done when it returns. Otherwise a sender has to wait for the
+    numbers."""
 
     def memory(self, n_bytes: int) -> Array:
         """Zeros, uint8 `[n_bytes]`, aligned for windows."""

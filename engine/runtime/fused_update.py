@@ -232,7 +232,7 @@ class FusedUpdate:
         return list(accumulate((-(-size * item_bytes // 64) * 64 for size in sizes), initial=0))
 
     def _is_by_rows(self, held: ParameterSlice) -> bool:
-        """Whether the gradient of a parameter is that of some rows."""
+        """Returns whether the gradient of a parameter is that of some rows."""
         return self._takes_rows and held.parameter.sparse and held.parameter.trainable
 
 

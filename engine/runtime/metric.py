@@ -34,7 +34,7 @@ class Metric(Arguments):
     name: str | None = field(default=None, kw_only=True)
 
     n_sums: ClassVar[int] = 2
-    """How many sums `update` returns."""
+    """The number of sums that `update` returns."""
 
     def fits(self, loss: Loss) -> bool:
         """Returns whether the metric is about the scores of such a loss."""

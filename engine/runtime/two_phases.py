@@ -15,7 +15,7 @@ from typing_extensions import override
 from partita.engine.runtime.session import SessionTask
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.layer import Layer
 from partita.layers.losses import ScoreLoss
 from partita.partitioner.ir.buffer import Buffer, BufferKind
@@ -40,18 +40,13 @@ class GivenGradient(ScoreLoss):
     """The loss whose gradient of the scores is the target itself. Its value is 0."""
 
     @override
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         return step.torch.zeros((1, inputs[0].shape[-1]), dtype=step.torch.float64, device=inputs[0].device)
 
     @override
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         return (inputs[1], None), ()
 
 
@@ -77,18 +72,13 @@ class InputGradient(Layer):
         return sources[0]
 
     @override
-    def forward(self, step: Step, inputs: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         return inputs[0]
 
     @override
     def backward(
-        self,
-        step: Step,
-        inputs: tuple[Tensor, ...],
-        parameters: tuple[Tensor, ...],
-        output: Tensor,
-        grad_output: Tensor,
-    ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
         return (grad_output,), ()
 
 

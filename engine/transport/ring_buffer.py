@@ -43,7 +43,7 @@ class InvalidMemory(ValueError):
 
 @dataclass(slots=True)
 class PeerState:
-    """Whether a peer's key is authorised no more: then nobody cares what it reads."""
+    """States whether a peer's key is authorised no more: then nobody cares what it reads."""
 
     is_gone: bool = False
 

@@ -133,7 +133,7 @@ class Cells:
 
     @property
     def right(self) -> float:
-        """Where the cells and their caption end."""
+        """The place where the cells and their caption end."""
         return self.left + max(self.width, svg.text_width(self._words(LONGEST), size=WORDS) * 0.9)
 
 

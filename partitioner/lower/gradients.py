@@ -22,7 +22,8 @@ class UpdateWriter:
         self.writer, self.owned, self.access, self.kind = writer, writer.owned, writer.access, writer.kind
         self._to_update: list[tuple[Operand, Operand]] = []
         self._uses: dict[str, int] = {}
-        """How many gradients the machine's sum of a parameter has, of those that several layers use."""
+        """The number of gradients that the machine's sum of a parameter has, of those that several layers
+        use."""
 
     def is_awaited(self, grid: Grid) -> bool:
         """Returns whether another machine waits for this machine's gradient of a layer."""

@@ -19,7 +19,7 @@ Bundle: TypeAlias = Mapping[str, float]
 """Amounts by the name of a resource."""
 
 Strategy: TypeAlias = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
-"""How Ray distributes bundles over nodes."""
+"""Ray's ways to distribute bundles over nodes."""
 
 _FIELDS: Final = {"CPU": "cpu", "GPU": "gpu", "memory": "memory"}
 _TRIES: Final = 5_000  # of the search for a placement, after which there may be one

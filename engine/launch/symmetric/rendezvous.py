@@ -46,7 +46,7 @@ _HANDSHAKE_S: Final = 2.0
 
 
 class Rendezvous(ABC):
-    """Where the ranks of a job find rank 0.
+    """The place where the ranks of a job find rank 0.
 
     Attributes:
         keyring: the keys of this rank.
