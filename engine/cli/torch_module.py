@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -13,7 +13,6 @@ from typing import Any, Final, Self
 import torch
 
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.torch_options import FromTorch
 from partita.engine.profile.beside import Beside
 from partita.engine.profile.beside_torch import TorchModule, beside_torch
 from partita.engine.profile.profile import Profile
@@ -56,23 +55,23 @@ class FoundModule:
     stand_in: str
 
     @classmethod
-    def of(cls, users: UserFile, asked: FromTorch) -> Self:
-        """Finds the module of a file, and makes a network of it.
+    def of(cls, users: UserFile, *, module: str | None, inputs: Sequence[str], loss: str | None) -> Self:
+        """Finds the module of a file, and makes a network of it; the arguments are options of `FromTorch`.
 
         Raises:
             ValueError: there is no module or more than one, an input is missing or unreadable, or the module
                 cannot be a network.
             UserCodeError: the user's code raised.
         """
-        module = module_of(users, asked.module)
-        arguments = [read_input(text) for text in asked.input] or example_args(users)
-        given, batch = in_order(module, arguments)
+        found = module_of(users, module)
+        arguments = [read_input(text) for text in inputs] or example_args(users)
+        given, batch = in_order(found, arguments)
         try:
-            network = from_torch(module, given, opaque=True)
+            network = from_torch(found, given, opaque=True)
         except ValueError as error:
-            _explain_a_loss(module, given, error)
+            _explain_a_loss(found, given, error)
             raise
-        return cls(module, network, batch, stand_in(network, asked.loss))
+        return cls(found, network, batch, stand_in(network, loss))
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:

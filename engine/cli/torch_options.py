@@ -50,7 +50,7 @@ class FromTorch:
         # Only this needs torch before any host is started: help and all other plans take no second more.
         from partita.engine.cli.torch_module import FoundModule
 
-        found = FoundModule.of(users, self)
+        found = FoundModule.of(users, module=self.module, inputs=self.input, loss=self.loss)
         batch = found.batch if planning.batch is None else planning.batch
         return Networks(found.network, replace(planning, batch=batch), found)
 

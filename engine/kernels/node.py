@@ -163,7 +163,7 @@ def _by_loops(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kerne
 
 
 def _in_torch(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> Kernel | None:
-    """Makes the kernel that runs the functions in torch, which is imported here alone; None where it cannot."""
+    """Makes the kernel that runs the functions in torch, imported here alone; None where it cannot."""
     from partita.engine.kernels.nodes.torch_kernel import TorchForm, gathered_kernel
 
     definition, signature = context.grid.layer.definition, _signature(context)

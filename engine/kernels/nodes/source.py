@@ -191,11 +191,6 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, FunctionType) and module not in ("numpy", "numba")
 
 
-def is_builtin(name: str, value: Any) -> bool:
-    """Returns whether a name refers to Python's own."""
-    return getattr(builtins, name, None) is value
-
-
 def plain_number(value: Any) -> bool:
     """Returns whether a value is one of Python's own numbers, whose text means the same everywhere."""
     return type(value) in (bool, int, float)
