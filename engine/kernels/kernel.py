@@ -215,7 +215,8 @@ class Kernel(ABC):
 
     gradient_by_threads = False
     """States whether parameter gradients of different rows can be computed at the same time, see
-    `on_one_thread`."""
+    `on_one_thread`.
+    """
 
     follows_steps: ClassVar[bool] = False
     """States whether `begin` has to be called before each forward pass."""

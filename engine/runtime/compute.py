@@ -117,8 +117,11 @@ class Computations:
             elif instruction.op in (Op.GRADIENT, Op.FUSED_UPDATE):
                 grads = (source.buffer for source in instruction.sources if source.buffer.holds_grad)
                 calls.update((target.layer, buffer.micro_batch) for buffer in grads)
+        most = dict[str, int]()  # a kernel of all micro-batches has the calls of one after each forward pass
+        for (layer, _), n in calls.items():
+            most[layer] = max(n, most.get(layer, 0))
         for (layer, _), bound in self._kernels.items():
-            bound.kernel.backward_calls = max((n for (one, _), n in calls.items() if one == layer), default=0)
+            bound.kernel.backward_calls = most.get(layer, 0)
 
     def run(self, position: int) -> None:
         """Runs one computation; several threads may run different ones."""
