@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from examples.figure3 import ACROSS, Assumed, chosen, image, plan_of, speech, speed_ups, step_s
+from examples.reproduce.figure3 import ACROSS, Assumed, chosen, image, plan_of, speech, speed_ups, step_s
 from partita.layers import Network
 from partita.partitioner import Piece
 

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from examples import figure4
-from examples.race.clock import Ways
-from examples.race.contest import Choice, Contest, DownpourSGD, SandblasterLBFGS, Start
-from examples.race.digits import EXAMPLES, Digits
-from examples.race.downpour import Downpour
-from examples.race.machines import Fleet, Times
-from examples.race.sandblaster import Sandblaster
-from examples.race.setting import Run, Setting
+from examples.reproduce import figure4
+from examples.reproduce.race.clock import Ways
+from examples.reproduce.race.contest import Choice, Contest, DownpourSGD, SandblasterLBFGS, Start
+from examples.reproduce.race.digits import EXAMPLES, Digits
+from examples.reproduce.race.downpour import Downpour
+from examples.reproduce.race.machines import Fleet, Times
+from examples.reproduce.race.sandblaster import Sandblaster
+from examples.reproduce.race.setting import Run, Setting
 from partita.engine import LBFGS, SGD, Adagrad
 from partita.engine.parameters import Vector
 from partita.engine.protocol.coordinator_effects import Progress

@@ -1,10 +1,10 @@
 """Figure 3 of the paper, simulated: the speed-up of one model on more machines of 2011 and 2012.
 
-    python -m examples.figure3            (a minute or two; trains nothing)
+    python -m examples.reproduce.figure3            (a minute or two; trains nothing)
 
 prints a table for each network and draws docs/pictures/figure3.svg. The assumptions are those of `Assumed`,
-the same for all four networks. docs/figure3.md discusses them; examples/figure3_guesses.py varies each of
-them.
+the same for all four networks. docs/figure3.md discusses them; figure3_guesses.py, beside this file, varies
+each of them.
 """
 
 from __future__ import annotations

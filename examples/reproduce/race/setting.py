@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from examples.race.clock import Clock, Ways
-from examples.race.digits import Digits
-from examples.race.machines import Fleet, Times
+from examples.reproduce.race.clock import Clock, Ways
+from examples.reproduce.race.digits import Digits
+from examples.reproduce.race.machines import Fleet, Times
 from partita.engine.parameters import Vector
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import shard_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean, median
 
-from examples.race.contest import (
+from examples.reproduce.race.contest import (
     PATIENCE_S,
     Choice,
     Contest,
@@ -17,8 +17,8 @@ from examples.race.contest import (
     SandblasterLBFGS,
     Start,
 )
-from examples.race.digits import EXAMPLES
-from examples.race.machines import SIZES
+from examples.reproduce.race.digits import EXAMPLES
+from examples.reproduce.race.machines import SIZES
 from partita.engine import Adagrad
 
 SMOOTHED = 4

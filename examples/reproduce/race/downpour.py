@@ -13,10 +13,10 @@ from itertools import count
 import numpy as np
 from typing_extensions import override
 
-from examples.race.clock import Clock, Host, Numbers
-from examples.race.digits import EXAMPLES
-from examples.race.machines import Fleet
-from examples.race.setting import NEVER_SILENT, Run, Setting
+from examples.reproduce.race.clock import Clock, Host, Numbers
+from examples.reproduce.race.digits import EXAMPLES
+from examples.reproduce.race.machines import Fleet
+from examples.reproduce.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Optimizer
 from partita.engine.parameters import UpdateContext, Updater, Vector, VectorStore
 from partita.engine.protocol import ApplyOnArrival, ParameterLinks, Shard, ShardRanges, decode

@@ -14,10 +14,10 @@ from typing import Final
 
 from typing_extensions import override
 
-from examples.race.downpour import Downpour
-from examples.race.machines import SIZES, Fleet, Times, shards_of
-from examples.race.sandblaster import Sandblaster
-from examples.race.setting import Run, Setting
+from examples.reproduce.race.downpour import Downpour
+from examples.reproduce.race.machines import SIZES, Fleet, Times, shards_of
+from examples.reproduce.race.sandblaster import Sandblaster
+from examples.reproduce.race.setting import Run, Setting
 from partita.engine import LBFGS, SGD, Optimizer
 from partita.engine.parameters import Vector
 

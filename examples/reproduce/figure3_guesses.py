@@ -1,7 +1,7 @@
-"""Sensitivity of the simulated Figure 3 to each number that `examples/figure3.py` assumes: halved and
-doubled.
+"""Sensitivity of the simulated Figure 3 to each number that `figure3.py`, beside this file, assumes: halved
+and doubled.
 
-    python -m examples.figure3_guesses            (some minutes; trains nothing)
+    python -m examples.reproduce.figure3_guesses            (some minutes; trains nothing)
 
 prints the speed-ups of the same four networks, without variance.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from examples.figure3 import Assumed, image, plan_of, speech
+from examples.reproduce.figure3 import Assumed, image, plan_of, speech
 from partita.partitioner import Plan
 
 FEW = (1, 2, 4, 8, 16, 32, 81)

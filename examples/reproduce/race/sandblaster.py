@@ -12,10 +12,10 @@ from math import inf
 import numpy as np
 from typing_extensions import override
 
-from examples.race.clock import Clock, Host, Numbers, Ways
-from examples.race.digits import EXAMPLES
-from examples.race.machines import Fleet
-from examples.race.setting import NEVER_SILENT, Run, Setting
+from examples.reproduce.race.clock import Clock, Host, Numbers, Ways
+from examples.reproduce.race.digits import EXAMPLES
+from examples.reproduce.race.machines import Fleet
+from examples.reproduce.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine import Method, Objective
 from partita.engine import Sandblaster as Driver
 from partita.engine.parameters import Vector, VectorStore

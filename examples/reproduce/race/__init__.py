@@ -4,5 +4,5 @@
 how long things take: steps of a network of the paper, cut over machines of its time, and what goes over their
 links. `clock` puts both together: processes, and messages that take the time of their bytes. On it run
 `downpour` (the real client and shard machines; a replica alone is plain SGD) and `sandblaster` (the real
-batch methods). `examples/figure4.py` lets them race and draws.
+batch methods). `examples/reproduce/figure4.py` lets them race and draws.
 """

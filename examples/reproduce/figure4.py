@@ -1,11 +1,11 @@
 """Figures 4 and 5 of the paper in small: methods race to an accuracy, by simulated time with real gradients.
 
-    python -m examples.figure4            (below two minutes)
+    python -m examples.reproduce.figure4            (below two minutes)
 
 prints a table and draws docs/pictures/figure4.svg. Two networks are behind it. Gradients and accuracies are
 those of a small one on scikit-learn's digits, computed for real at the parameters that each replica has at
-that moment; what takes time is the paper's speech network on machines of 2011 and 2012. `examples/race`
-holds both together. docs/figure4.md says what is assumed, and what comes out.
+that moment; what takes time is the paper's speech network on machines of 2011 and 2012. `race` beside
+this file holds both together. docs/figure4.md says what is assumed, and what comes out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
-from examples.race.contest import Contest
-from examples.race.digits import Digits
-from examples.race.machines import Times
-from examples.race.race import METHODS, Measured, Race
-from examples.race.setting import Setting
+from examples.reproduce.race.contest import Contest
+from examples.reproduce.race.digits import Digits
+from examples.reproduce.race.machines import Times
+from examples.reproduce.race.race import METHODS, Measured, Race
+from examples.reproduce.race.setting import Setting
 from partita.engine.view.curves import Curve, Panel, draw_curves, round_ticks
 from partita.layers.text import counted
 
@@ -94,7 +94,7 @@ def curve(race: Race, cell: Measured, until_s: float, *, dashed: bool = False) -
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parses the options of the command."""
-    parser = argparse.ArgumentParser(prog="python -m examples.figure4")
+    parser = argparse.ArgumentParser(prog="python -m examples.reproduce.figure4")
     whole = parser.add_argument
     whole("--machines", default=",".join(map(str, COUNTS)), help="numbers of machines, with commas between")
     whole("--target", type=float, default=0.93, help="the accuracy to be reached, from 0 to 1")

@@ -1,7 +1,7 @@
 """Assumed times: steps of the paper's speech network on machines of its day, and bytes on links.
 
-The machines are those of `examples/figure3.py`. A fleet divides them into replicas of some machines each and
-shards of the parameters.
+The machines are those of `examples/reproduce/figure3.py`. A fleet divides them into replicas of some machines
+each and shards of the parameters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from examples.figure3 import Assumed, plan_of, speech
+from examples.reproduce.figure3 import Assumed, plan_of, speech
 from partita.partitioner import Plan
 
 SIZES = (1, 2, 4, 8, 16)
