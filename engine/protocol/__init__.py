@@ -3,7 +3,7 @@
 - Shared: `messages` (the closed union of what travels, with `message_base`, `batch_messages`,
   `checkpoint_messages`, `copy_messages`, `replica_messages` and `session_messages`), `events` (events and
   effects of all machines), `names` (of hosts), `permissions` (who may send what), `conduct` (who is cut off),
-  `retry`, `failure` (error reports), `clocks`.
+  `retry`, `failure` (error reports), `clocks`, and `watch_messages` of a run that is watched.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
   comes as `leases` (`leased_work`), unit by unit (`assigned_work`), at its user's request
