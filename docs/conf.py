@@ -1,5 +1,6 @@
 """Configuration of Sphinx for the documentation (`make docs`)."""
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,7 +14,10 @@ project_copyright = "The Partita authors"
 release = _project["version"]
 version = release
 
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
 extensions = [
+    "command_line",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -25,6 +29,7 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+smartquotes_action = "qe"  # quotes and ellipses; "--" stays the beginning of an option
 default_role = "code"  # what docstrings write in `single backquotes`
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
