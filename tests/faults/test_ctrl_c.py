@@ -52,8 +52,8 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
     assert command.said[-1].endswith(again)
     assert "Traceback" not in "\n".join(command.said)
 
-    # A few epochs more than it had begun; resumed with another number of machines, replicas and shards.
-    epochs = found.done[-1][1] // 32 + 3
+    # Some epochs more than were reported; resumed with another number of machines, replicas and shards.
+    epochs = found.done[-1][1] // 32 + 40
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     arguments = ["--machines", "1", "--shards", "3", "--batch", "8", "--checkpoints", "kept"]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
-from partita.engine.profile import Report, profile_network
+from partita.engine.profile import Profile, Report, profile_network
 from partita.partitioner import Cluster, Link, Machine
 from tests.every_kind import examples_of, pictures, sequences
 
 NETWORKS = {"sequences": sequences, "pictures": pictures}
 CLUSTER = Cluster(tuple(Machine(f"m{n}") for n in range(3)), link=Link(5e-5, 1e9))
-FOUND = {
-    name: profile_network(declare(), (1, 3), batch=8, strategy="balanced", cluster=CLUSTER)
-    for name, declare in NETWORKS.items()
-}
-LAYERS = [(name, grid.name) for name, found in FOUND.items() for grid in found.points[0].plan.graph.computed]
+LAYERS = [(name, grid.name) for name, declare in NETWORKS.items() for grid in declare().graph().computed]
+
+
+@cache
+def profiled(name: str) -> Profile:
+    return profile_network(NETWORKS[name](), (1, 3), batch=8, strategy="balanced", cluster=CLUSTER)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_described_cluster_is_simulated(name: str) -> None:
-    report = FOUND[name].report()
+    report = profiled(name).report()
     assert [(point.machines, point.source) for point in report.points] == [(1, "simulated"), (3, "simulated")]
     assert all(point.step_s > 0 for point in report.points)
     assert Report.from_json(report.to_json()) == report
@@ -29,7 +31,7 @@ def test_a_described_cluster_is_simulated(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "layer"), LAYERS, ids=[layer for _, layer in LAYERS])
 def test_every_layer_takes_time_on_each_machine_that_has_rows(name: str, layer: str) -> None:
-    for point in FOUND[name].points:
+    for point in profiled(name).points:
         step, owners = point.predicted, {piece.machine for piece in point.plan.ownership.of(layer)}
         taken = dict.fromkeys(owners, 0.0)
         for bar in step.bars:

@@ -47,6 +47,7 @@ def test_layers_compiled_one_in_each_process_are_right_together(filled: Path) ->
     assert (filled / "failure").read_text() == ""
 
 
+@pytest.mark.slow
 def test_no_two_functions_have_one_symbol(filled: Path) -> None:
     audit(filled / "partita" / "code", filled / "log")
 
