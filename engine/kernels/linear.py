@@ -129,7 +129,7 @@ class LinearKernel(Kernel):
         """Prepares the product of a matrix and each place of `x`, by blocks of places."""
         k, n, examples = matrix.shape[1], len(x), x.shape[2]
         pool, laid = self.pool.at_most(choice.threads), _Laid(matrix)
-        block = min(places_beside(k, examples, x.itemsize), n)
+        block = places_beside(k, examples, x.itemsize, n, pool.threads)
         stride = padded_stride(block * examples, x.itemsize)
         sizes = k * stride, PANEL * stride
         for scratch, size in zip((self._laid, self._columns, self._sums), (laid.size, *sizes), strict=True):

@@ -15,6 +15,7 @@ from typing import Final
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.tiles import multiply_blocks
+from partita.engine.kernels.tiles.runs import Rows, add_rows, add_terms, copy_rows
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
 from partita.engine.numerics import compiled, compiled_reassociating
@@ -28,9 +29,14 @@ STEPS: Final = 512
 """Terms of a gradient that are added at a time, at least: examples of several places."""
 
 
-def places_beside(terms: int, examples: int, item_bytes: int) -> int:
-    """Returns the places whose columns, of so many terms, are laid side by side."""
-    return places_in(min(max(_COLUMNS_BYTES // (terms * item_bytes), _FEWEST), _MOST), examples)
+def places_beside(terms: int, examples: int, item_bytes: int, places: int, threads: int) -> int:
+    """Returns how many of so many places have their columns, of so many terms, laid side by side.
+
+    Blocks of places are nearly equal, and each thread has as many of them.
+    """
+    most = places_in(min(max(_COLUMNS_BYTES // (terms * item_bytes), _FEWEST), _MOST), examples)
+    rounds = -(-places // (most * threads))
+    return max(-(-places // (rounds * threads)), 1)
 
 
 def places_in(numbers: int, examples: int) -> int:
@@ -63,11 +69,10 @@ def multiply_places(
     """
     (columns, sums), (row_stride, stride), (start, stop) = scratch, strides, span
     k, examples, m = x.shape[1], x.shape[2], out.shape[1]
+    source = x.reshape(-1)
     for place in range(start, stop):
-        for term in range(k):
-            at = term * stride + (place - start) * examples
-            for e in range(examples):
-                columns[at + e] = x[place, term, e]
+        into, given = Rows((place - start) * examples, stride), Rows(place * k * examples, examples)
+        copy_rows(columns, into, source, given, bias, 0, k, examples)
     for first in range(0, m, PANEL):
         rows = min(PANEL, m - first)
         multiply_blocks(
@@ -80,27 +85,41 @@ def multiply_places(
             Extent(rows, (stop - start) * examples, 1, k),
             False,
         )
-        for place in range(start, stop):
-            _write(out[place], bias, sums, (place - start) * examples, stride, (first, rows), accumulate)
+        places, size = (start, stop, stride), (m, examples)
+        _write(out.reshape(-1), bias, sums, places, size, (first, rows), accumulate)
 
 
 @compiled
 def _write(
-    out: Array, bias: Array, sums: Array, at: int, stride: int, panel: tuple[int, int], accumulate: bool
+    out: Array,
+    bias: Array,
+    sums: Array,
+    places: tuple[int, int, int],
+    size: tuple[int, int],
+    panel: tuple[int, int],
+    accumulate: bool,
 ) -> None:
-    """Writes a panel of products of one place, from where they lie in scratch."""
-    first, rows = panel
-    for row in range(rows):
-        begin = at + row * stride
+    """Writes a panel of products of places `[start, stop)`, from where they lie in scratch, a stride apart.
+
+    Args:
+        out: `[place, m, example]`, flat.
+        bias: `[m]`, or `[0]` for none.
+        sums: the products, `[row, stride]`, flat.
+        places: start, stop and the stride.
+        size: `(m, examples)`.
+        panel: first row and number of rows.
+        accumulate: whether to add to what `out` holds.
+    """
+    (start, stop, stride), (m, examples), (first, rows) = places, size, panel
+    for place in range(start, stop):
+        into = Rows((place * m + first) * examples, examples)
+        given = Rows((place - start) * examples, stride)
         if accumulate:
-            for e in range(out.shape[1]):
-                out[first + row, e] += sums[begin + e]
+            add_rows(out, into, sums, given, bias, 0, rows, examples)
         elif len(bias):
-            for e in range(out.shape[1]):
-                out[first + row, e] = sums[begin + e] + bias[first + row]
+            add_terms(out, into, sums, given, bias, first, rows, examples)
         else:
-            for e in range(out.shape[1]):
-                out[first + row, e] = sums[begin + e]
+            copy_rows(out, into, sums, given, bias, 0, rows, examples)
 
 
 @compiled
