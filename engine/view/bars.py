@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from partita.engine.view import svg
-from partita.engine.view.canvas import canvas
+from partita.engine.view import responsive, svg, theme
 from partita.engine.view.palette import Palette
+from partita.engine.view.responsive import share
 from partita.layers.text import counted, readable_bytes
 from partita.partitioner.ir.buffer import BufferKind
 from partita.partitioner.ir.step_kind import StepKind
@@ -15,17 +15,15 @@ from partita.partitioner.lower.messages import Message
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.memory import vector_bytes
 
-LINE, BAR, SIZE = 22.0, 14.0, 11.5
-"""Pixels from one bar to the next, and height of a bar; size of words."""
-LENGTH, WORDS = 560.0, 330.0
-"""Pixels of the longest bar, and room behind it."""
-MOST, LONGEST = 24, 60
+LINE, BAR, SIZE = 36.0, 12.0, 11.5
+"""Pixels from one bar to the next, and height of a bar; size of the words above it."""
+MOST, LONGEST = 24, 40
 """Kinds of messages that are told apart (the others are one more), and characters of a name."""
-FORWARD, BACKWARD, OTHERS = "#0072b2", "#e69f00", "#9aa5b1"
+FORWARD, BACKWARD, OTHERS = (theme.DOING[kind][0] for kind in ("forward", "backward", "other"))
 
 
 class Row(NamedTuple):
-    """A bar: the name before it, segments (value and colour), words behind it, and the place of a mark."""
+    """A bar: the name above it, its segments (value and colour), words beside it, and the place of a mark."""
 
     name: str
     segments: tuple[tuple[float, str], ...]
@@ -35,25 +33,28 @@ class Row(NamedTuple):
 
 def draw_bars(title: str, rows: Sequence[Row]) -> str:
     """Draws a row of segments for each bar, as the text of an SVG file."""
-    names = [svg.shortened(row.name, most=LONGEST) for row in rows]
-    left = 20 + max((svg.text_width(name, size=SIZE) for name in names), default=0.0)
-    ends = [max(sum(value for value, _ in row.segments), row.limit or 0.0) for row in rows]
-    height = 16 + LINE * len(rows)
-    with canvas(title, left + LENGTH + WORDS, height) as picture:
-        axes = picture.axes(left, 8, LENGTH, LINE * max(len(rows), 1))
-        axes.set(xlim=(0, max(ends, default=0.0) or 1), ylim=(max(len(rows), 1), 0), xticks=[], yticks=[])
-        for n, (row, name, end) in enumerate(zip(rows, names, ends, strict=True)):
-            start, middle, baseline = 0.0, n + BAR / 2 / LINE, 8 + LINE * n + BAR - 3
-            for value, colour in row.segments:
-                bar = axes.barh(middle, value, BAR / LINE, left=start, color=colour, clip_on=False)
-                picture.tooltips(bar[0], [f"{row.name}: {row.words}"])
-                start += value
-            if row.limit is not None:
-                axes.vlines(row.limit, n - 3 / LINE, n + (BAR + 3) / LINE, color=svg.INK, lw=2, clip_on=False)
-            picture.text(left - 8, baseline, name, size=SIZE, ha="right", tooltip=row.name)
-            x = left + LENGTH * end / axes.get_xlim()[1] + 8
-            picture.text(x, baseline, row.words, size=SIZE, color=svg.SOFT)
-    return picture.svg
+    most = max((max(_total(row), row.limit or 0.0) for row in rows), default=0.0) or 1.0
+    parts = [part for n, row in enumerate(rows) for part in _drawn(row, 10 + LINE * n, most)]
+    return responsive.sheet(title, 14 + LINE * len(rows), parts)
+
+
+def _total(row: Row) -> float:
+    return sum(value for value, _ in row.segments)
+
+
+def _drawn(row: Row, y: float, most: float) -> Iterator[str]:
+    yield responsive.caption(row.name, row.words, y=y + 11, size=SIZE, most=LONGEST)
+    start, bars = 0.0, []
+    for value, colour in row.segments:
+        place = {"x": share(start / most), "y": 0, "width": share(value / most), "height": BAR}
+        bars.append(svg.element("rect", **place, fill=colour, tooltip=f"{row.name}: {row.words}"))
+        start += value
+    if row.limit is not None:
+        at = share(row.limit / most)
+        told = f"{row.name}: limit {readable_bytes(row.limit)}"
+        look = {"stroke": theme.INK, "stroke_width": 2, "tooltip": told}
+        bars.append(svg.element("line", x1=at, x2=at, y1=-3, y2=BAR + 3, **look))
+    yield responsive.plot(y + 16, BAR, *bars)
 
 
 def draw_messages(plan: Plan) -> str:
@@ -102,4 +103,9 @@ def draw_memory(plan: Plan) -> str:
         words = f"{readable_bytes(total)}, of parameters and optimizer state {readable_bytes(vectors)}"
         segments = ((float(vectors), colour), (float(total - vectors), pale))
         rows.append(Row(machine.place, segments, words, machine.memory_bytes))
+    rows.sort(key=lambda row: -_total(row))
+    if len(rows) > MOST:
+        rest = rows[MOST:]
+        words = f"{readable_bytes(_total(rest[0]))} each at most"
+        rows = [*rows[:MOST], Row(counted(len(rest), "other machine"), ((_total(rest[0]), OTHERS),), words)]
     return draw_bars("memory by machine", rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from partita.engine.view import svg
+from partita.engine.view import svg, theme
 from partita.engine.view.palette import Palette
 from partita.layers.graph import Grid
 from partita.partitioner.assign.ownership import Ownership
@@ -120,7 +120,7 @@ class Box:
     def _given(self) -> str:
         edges, dash = self.edges, "none" if self.grid.layer.kind == "Input" else "3 3"
         size = {"x": edges.left, "y": edges.top + 4, "width": edges.width, "height": BAR - 8, "rx": 13}
-        frame = svg.element("rect", **size, fill="#ffffff", stroke="#9aa5b1", stroke_dasharray=dash)
+        frame = svg.element("rect", **size, fill=theme.PAPER, stroke="#9aa5b1", stroke_dasharray=dash)
         told = f"{self.grid.layer.kind} {self.grid.name}: fed to every machine that needs it, never sent"
         label, y = _given_label(self.grid), edges.top + BAR / 2 + 4
         words = svg.text(edges.x, y, label, size=KIND_SIZE, text_anchor="middle")

@@ -20,15 +20,15 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from partita.engine.view import svg
+from partita.engine.view import svg, theme
 
 STYLE: Final = Path(__file__).with_name("charts.mplstyle")
 POINTS: Final = 72.0
 """Pixels of an inch: a point of matplotlib is a pixel of the picture."""
 MARGIN: Final = 28.0
 """Pixels around the whole chart."""
-PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a")
-"""Colours of Okabe and Ito for curves, in the order in which they are given out."""
+PALETTE: Final = theme.LINES
+"""Colours of curves, in the order in which they are given out."""
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
 
@@ -103,8 +103,10 @@ class Canvas:
                 for child in group:
                     child.set("class", "stays")
         size = {"width": svg.number(self.width), "height": svg.number(self.height)}
-        card = ElementTree.Element(f"{{{_SVG}}}rect", {**size, "rx": "10", "fill": "#ffffff"})
-        root[:0] = [_title(self.title), card]
+        card = ElementTree.Element(f"{{{_SVG}}}rect", {**size, "rx": "10", "fill": theme.PAPER})
+        style = ElementTree.Element(f"{{{_SVG}}}style")
+        style.text = theme.rules()
+        root[:0] = [_title(self.title), style, card]
         root.attrib.update(size, role="img", **{"stroke-linejoin": "round"})
         self.svg = ElementTree.tostring(root, encoding="unicode")
         for name, shapes in self._inserted.items():

@@ -19,6 +19,8 @@ from partita.layers.text import counted, readable_bytes
 
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""
+HEADS = 10
+"""Arrow heads under one machine up to which they do not cover one another."""
 INSIDE, BACK = 18.0, 13.0
 """Pixels from a bar down to the rail of its own machines, and from there to the one of gradients."""
 SIZE, ASIDE, LINE = 11.0, 10.0, 13.0
@@ -154,5 +156,8 @@ def _is_crowd(ends: tuple[str, str], group: Sequence[Route], maps: frozenset[str
     if maps & set(ends):
         return True
     senders = len({found.message.source for found in group})
+    heads = max(Counter(found.message.destination for found in group).values())
+    if heads > HEADS:
+        return True
     in_a_sum = ends[0] == ends[1] and not group[0].is_inside
     return len(group) >= CROWD and len(group) >= PEERS * senders and not in_a_sum

@@ -1,47 +1,39 @@
 """Steps as Gantt charts: lanes of bars coloured by kind, messages between lanes, the critical path.
 
-A chart knows no plan: predicted and measured steps (`steps`) are drawn by the same code. Bars narrower than a
-pixel that follow one another are drawn as one; where there are very many, wider ones too.
+A chart knows no plan: predicted, measured and live steps (`steps`) are drawn by the same code. Bars narrower
+than a pixel that follow one another are drawn as one; where there are very many, a lane shows what it mostly
+did in each slice of time (`crowds`, which also chooses the lanes of many machines).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-from matplotlib.collections import LineCollection
-from matplotlib.ticker import AutoMinorLocator, MaxNLocator
-
-from partita.engine.view import svg
-from partita.engine.view.canvas import MARGIN, Canvas, canvas
+from partita.engine.view import responsive, svg, theme
+from partita.engine.view.responsive import share
 from partita.partitioner.text import readable_seconds
 
-KINDS: Final = {
-    "forward": ("#0072b2", "forward"),
-    "backward": ("#e69f00", "backward"),
-    "update": ("#009e73", "weight gradients and updates"),
-    "other": ("#9aa5b1", "copies and sums"),
-    "send": ("#b04a90", "sending"),
-    "receive": ("#dca3cb", "receiving"),
-    "wait": ("#f1dede", "waiting"),
-}
+KINDS: Final = theme.DOING
 """Colour of each kind of bar, and its words in the legend."""
-CRITICAL, CRITICAL_WIDTH = "#c0182b", 2.6
-"""Colour and width of the line that marks the critical path."""
-PLOT, HEADING, LEGEND = 1100.0, 76.0, 26.0
-"""Pixels of the time axis, and heights of the title and of the legend below it."""
-TALLEST, LEAST, THIN = 26.0, 9.0, 0.35
-"""Heights of a lane in pixels, and of a thin one as a share of it."""
-ROOM = 620.0
-"""Pixels of height that lanes share as long as they can."""
-LABEL_SIZE, NAME_SIZE, LONGEST = 9.5, 11.5, 44
-"""Sizes of words on bars and of names of lanes; characters of a name."""
-MANY = 5_000
-"""Number of bars up to which only those narrower than a pixel are joined; of more, wider ones too."""
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+CRITICAL_WIDTH: Final = 2.6
+"""Width of the line that marks the critical path, in pixels."""
+FULL, THIN, PALE = 20.0, 8.0, 0.5
+"""Heights of a lane and of a thin one, in pixels, and how opaque a predicted lane is."""
+NAME, GAP = 15.0, 7.0
+"""Heights of the line of words above a lane and of the gap below one."""
+HEADING: Final = 50.0
+"""Height of title and subtitle."""
+LABEL_SIZE, NAME_SIZE, LONGEST = 9.5, 11.5, 36
+"""Sizes of words on bars and above lanes; characters of a name."""
+NARROW: Final = 1.0 / responsive.WIDTH
+"""Share of the axis below which a bar is narrow: a pixel of a picture by itself."""
+MOST_BARS: Final = 900
+"""Number of bars of a chart; where there are more, lanes show slices of time."""
+MOST_ARROWS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +76,19 @@ class GanttArrow:
 
 @dataclass(frozen=True)
 class Lane:
-    """A row: the kernels of a machine, or (`thin`) its communication thread below them, without a name."""
+    """A row of bars. A lane with a name begins a machine; those without one below it belong to it.
+
+    Args:
+        name: of the machine, or nothing.
+        thin: of a communication thread, or of a prediction.
+        pale: of a prediction.
+        note: words beside the name.
+    """
 
     name: str
     thin: bool = False
+    pale: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,171 +110,142 @@ class Gantt:
     arrows: tuple[GanttArrow, ...] = ()
     until_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        for bar in self.bars:
+            if bar.kind not in KINDS or not 0 <= bar.lane < len(self.lanes):
+                raise ValueError(f"{bar} is of no known kind or lane; kinds are {', '.join(KINDS)}")
+
     @property
     def stop_s(self) -> float:
         """End of the last bar or arrow, or of the axis that was asked for."""
         ends = (found.stop_s for group in (self.bars, self.arrows) for found in group)
         return max([self.until_s, *ends, 1e-9])
 
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        """Colours and words of the kinds of bars that are met, for a legend; one for each colour."""
+        met = {bar.kind for bar in self.bars}
+        found = dict(reversed([KINDS[kind] for kind in KINDS if kind in met]))
+        entries = list(reversed(found.items()))
+        critical = any(bar.critical for bar in self.bars) or any(a.critical for a in self.arrows)
+        return [*entries, (theme.CRITICAL, "critical path")] if critical else entries
+
     def owner(self, lane: int) -> str:
         """Name of a lane, or of the nearest above that has one."""
         return next((found.name for found in reversed(self.lanes[: lane + 1]) if found.name), "")
 
 
-def draw_gantt(gantt: Gantt, *, zoomable: bool = False) -> str:
+def draw_gantt(gantt: Gantt, *, bare: bool = False) -> str:
     """Draws a chart, as the text of an SVG file.
 
     Args:
         gantt: contents.
-        zoomable: adds finer ticks for a page that can stretch the group `time` (`templates/zoom.js`).
-
-    Raises:
-        ValueError: a bar is of no known kind or lane.
+        bare: leaves title, subtitle and legend to the page around it.
     """
-    for bar in gantt.bars:
-        if bar.kind not in KINDS or not 0 <= bar.lane < len(gantt.lanes):
-            raise ValueError(f"{bar} is of no known kind or lane; kinds are {', '.join(KINDS)}")
-    place = _Placement(gantt)
-    width = max(place.left + PLOT + MARGIN + 30, svg.text_width(gantt.subtitle) + 2 * MARGIN)
-    with canvas(gantt.title, width, place.bottom + MARGIN + 14) as picture:
-        _Drawing(gantt, place, picture).draw(zoomable=zoomable)
-    return picture.svg
+    top = 24.0 if bare else HEADING + 56.0
+    drawing = _Drawing(gantt, top)
+    parts = [*([] if bare else _words(gantt)), *drawing.drawn()]
+    return responsive.sheet(gantt.title, drawing.bottom + 10, parts)
 
 
-class _Placement:
-    """Places of the lanes on the page, and the scale of time."""
-
-    def __init__(self, gantt: Gantt) -> None:
-        full = sum(not lane.thin for lane in gantt.lanes)
-        self.lane = min(TALLEST, max(LEAST, ROOM / max(full, 1) / (1 + 2 * THIN)))
-        self.names = [svg.shortened(lane.name, most=LONGEST) for lane in gantt.lanes]
-        self.left = MARGIN + max((svg.text_width(n, size=NAME_SIZE) for n in self.names), default=0.0) + 12
-        self.unit_s, self.unit = next((u for u in UNITS if gantt.stop_s >= u[0]), UNITS[-1])
-        self.stop = gantt.stop_s / self.unit_s
-        self.pixel_s = gantt.stop_s / PLOT
-        self.heights = [self.lane * THIN if lane.thin else self.lane for lane in gantt.lanes]
-        self.tops, y = [], MARGIN + HEADING + LEGEND + 18
-        for number, lane in enumerate(gantt.lanes):
-            y += self.lane * 0.45 if number and not lane.thin else 1.0
-            self.tops.append(y)
-            y += self.heights[number]
-        self.top, self.bottom = (self.tops[0] if self.tops else y) - 8, y + 6
+def _words(gantt: Gantt) -> Iterator[str]:
+    yield svg.text(responsive.SIDE, 28, gantt.title, size=18, font_weight=700)
+    yield svg.text(responsive.SIDE, 47, gantt.subtitle, fill=theme.SOFT)
+    yield from responsive.legend(gantt.kinds, y=72)
 
 
 class _Drawing:
-    """Draws one chart: x in the unit of its axis, y in pixels of the page."""
+    """Places the lanes of a chart down the page, and draws them."""
 
-    def __init__(self, gantt: Gantt, place: _Placement, picture: Canvas) -> None:
-        self.gantt, self.place, self.picture = gantt, place, picture
-        self.axes = picture.axes(place.left, place.top, PLOT, place.bottom - place.top)
-        self.axes.set(xlim=(0, place.stop), ylim=(place.bottom, place.top), yticks=[])
+    def __init__(self, gantt: Gantt, top: float) -> None:
+        self.gantt, self.top, self.stop_s = gantt, top, gantt.stop_s
+        self.tops: list[float] = []
+        y = top
+        for lane in gantt.lanes:
+            if lane.name:
+                y += NAME + (GAP if self.tops else 0)
+            self.tops.append(y)
+            y += self._height(lane) + 1
+        self.bottom = y + 4
 
-    def draw(self, *, zoomable: bool) -> None:
-        self._axis(zoomable=zoomable)
-        self._bars()
-        self._lines()
-        self._words()
+    def drawn(self) -> Iterator[str]:
+        yield responsive.time_axis(self.stop_s, top=self.top, height=self.bottom - self.top)
+        for number, lane in enumerate(self.gantt.lanes):
+            if lane.name:
+                y = self.tops[number] - 4
+                yield responsive.caption(lane.name, lane.note, y=y, size=NAME_SIZE, most=LONGEST)
+        yield responsive.plot(0, self.bottom, *self._bars(), *self._arrows(), class_="time")
 
-    def _axis(self, *, zoomable: bool) -> None:
-        axis, unit = self.axes.xaxis, self.place.unit
-        axis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
-        axis.set_major_formatter(lambda at, _: f"{at:.10g} {unit}")
-        if zoomable:
-            axis.set_minor_locator(AutoMinorLocator(5))
-            axis.set_minor_formatter(axis.get_major_formatter())
-            self.axes.grid(which="minor", color=svg.mixed(svg.FAINT, "#ffffff", 0.6))
-            for tick in axis.get_minor_ticks():
-                tick.label1.set_gid("fine")
-                tick.label2.set_gid("fine")
-        self.axes.tick_params(which="both", labeltop=True, labelsize=10, pad=5)
+    def _height(self, lane: Lane) -> float:
+        return THIN if lane.thin else FULL
 
-    def _bars(self) -> None:
-        place, gantt = self.place, self.gantt
-        narrow_s = max(1.0, len(gantt.bars) / MANY) * place.pixel_s
-        order = sorted(gantt.bars, key=attrgetter("lane", "start_s", "stop_s"))
-        shown = [
-            bar
-            for _, group in groupby(order, key=attrgetter("lane"))
-            for bar in merged(group, narrow_s=narrow_s, gap_s=0.5 * place.pixel_s)
-        ]
-        self.picture.insert(self.axes, map(self._box, shown), zorder=2)
-        for bar in gantt.bars if place.lane >= LABEL_SIZE + 3 else ():
-            room = (bar.stop_s - bar.start_s) / place.pixel_s - 4
-            labels = (words for words in bar.labels if svg.text_width(words, size=LABEL_SIZE) <= room)
-            label = next(labels, "")
-            if label and not gantt.lanes[bar.lane].thin:
-                x = (bar.start_s + bar.stop_s) / 2 / place.unit_s
-                y, ink = place.tops[bar.lane] + place.lane / 2 + 3.5, svg.ink_on(KINDS[bar.kind][0])
-                self.axes.text(x, y, label, size=LABEL_SIZE, color=ink, ha="center", clip_on=False)
+    def _bars(self) -> Iterator[str]:
+        order = sorted(self.gantt.bars, key=attrgetter("lane", "start_s", "stop_s"))
+        lanes = {n: list(group) for n, group in groupby(order, key=attrgetter("lane"))}
+        shown = {n: merged(bars, narrow_s=NARROW * self.stop_s) for n, bars in lanes.items()}
+        if sum(map(len, shown.values())) > MOST_BARS:
+            room = max(12, MOST_BARS // len(shown))
+            shown = {n: _sliced(bars, lanes[n], self.stop_s, room) for n, bars in shown.items()}
+        for number, bars in shown.items():
+            lane = self.gantt.lanes[number]
+            look = {"opacity": PALE} if lane.pale else {}
+            inside = (part for bar in bars for part in self._bar(bar, lane))
+            yield svg.element("g", *inside, aria_label=self.gantt.owner(number), **look)
 
-    def _box(self, bar: GanttBar) -> str:
-        place, width = self.place, (bar.stop_s - bar.start_s) / self.place.pixel_s
-        return svg.element(
-            "rect",
-            svg.title(self._told(bar)),
-            x=f"{place.left + bar.start_s / place.pixel_s:.3f}",
-            y=place.tops[bar.lane],
-            width=f"{max(width, 0.3):.3f}",
-            height=place.heights[bar.lane],
-            fill=KINDS[bar.kind][0],
-        )
+    def _bar(self, bar: GanttBar, lane: Lane) -> Iterator[str]:
+        x, width = bar.start_s / self.stop_s, (bar.stop_s - bar.start_s) / self.stop_s
+        y, height = self.tops[bar.lane], self._height(lane)
+        fill, place = KINDS[bar.kind][0], {"x": share(x), "y": y, "height": height}
+        place["width"] = share(max(width, NARROW / 3))
+        yield svg.element("rect", **place, fill=fill, tooltip=self._told(bar))
+        if bar.critical:
+            look = {**place, "height": CRITICAL_WIDTH, "fill": theme.CRITICAL, "class_": "critical"}
+            yield svg.element("rect", **look)
+        if lane.thin:
+            return
+        room = width * responsive.WIDTH - 8
+        label = next((words for words in bar.labels if svg.text_width(words, size=LABEL_SIZE) <= room), "")
+        if label:  # an area of its own: on a narrow page words end with their bar
+            word = svg.text(4, height / 2 + 3.5, label, size=LABEL_SIZE, fill=_ink(bar.kind))
+            yield svg.element("svg", word, **place, pointer_events="none")
 
     def _told(self, bar: GanttBar) -> str:
         took, since = readable_seconds(bar.stop_s - bar.start_s), readable_seconds(bar.start_s)
         return f"{self.gantt.owner(bar.lane)}: {bar.label}: {took}, from {since} on"
 
-    def _lines(self) -> None:
-        """Draws messages on their way, and a line along the top of the bars of the critical path."""
-        place, bars = self.place, [bar for bar in self.gantt.bars if bar.critical]
-        arrows = sorted(self.gantt.arrows, key=lambda arrow: arrow.critical)
-        ends, told, colours, widths = [], [], [], []
-        for arrow in arrows:
-            ys = (place.tops[n] + place.heights[n] / 2 for n in (arrow.source, arrow.destination))
-            xs = arrow.start_s / place.unit_s, arrow.stop_s / place.unit_s
-            ends.append(tuple(zip(xs, ys, strict=True)))
-            told.append(f"{arrow.label}: {readable_seconds(arrow.stop_s - arrow.start_s)} on its way")
-            colours.append(CRITICAL if arrow.critical else KINDS["send"][0] + "73")
-            widths.append(1.6 if arrow.critical else 0.8)
-        for bar in sorted(bars, key=lambda bar: bar.start_s):
-            y = place.tops[bar.lane] + CRITICAL_WIDTH / 2
-            ends.append(((bar.start_s / place.unit_s, y), (bar.stop_s / place.unit_s, y)))
-            told.append(self._told(bar))
-            colours.append(CRITICAL)
-            widths.append(CRITICAL_WIDTH)
-        if ends:
-            look: dict[str, Any] = {"colors": colours, "linewidths": widths, "clip_on": False, "zorder": 3}
-            artist = self.axes.add_collection(LineCollection(ends, capstyle="butt", **look))
-            self.picture.tooltips(artist, told)
-
-    def _words(self) -> None:
-        picture, place, gantt = self.picture, self.place, self.gantt
-        picture.heading(gantt.title, gantt.subtitle)
-        x, y = MARGIN, MARGIN + HEADING - 8
-        met = {bar.kind for bar in gantt.bars}
-        entries = [entry for kind, entry in KINDS.items() if kind in met]
-        if any(bar.critical for bar in gantt.bars):
-            entries.append((CRITICAL, "critical path"))
-        for fill, words in entries:
-            picture.box(x, y - (6 if fill == CRITICAL else 10), 16, 3 if fill == CRITICAL else 12, fill)
-            picture.text(x + 22, y, words, size=11.5, color=svg.SOFT)
-            x += 44 + svg.text_width(words, size=11.5)
-        picture.box(-20, place.top + 5, place.left + 14, place.bottom - place.top - 5, "#ffffff")
-        for number, lane in enumerate(gantt.lanes):
-            if lane.name:
-                y, size = place.tops[number] + place.lane / 2 + 4, min(NAME_SIZE, place.lane + 1)
-                picture.text(
-                    place.left - 10, y, place.names[number], size=size, ha="right", tooltip=lane.name
-                )
+    def _arrows(self) -> Iterator[str]:
+        longest = sorted(self.gantt.arrows, key=lambda a: (a.critical, a.stop_s - a.start_s))[-MOST_ARROWS:]
+        for arrow in longest:
+            ys = [
+                self.tops[n] + self._height(self.gantt.lanes[n]) / 2
+                for n in (arrow.source, arrow.destination)
+            ]
+            places: dict[str, object] = {
+                "x1": share(arrow.start_s / self.stop_s),
+                "x2": share(arrow.stop_s / self.stop_s),
+            }
+            places |= {"y1": ys[0], "y2": ys[1]}
+            look: dict[str, object] = {"stroke": theme.CRITICAL if arrow.critical else KINDS["send"][0]}
+            look["stroke_width"] = 1.6 if arrow.critical else 0.8
+            look["stroke_opacity"] = None if arrow.critical else 0.5
+            told = f"{arrow.label}: {readable_seconds(arrow.stop_s - arrow.start_s)} on its way"
+            yield svg.element("line", **places, **look, tooltip=told)
 
 
-def merged(bars: Iterable[GanttBar], *, narrow_s: float, gap_s: float) -> list[GanttBar]:
+def _ink(kind: str) -> str:
+    """Chooses the colour of words on a bar; the pale ground of what is idle or waits is dark in the dark."""
+    return theme.INK if kind in {"wait", "idle"} else svg.ink_on(KINDS[kind][0])
+
+
+def merged(bars: Iterable[GanttBar], *, narrow_s: float, gap_s: float | None = None) -> list[GanttBar]:
     """Joins bars of one lane that are narrow, alike and follow one another.
 
     Args:
         bars: by start.
         narrow_s: what lasts less is narrow.
-        gap_s: what lies further apart does not follow one another.
+        gap_s: what lies further apart does not follow one another; half of what is narrow if not given.
     """
+    gap_s = narrow_s / 2 if gap_s is None else gap_s
     found: list[tuple[GanttBar, float, int]] = []
     for bar in bars:
         last, stop_s, count = found[-1] if found else (None, 0.0, 0)
@@ -286,3 +258,32 @@ def merged(bars: Iterable[GanttBar], *, narrow_s: float, gap_s: float) -> list[G
         bar if count == 1 else replace(bar, stop_s=stop_s, label=f"{bar.label} and {count - 1} more")
         for bar, stop_s, count in found
     ]
+
+
+def _sliced(bars: list[GanttBar], every: list[GanttBar], stop_s: float, most: int) -> list[GanttBar]:
+    """Returns bars of a lane as they are, if they are at most so many, or slices of time in their place."""
+    return bars if len(bars) <= most else sliced(every, stop_s=stop_s, slices=most)
+
+
+def sliced(bars: Iterable[GanttBar], *, stop_s: float, slices: int) -> list[GanttBar]:
+    """Returns what a lane mostly did in each of some slices of time; slices that are alike are joined."""
+    spent: list[dict[str, float]] = [{} for _ in range(slices)]
+    counts = [0] * slices
+    width_s = stop_s / slices
+    lane = 0
+    for bar in bars:
+        lane = bar.lane
+        first = min(int(bar.start_s / width_s), slices - 1)
+        counts[first] += 1
+        for n in range(first, min(int(bar.stop_s / width_s), slices - 1) + 1):
+            inside = min(bar.stop_s, (n + 1) * width_s) - max(bar.start_s, n * width_s)
+            spent[n][bar.kind] = spent[n].get(bar.kind, 0.0) + inside
+    mostly = [max(found, key=found.__getitem__) if found else "" for found in spent]
+    runs = []
+    for kind, group in groupby(enumerate(mostly), key=lambda pair: pair[1]):
+        numbers = [n for n, _ in group]
+        if not kind:
+            continue
+        label = f"mostly {KINDS[kind][1]}, {sum(counts[n] for n in numbers)} instructions"
+        runs.append(GanttBar(lane, numbers[0] * width_s, (numbers[-1] + 1) * width_s, label, kind))
+    return runs

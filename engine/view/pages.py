@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from partita.engine.profile.beside import beside_rows
 from partita.engine.profile.profile import Profile
 from partita.engine.profile.report import MachineReport, PointReport, rows_of
+from partita.engine.view import theme
 from partita.engine.view.bars import draw_memory, draw_messages
-from partita.engine.view.gantt import draw_gantt
+from partita.engine.view.crowds import parted
+from partita.engine.view.gantt import Gantt, draw_gantt
 from partita.engine.view.plan_picture import draw_plan
 from partita.engine.view.speed_up import draw_speed_up
 from partita.engine.view.steps import predicted_gantt, steps_of
@@ -26,7 +28,7 @@ _TEMPLATES: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals.update(counted=counted, seconds=readable_seconds, size=readable_bytes)
+_TEMPLATES.globals.update(counted=counted, seconds=readable_seconds, size=readable_bytes, dark=theme.dark_of)
 
 
 def plan_page(plan: Plan, table: str) -> str:
@@ -53,7 +55,7 @@ def plan_page(plan: Plan, table: str) -> str:
         numbers=numbers,
         n_bytes=n_bytes,
         network=draw_plan(plan),
-        step=draw_gantt(predicted_gantt(plan), zoomable=True),
+        step=drawn_step(predicted_gantt(plan)),
         messages=draw_messages(plan),
         memory=draw_memory(plan),
     )
@@ -68,10 +70,28 @@ def profile_page(profile: Profile) -> str:
         rows=rows_of(report),
         beside=beside_rows(report.beside) if report.beside else [],
         points=report.points,
-        steps=[[draw_gantt(step, zoomable=True) for step in steps_of(point)] for point in profile.points],
+        steps=[[drawn_step(step) for step in steps_of(point)] for point in profile.points],
         parts=[_parts(point.parts) for point in report.points],
         sentences=[_sentence(point) for point in report.points],
     )
+
+
+class DrawnStep(NamedTuple):
+    """A step on a page: its words, its picture, and that of the machines that are shown on demand."""
+
+    gantt: Gantt
+    picture: str
+    rest: str
+    rest_title: str
+
+
+def drawn_step(gantt: Gantt) -> DrawnStep:
+    """Draws a step for a page, of many machines in two charts."""
+    chart, rest = parted(gantt)
+    if rest is None:
+        return DrawnStep(chart, draw_gantt(chart, bare=True), "", "")
+    title = rest.title.rpartition(": ")[2]
+    return DrawnStep(chart, draw_gantt(chart, bare=True), draw_gantt(rest, bare=True), title)
 
 
 def _sentence(point: PointReport) -> str:

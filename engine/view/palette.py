@@ -1,8 +1,8 @@
 """Names and colours of the machines of a picture, and a pattern where there are more machines than colours.
 
-Up to eight machines have Okabe and Ito's colours, which people with any kind of colour vision tell apart.
-More have hues in their order around the circle of OKLCH, which is as even as the eye sees it, so a machine
-looks like its neighbours in number. Where several share a hue, lightness and then stripes tell them apart.
+Up to eight machines have the colours of `theme.WHO`, which people with any kind of colour vision tell apart.
+More have hues in their order on an arc of OKLCH, which is as even as the eye sees it, so a machine looks like
+its neighbours in number. Where several share a hue, lightness and then stripes tell them apart.
 Source of OKLCH: Ottosson, *A perceptual color space for image processing*, 2020.
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from partita.engine.view import svg
+from partita.engine.view import svg, theme
 
-FEW = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
-"""Colours of up to eight machines; black made grey."""
+FEW = theme.WHO
+"""Colours of up to eight machines."""
 HUES = 16
 """Number of hues that can still be told apart."""
-FIRST_HUE, ALL_HUES = 255.0, 325.0
-"""Degrees: from blue on, not quite around, so that the last is not the first."""
+FIRST_HUE, ALL_HUES = 205.0, 165.0
+"""Degrees: from blue-green on down to orange. Blue, magenta and red say what a machine does, never which."""
 DARK, LIGHT, CHROMA = 0.56, 0.76, 0.12
 HEAD = 14.0
 """Length of the arrow head of a line that stands for many messages, in pixels."""
@@ -54,7 +54,7 @@ class Palette:
     def line(self, machine: int) -> str:
         """Returns the colour of a line on white: bright ones are darkened."""
         base = self.colour(machine)
-        return svg.mixed(base, "#000000", 0.3) if svg.luminance(base) > 0.6 else base
+        return svg.mixed(base, "#000000", 0.2) if svg.luminance(base) > 0.6 else base
 
     def ink(self, machine: int) -> str:
         """Returns the colour of text on a machine's pieces."""

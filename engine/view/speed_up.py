@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from partita.engine.profile.report import PointReport, Report
-from partita.engine.view import svg
-from partita.engine.view.canvas import PALETTE, Canvas, canvas
+from partita.engine.view import svg, theme
+from partita.engine.view.canvas import Canvas, canvas
 from partita.engine.view.curves import round_ticks
 from partita.layers.text import counted
 
@@ -17,7 +17,8 @@ WIDTH, HEIGHT = 620.0, 380.0
 LEFT, TOP, RIGHT, BOTTOM = 52.0, 40.0, 20.0, 48.0
 WIDE = 16
 """Number of machines from which on the axis of machines counts in doublings."""
-PREDICTED, MEASURED = PALETTE[:2]
+PREDICTED, MEASURED = theme.SOFT, theme.INK
+"""Pale and dashed what was predicted, full what was measured: as in every picture."""
 
 
 def draw_speed_up(report: Report) -> str:
@@ -29,9 +30,9 @@ def draw_speed_up(report: Report) -> str:
         steps = [1 + (min(float(most), top) - 1) * n / 40 for n in range(41)]
         axes.plot(steps, steps, color=svg.SOFT, linewidth=1, linestyle=(0, (2, 4)), label="ideal")
         machines, predicted = zip(*((p.machines, p.predicted_speed_up) for p in points), strict=True)
-        axes.plot(machines, predicted, color=PREDICTED, linewidth=2, label="predicted")
+        axes.plot(machines, predicted, color=PREDICTED, linewidth=2, linestyle="--", label="predicted")
         disc: dict[str, Any] = {"marker": "o", "mfc": MEASURED, "mew": 0, "ms": 11}
-        diamond: dict[str, Any] = {"marker": "D", "mfc": "#ffffff", "mec": PREDICTED, "mew": 2, "ms": 10}
+        diamond: dict[str, Any] = {"marker": "D", "mfc": theme.PAPER, "mec": PREDICTED, "mew": 2, "ms": 10}
         for source, look in (("measured", disc), ("simulated", diamond)):
             found = [point for point in points if point.source == source]
             if found:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from partita.engine.profile.measure import Measured
 from partita.engine.profile.profile import Point
+from partita.engine.view.crowds import parted
 from partita.engine.view.gantt import Gantt, GanttArrow, GanttBar, Lane, draw_gantt
 from partita.engine.view.legend import predicted_text
 from partita.layers.text import counted
@@ -23,7 +24,7 @@ AS_LONG = 0.05
 
 def draw_step(plan: Plan) -> str:
     """Draws the predicted step of a plan, as the text of an SVG file."""
-    return draw_gantt(predicted_gantt(plan))
+    return draw_gantt(parted(predicted_gantt(plan)).chart)
 
 
 def predicted_gantt(plan: Plan) -> Gantt:
@@ -54,7 +55,8 @@ def gantt_of(
         threads = {bar.thread for bar in step.parts[machine]} | {KERNEL}
         for thread in (*sorted(threads - {COMMUNICATION}), COMMUNICATION):
             number[machine, thread] = len(lanes)
-            lanes.append(Lane(name if thread == KERNEL else "", thin=thread == COMMUNICATION))
+            note = _shares(step, machine) if thread == KERNEL else ""
+            lanes.append(Lane(name if thread == KERNEL else "", thin=thread == COMMUNICATION, note=note))
     bars = []
     for bar in step.bars:
         lane = number[bar.machine, bar.thread if step.computes(bar) else COMMUNICATION]
@@ -72,6 +74,12 @@ def gantt_of(
             ends = number[flight.source, COMMUNICATION], number[flight.destination, COMMUNICATION]
             arrows.append(GanttArrow(*ends, flight.start_s, flight.stop_s, label, flight in marked))
     return Gantt(title, subtitle, tuple(lanes), tuple(bars), tuple(arrows))
+
+
+def _shares(step: Timeline, machine: int) -> str:
+    """Writes the shares of a step that a machine computes and waits."""
+    times, step_s = step.times[machine], step.step_s or 1.0
+    return f"computes {times.computing_s / step_s:.0%}, waits {times.waiting_s / step_s:.0%}"
 
 
 def _pauses(step: Timeline, names: tuple[str, ...]) -> Iterator[GanttBar]:

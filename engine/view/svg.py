@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from html import escape
 from itertools import pairwise
 
-INK, SOFT, FAINT = "#1f2933", "#65717d", "#e9edf1"
+from partita.engine.view import theme
+from partita.engine.view.theme import FAINT, INK, SOFT
+
+__all__ = ["ARROW", "FAINT", "FONT", "GLYPH", "INK", "SOFT", "curve", "document", "element", "ink_on", "line"]
+__all__ += ["luminance", "middle_cut", "mixed", "number", "path", "shape_text", "shortened", "text"]
+__all__ += ["text_width", "title"]
+
 FONT = "Inter, 'Segoe UI', Helvetica, Arial, sans-serif"
 ARROW = 8
 """Length of an arrow head, in pixels."""
@@ -27,11 +33,11 @@ def element(tag: str, *children: str, tooltip: object = None, **attributes: obje
 
 
 def document(name: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Writes a picture on a white card, from the back to the front, a line of text for each part."""
-    card = element("rect", width=width, height=height, rx=10, fill="#ffffff")
+    """Writes a picture on a card, from the back to the front, a line of text for each part."""
+    card = element("rect", width=width, height=height, rx=10, fill=theme.PAPER)
     return element(
         "svg",
-        *(part + "\n" for part in (title(name), card, *parts)),
+        *(part + "\n" for part in (title(name), element("style", theme.rules()), card, *parts)),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {number(width)} {number(height)}",
         width=width,
@@ -56,9 +62,18 @@ def path(*commands: str | float) -> str:
 
 
 def text(
-    x: float, y: float, content: str, *, size: float = 12, fill: str = INK, full: str = "", **look: object
+    x: float | str,
+    y: float,
+    content: str,
+    *,
+    size: float = 12,
+    fill: str = INK,
+    full: str = "",
+    **look: object,
 ) -> str:
-    """Writes a line of text whose baseline is at y; the full text is its tooltip where it was shortened."""
+    """Writes a line of text whose baseline is at y; x may be a share. Where it was shortened, the full text is
+    its tooltip.
+    """
     written = element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **look)
     return element("g", written, tooltip=full) if full not in ("", content) else written
 
@@ -93,6 +108,14 @@ def shortened(content: str, *, most: int) -> str:
     return content if len(content) <= most else content[: most - 1] + "…"
 
 
+def middle_cut(content: str, *, most: int) -> str:
+    """Cuts a text in its middle to at most so many characters, since names often differ at their ends."""
+    if len(content) <= most:
+        return content
+    tail = (most - 1) // 2
+    return f"{content[: most - 1 - tail]}…{content[len(content) - tail :]}"
+
+
 def curve(places: Iterable[tuple[float, float]]) -> str:
     """Writes a smooth line through points up or down the page; it is vertical in each of them."""
     met = list(places)
@@ -105,7 +128,7 @@ def curve(places: Iterable[tuple[float, float]]) -> str:
 
 def ink_on(fill: str) -> str:
     """Chooses the text colour that can be read on a fill."""
-    return INK if luminance(fill) > 0.55 else "#ffffff"
+    return theme.ON_BRIGHT if luminance(fill) > 0.55 else "#ffffff"
 
 
 def luminance(fill: str) -> float:

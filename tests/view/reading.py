@@ -12,8 +12,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def texts(root: ElementTree.Element) -> list[str]:
-    """The words that are seen, without tooltips."""
-    return [(found.text or "") + "".join(c.tail or "" for c in found) for found in root.iter(f"{SVG}text")]
+    """The words that are seen, without tooltips; of a line in several looks, each by itself."""
+    found = [*root.iter(f"{SVG}text"), *root.iter(f"{SVG}tspan")]
+    words = ((one.text or "") + "".join(c.tail or "" for c in one) for one in found)
+    return [one for one in words if one]
 
 
 def tooltips(root: ElementTree.Element) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine.view import theme
 from partita.engine.view.curves import (
     HEIGHT,
     LEFT,
@@ -39,7 +40,7 @@ def places(root: ElementTree.Element) -> dict[str, tuple[float, float]]:
 
 def lines(root: ElementTree.Element) -> list[ElementTree.Element]:
     """The curves: what is drawn in a colour of the palette."""
-    grey = {"#e9edf1", "#65717d", "#1f2933"}
+    grey = {theme.FAINT, theme.SOFT, theme.INK}
     paths = [p for p in root.iter(f"{SVG}path") if style(p).get("stroke", "").startswith("#")]
     return [p for p in paths if style(p)["stroke"] not in grey and style(p).get("fill") == "none"]
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.view.gantt import KINDS, PLOT, Gantt, GanttBar, Lane, draw_gantt, merged
-from partita.engine.view.steps import predicted_gantt
+from partita.engine.view.crowds import MOST, parted
+from partita.engine.view.gantt import KINDS, Gantt, GanttBar, Lane, draw_gantt, merged, sliced
+from partita.engine.view.steps import draw_step, predicted_gantt
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Bar, Cluster, Plan, partition
 from tests.draws import examples
 from tests.plans import plans
-from tests.view.reading import box, digits, shapes, texts, tooltips
+from tests.view.reading import digits, shapes, texts, tooltips
 
 
 def bars(*spans: tuple[int, float, float, str]) -> Gantt:
@@ -35,7 +36,7 @@ def test_ticks_are_round_and_neither_few_nor_many(stop_s: float) -> None:
     ]
     ticks = sorted({float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit] for number, unit in written})
     assert 3 <= len(ticks) <= 12 and ticks[0] == 0 and ticks[-1] <= stop_s * (1 + 1e-9)
-    assert len(written) == 2 * len(ticks)  # above and below
+    assert len(written) == len(ticks)
     digits = ticks[1] / 10 ** math.floor(math.log10(ticks[1]) + 1e-9)
     assert round(digits, 6) in (1, 2, 5)
     assert all(b - a == pytest.approx(ticks[1]) for a, b in pairwise(ticks))
@@ -48,10 +49,10 @@ def test_bars_lie_where_their_time_is() -> None:
         found["a: forward0: 500 ms, from 0 µs on"],
         found["b: backward0.25: 750 ms, from 250 ms on"],
     )
-    (left, top, right, bottom), (x, y, to_x, _) = box(first), box(second)
-    assert right - left == pytest.approx(PLOT / 2) and first.get("fill") == KINDS["forward"][0]
-    assert to_x - x == pytest.approx(PLOT * 3 / 4) and second.get("fill") == KINDS["backward"][0]
-    assert x - left == pytest.approx(PLOT / 4) and y > bottom > top
+    assert (first.get("x"), first.get("width")) == ("0%", "50%") and first.get("fill") == KINDS["forward"][0]
+    assert (second.get("x"), second.get("width")) == ("25%", "75%")
+    assert second.get("fill") == KINDS["backward"][0]
+    assert float(second.attrib["y"]) > float(first.attrib["y"]) + float(first.attrib["height"])
     words = set(texts(root))
     assert {KINDS["forward"][1], KINDS["backward"][1], "a", "b", "0 s", "1 s", "forward0"} <= words
     assert KINDS["update"][1] not in words  # the legend names what there is
@@ -101,19 +102,49 @@ def test_a_wait_names_its_reason() -> None:
     assert "waits for loss's summary from m0" in waits
 
 
-def test_many_machines_share_the_page() -> None:
+def test_of_many_machines_the_busiest_and_the_slowest_have_lanes() -> None:
+    spans = [(2 * m, 0.0, 1.0 + (m == 7), "forward") for m in range(40)]
+    spans += [(2 * 9, 3.0, 3.1, "backward")]
+    lanes = tuple(lane for m in range(40) for lane in (Lane(f"m{m}"), Lane("", thin=True)))
+    bars = tuple(GanttBar(n, start, stop, kind, kind) for n, start, stop, kind in spans)
+    chart, rest = parted(Gantt("step", "", lanes, bars))
+    names = [lane.name for lane in chart.lanes if lane.name]
+    assert len(names) == MOST and names[:2] == ["m7", "m9"] and names[-1] == "25 other machines"
+    assert rest is not None
+    assert {*names[:-1], *(lane.name for lane in rest.lanes if lane.name)} == {f"m{m}" for m in range(40)}
+    assert sum(bar.stop_s - bar.start_s for bar in rest.bars) == pytest.approx(25.0)
+    assert parted(Gantt("step", "", lanes[:32], bars[:16])).rest is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from(["forward", "wait"])), max_size=20)
+)
+def test_a_slice_of_time_has_the_kind_that_takes_most_of_it(spans: list[tuple[float, float, str]]) -> None:
+    bars = [GanttBar(0, min(a, b), max(a, b), kind, kind) for a, b, kind in spans]
+    found = sliced(bars, stop_s=1.0, slices=10)
+    for n in range(10):
+        low, high = n / 10, (n + 1) / 10
+        spent = dict.fromkeys(("forward", "wait"), 0.0)
+        for bar in bars:
+            spent[bar.kind] += max(min(bar.stop_s, high) - max(bar.start_s, low), 0.0)
+        here = [bar.kind for bar in found if bar.start_s < (low + high) / 2 < bar.stop_s]
+        if max(spent.values()) > 1e-9:
+            assert len(here) == 1 and spent[here[0]] >= max(spent.values()) - 1e-9
+
+
+def test_a_step_of_64_machines_is_small() -> None:
     net = Network("wide")
     net.loss = SoftmaxCrossEntropy()(Dense(64, name="scores")(net.input("x", shape=3)), net.target("y"))
     plan = partition(net, Cluster.local(64), batch=1, strategy="balanced")
-    root = ElementTree.fromstring(draw_gantt(predicted_gantt(plan)))
-    assert {f"local{m}" for m in range(64)} <= set(texts(root))
-    assert float(root.attrib["height"]) < 1_400
+    picture = draw_step(plan)
+    root = ElementTree.fromstring(picture)
+    assert float(root.attrib["height"]) < 1_000 and len(picture) < 250_000
 
 
 def test_the_timeline_is_written_to_a_file(tmp_path: Path) -> None:
     plan = digits(2)
     target = plan.draw_timeline(tmp_path / "step.svg")
-    assert target.read_text(encoding="utf-8") == draw_gantt(predicted_gantt(plan))
+    assert target.read_text(encoding="utf-8") == draw_step(plan) == draw_gantt(predicted_gantt(plan))
     assert any("waits for" in tip for tip in tooltips(ElementTree.parse(target).getroot()))
 
 
