@@ -3,7 +3,7 @@
     python -m examples.pictures        (half a minute)
 
 prints the plan that was found, trains by it, and ends with the accuracy on pictures that were held out. The
-filters are unshared, as those of DistBelief's image model (section 4.2.1 of the paper): each place has its own.
+filters are unshared, as those of DistBelief's image model: each place has its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from partita.partitioner import Cluster, partition
 
 
 def network() -> Network:
-    """Two layers of unshared filters over 32 x 32 pictures with a pool between, and a score for each digit."""
+    """Two layers of unshared filters over 32 x 32 pictures with a pool between, and ten scores."""
     net = Network("pictures")
     image = net.input("image", shape=(32, 32, 1))  # height, width, channels
     edges = LocallyConnected2D(16, kernel_size=7, activation="relu", name="edges")(image)

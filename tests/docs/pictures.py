@@ -18,6 +18,11 @@ def folders_drawn() -> dict[str, str]:
     return {text.attrib["data-folder"]: text.text or "" for text in texts if "data-folder" in text.attrib}
 
 
+def folders_of_the_flow() -> set[str]:
+    """The rooms, the folders in them, and what lies beside them."""
+    return {folder for folder in folders_of_the_tree() if folder.count("/") < 2}
+
+
 def folders_of_the_tree() -> set[str]:
     """Every folder with modules in the three rooms, and what lies beside them."""
     modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from tests.docs.pages import PAGES, PICTURES, ROOT, links, minutes_of, steps
-from tests.docs.pictures import FLOW, folders_drawn, folders_of_the_tree
+from tests.docs.pictures import FLOW, folders_drawn, folders_of_the_flow
 
 
-def test_the_data_flow_names_every_folder_and_no_other() -> None:
+def test_the_data_flow_names_every_folder_of_the_rooms_and_no_other() -> None:
     drawn = folders_drawn()
-    assert set(drawn) == folders_of_the_tree()
+    assert set(drawn) == folders_of_the_flow()
     assert all((ROOT / folder).is_dir() for folder in drawn)
     assert [text for folder, text in drawn.items() if text != f"{Path(folder).name}/"] == []
 
