@@ -3,7 +3,8 @@
 `train` runs a plan under a driver: `Downpour` with an optimizer (`SGD`, `Adagrad`, `Adam` and others), whose
 learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an algorithm
 (`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which
-can be saved; `evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients`
+can be saved; callbacks such as `EarlyStopping` watch a run, and loggers such as `CSVLog` write its figures;
+`evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients`
 compares a layer's backward function with finite differences; `Torch` makes a layer of a module of PyTorch,
 and `from_torch` a network; `minimise` runs a batch method on any function.
 """
@@ -58,8 +59,23 @@ if TYPE_CHECKING:
     from partita.engine.pytorch.from_torch import from_torch
     from partita.engine.pytorch.module_layer import Torch
     from partita.engine.run.as_module import PartitionedModule, as_module
+    from partita.engine.run.callbacks import (
+        Callback,
+        Control,
+        EarlyStopping,
+        ModelCheckpoint,
+        ReduceOnPlateau,
+    )
     from partita.engine.run.evaluate import Evaluation, evaluate, predict
     from partita.engine.run.interrupt import Interrupted
+    from partita.engine.run.loggers import (
+        CSVLog,
+        JSONLinesLog,
+        MLflowLog,
+        PythonLog,
+        TensorBoardLog,
+        WandBLog,
+    )
     from partita.engine.run.metrics import Iteration, Record
     from partita.engine.run.minimise import Minimum, minimise
     from partita.engine.run.run import Run
@@ -78,12 +94,16 @@ __all__ = [
     "Adam",
     "AdamW",
     "AllReduce",
+    "CSVLog",
+    "Callback",
     "CheckpointStore",
+    "Control",
     "Cosine",
     "DataSource",
     "Direction",
     "DirectionGenerator",
     "Downpour",
+    "EarlyStopping",
     "Environment",
     "Evaluation",
     "ExponentialDecay",
@@ -96,13 +116,16 @@ __all__ = [
     "Interrupted",
     "InverseTime",
     "Iteration",
+    "JSONLinesLog",
     "LineSearchMethod",
     "LinearWarmup",
     "Log",
+    "MLflowLog",
     "MeanAbsoluteError",
     "Method",
     "Metric",
     "Minimum",
+    "ModelCheckpoint",
     "Momentum",
     "NonlinearCG",
     "Objective",
@@ -110,9 +133,11 @@ __all__ = [
     "Outcome",
     "PartitionedModule",
     "Pool",
+    "PythonLog",
     "RMSProp",
     "Ray",
     "Record",
+    "ReduceOnPlateau",
     "Replicated",
     "Ring",
     "Run",
@@ -124,9 +149,11 @@ __all__ = [
     "SharedFolder",
     "SlowNodeWarning",
     "StepDecay",
+    "TensorBoardLog",
     "TopK",
     "Torch",
     "Tree",
+    "WandBLog",
     "as_module",
     "check_gradients",
     "evaluate",

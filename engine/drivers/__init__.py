@@ -4,7 +4,8 @@
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
 `downpour`, `sandblaster` and `all_reduce` are the drivers that train; the driver of a `session` does the
 steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` has the trainers:
-of replicas that work on their own, together, or evaluate a function.
+of replicas that work on their own, together, or evaluate a function; `paced` puts stops between
+the actions of a driver's coordinator.
 """
 
 from partita.engine.drivers.all_reduce import AllReduce

@@ -24,6 +24,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.metric import Metric
+from partita.engine.runtime.validation import ValidationData
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.graph import Grid
 from partita.layers.layer import Placeholder
@@ -45,6 +46,7 @@ class Job:
         store: where checkpoints are kept; None: in the temporary folder, for restarts within the run.
         instruction_timeout_s: seconds that one computation of a part may take.
         metrics: figures that are reported beside the loss.
+        validation: the data of validations; None: there are none.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class Job:
     store: CheckpointStore | None = None
     instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S
     metrics: tuple[Metric, ...] = ()
+    validation: ValidationData | None = None
 
     @property
     def keep(self) -> bool:
@@ -174,6 +177,12 @@ class Job:
         """File of each input and target that is given as an array, by name."""
         grids = (*self.plan.graph.inputs, *self.plan.graph.targets)
         return {grid.name: self._file_of(grid) for grid in grids if grid.name not in self.sources}
+
+    @property
+    def validation_files(self) -> tuple[ArrayFile, ...]:
+        """Files of the validation data that is given as arrays."""
+        sources = {} if self.validation is None else self.validation.sources
+        return tuple(source for source in sources.values() if isinstance(source, ArrayFile))
 
     @property
     def data(self) -> dict[str, DataSource]:

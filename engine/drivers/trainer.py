@@ -18,6 +18,7 @@ import numpy as np
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
+from partita.engine.drivers.paced import Pacing
 from partita.engine.files.catalogue import Catalogue
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
@@ -30,7 +31,7 @@ from partita.engine.protocol.durability import Replicated
 from partita.engine.protocol.failure import RunFailed, report_of
 from partita.engine.protocol.journaled_plan import JournalMismatch
 from partita.engine.protocol.names import Topology
-from partita.engine.protocol.views import Outline
+from partita.engine.protocol.views import JoinedBatches, Outline
 from partita.engine.protocol.work_mode import UnknownAction, WorkMode
 from partita.engine.runtime.backup import BackupTask
 from partita.engine.runtime.buffers import layout_of
@@ -77,6 +78,7 @@ class Trainer(ABC):
         logs: where shards keep logs, or have kept them; None: nowhere. Set when the run begins.
         initial: file of the parameters that the run began with.
         least: replicas with which the run begins and goes on; None: all of them.
+        pacing: when the run stops for callbacks; set before it begins.
         machine: the coordinator; set when the run begins.
     """
 
@@ -117,6 +119,7 @@ class Trainer(ABC):
         self.settings = RunSettings()
         self.logs: LogPlace | None = None
         self.initial = job.initial
+        self.pacing = Pacing()
         self.done = (0,) * driver.replicas
 
     def coordinator(self, resumed: Resumed | None) -> Coordinator:
@@ -127,9 +130,10 @@ class Trainer(ABC):
             ValueError: the run cannot go on from there.
         """
         mode, entries = self.mode(resumed), () if resumed is None else resumed.entries
+        schedule = self.pacing.around(self.driver.coordinator, works=mode.works, replicas=self.together)
         try:
             self.machine = Coordinator(
-                self.driver.coordinator,
+                schedule,
                 self.outline,
                 mode,
                 self.topology,
@@ -184,6 +188,7 @@ class Trainer(ABC):
             program=self.program,
             hands=self.hands(checkpoint),
             metrics=job.metrics,
+            validation=job.validation,
         )
 
     def policy(self, shard: int) -> ShardPolicy:
@@ -230,7 +235,7 @@ class Trainer(ABC):
         job = self.job
         return Catalogue(
             folder=job.folder,
-            files={f"data/{name}": file.path for name, file in job.files.items()}
+            files={f"data/{file.name}": file.path for file in (*job.files.values(), *job.validation_files)}
             | {f"initial/{path.name}": path for path in (job.initial, self.initial)},
             checkpoints=Checkpoints(job.checkpoints, run=self.run_id),
             pushes=self.pushes,
@@ -257,6 +262,17 @@ class Trainer(ABC):
     def journal(self) -> JournalHeader | None:
         """Header of the journal of a run from the start; None: the driver keeps none."""
         return None
+
+    @property
+    def together(self) -> int:
+        """Returns the number of replicas that do each step together."""
+        return 1
+
+    @property
+    def position(self) -> int:
+        """Examples of the run that were done before this call, as far as steps follow one another."""
+        batches = JoinedBatches(self.outline.examples, self.outline.batch)
+        return batches.position(0, sum(self.done) // self.together, self.together)
 
     @property
     def limit(self) -> int | None:

@@ -83,6 +83,11 @@ class JoinedTrainer(Trainer):
             return "durability: checkpoint (a replica's failure costs the steps since the last one)"
         return "durability: replicas (the failure of one costs the step under way)"
 
+    @property
+    @override
+    def together(self) -> int:
+        return self.topology.replicas
+
     @override
     def check(self) -> None:
         """Checks nothing: vectors are exchanged in pieces of any size."""
@@ -356,6 +361,11 @@ class EvaluationTrainer(Trainer):
     @override
     def resume(self, resumed: Resumed) -> None:
         pass  # the coordinator repeats what the journal holds
+
+    @property
+    @override
+    def position(self) -> int:
+        return 0  # iterations that the journal holds are passed
 
     @override
     def mode(self, resumed: Resumed | None) -> EvaluationMode:

@@ -196,9 +196,9 @@ class MirroredCheckpoints(Checkpoints):
         return all(file in there for file in (MANIFEST, *(entry.file for entry in manifest.entries)))
 
     @override
-    def prune(self, *, first: int = 0) -> None:
+    def prune(self, *, first: int = 0, held: int | None = None) -> None:
         """Removes what `Checkpoints.prune` removes, there as here. Raises OSError."""
-        super().prune(first=first)
+        super().prune(first=first, held=held)
         newest = max(self.complete(), default=0)
         for name in self._remote.names():
             number = name.partition("-")[0]

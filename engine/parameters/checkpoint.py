@@ -144,12 +144,12 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {folder} cannot be completed: {missing[0]} is not there")
         return folder, data
 
-    def prune(self, *, first: int = 0) -> None:
+    def prune(self, *, first: int = 0, held: int | None = None) -> None:
         """Removes what is older than the newest `keep` whole checkpoints, and incomplete ones older than the
         newest.
 
         Damaged ones do not count, so where there are fewer whole ones, all stay. Checkpoints below `first`
-        are of a replaced run, and are removed once there is a newer one that is whole.
+        are of a replaced run, and are removed once there is a newer one that is whole. `held` stays.
 
         Raises:
             OSError: something could not be removed; the remaining checkpoints are intact.
@@ -162,6 +162,8 @@ class Checkpoints:
         oldest = whole[-1] if len(whole) == self._keep else own[-1] if whole else 0
         for number, path in list(self._found()):
             is_complete = number in complete
+            if number == held:
+                continue
             if number < (oldest if is_complete else complete[0]) and _is_marked(path):
                 _remove(path)
                 self._whole.pop(number, None)

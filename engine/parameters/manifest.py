@@ -10,7 +10,7 @@ import hashlib
 import re
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -41,7 +41,7 @@ def _manifest_2(fields: Fields) -> Fields:
 
 
 RECORD_UPGRADES: Final[tuple[Upgrade, ...]] = (_record_2,)
-MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (_manifest_2,)
+MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (_manifest_2, dict)  # format 3 may have `callbacks`
 
 
 class UnitsOfRange(msgspec.Struct, frozen=True, array_like=True):
@@ -120,6 +120,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             Downpour.
         done: units of the run that the files hold: ascending ranges `[start, stop)` of steps where the
             replicas share them, of examples where they do each step together. Empty in older files.
+        callbacks: state of the run's callbacks, and the learning rate's factor; empty where there are none.
         format: of manifests.
     """
 
@@ -135,6 +136,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     network: dict[str, str] = {}
     position: Annotated[int, msgspec.Meta(ge=0)] | None = None
     done: tuple[tuple[int, int], ...] = ()
+    callbacks: dict[str, Any] = {}
     format: int = newest(MANIFEST_UPGRADES)
 
     @property

@@ -1,9 +1,10 @@
 """Protocols as pure state machines: `receive(event, now) -> effects`, with `validate()`. No I/O, no arrays.
 
 - Shared: `messages` (the closed union of what travels, with `message_base`, `batch_messages`,
-  `checkpoint_messages`, `copy_messages`, `replica_messages` and `session_messages`), `events` (events and
-  effects of all machines), `names` (of hosts), `permissions` (who may send what), `conduct` (who is cut off),
-  `retry`, `failure` (error reports), `clocks`, and `watch_messages` of a run that is watched.
+  `checkpoint_messages`, `copy_messages`, `replica_messages`, `session_messages` and
+  `validation_messages`), `events` (events and effects of all machines), `names` (of hosts), `permissions`
+  (who may send what), `conduct` (who is cut off), `retry`, `failure` (error reports), `clocks`, and
+  `watch_messages` of a run that is watched.
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
   comes as `leases` (`leased_work`), unit by unit (`assigned_work`), at its user's request
@@ -11,7 +12,7 @@
   `program_saves`). A `link` to each shard exchanges with it, as
   `parameter_links` or `point_links`, and `program_exchanges` with other replicas. `instruction_scheduler`
   runs the steps, `stall_detector` reports long waits, `program_reports` what is done, and `program_effects`
-  are what a body is asked for.
+  are what a body is asked for. Beside its program, a part evaluates validation data (`part_validation`).
 - `exchange/` has the exchanges of numbers among replicas.
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
   every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,
@@ -20,9 +21,9 @@
 - The coordinator: one `coordinator` runs the program of any driver (`journaled_plan`) over `supervision`
   (with `checkpointing`), `elastic` (replicas leave and join) and `host_lifecycle`, with
   `coordinator_effects`, `membership` (liveness), `host_registry`, `directories` (addresses, sent as
-  changes), `seats` (who takes part) and `wait_graph`. It has one `work_mode`: `leased_mode`,
-  `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a `work_scheduler` for
-  as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units of
+  changes), `seats` (who takes part), `wait_graph`, and the `validation` under way. It has one `work_mode`:
+  `leased_mode`, `joined_mode` (with `view_change`), or `evaluation_mode` (with a `command_tracker`, a
+  `work_scheduler` for as many replicas as are `worthwhile`, and `recovery`); a `work_book` has the units of
   each mode, as `ranges` (a `joined_book` those of views; `held_units` are those of a run that goes on). In a
   session it is `request_mode`, in which no host is started again, and where replicas share minibatches,
   `minibatch_mode`.

@@ -179,7 +179,36 @@ class Calls:
     """Answer the calls of the user, one after another, until the user ends the run. Result: none."""
 
 
-CoordinatorAction: TypeAlias = Work | Checkpoint | Calls | Request
+@dataclass(frozen=True, slots=True)
+class Validate:
+    """Stop where all replicas agree on the parameters, and let them evaluate the validation data. Result: a
+    `Decision` of the user's callbacks, which receive the sums.
+
+    Args:
+        at: examples of the run that are done, or iterations.
+        minibatches: of the validation data; 0: the callbacks are asked without an evaluation.
+    """
+
+    at: int
+    minibatches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What callbacks have decided after a `Validate`.
+
+    Args:
+        checkpoint: a checkpoint of these parameters is to be written before the run goes on.
+        stop: why the run is to end here; "" where it goes on.
+        seconds: since the run began.
+    """
+
+    checkpoint: bool = False
+    stop: str = ""
+    seconds: float = 0.0
+
+
+CoordinatorAction: TypeAlias = Work | Checkpoint | Validate | Calls | Request
 """A request is a tuple of operations on vectors, see `commands`: the shards execute them, and replicas
 compute what it evaluates. Result: its scalars. Only a driver that `evaluates` yields requests.
 """

@@ -60,7 +60,7 @@ class AssignedWork(Work):
             links: to the shards that hold the part's parameters.
             alone: the replica has no other machine: discarded assignments are skipped.
         """
-        self.others = (links,)
+        self.others, self.shared = (links,), links
         self.step = 0  # runs next, or now
         self._links: Final = links
         self._alone: Final = alone

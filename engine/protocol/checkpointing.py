@@ -96,6 +96,7 @@ class CheckpointTracker:
     Attributes:
         committed: the number of the newest whole checkpoint; None before the first.
         round: the round under way, if any.
+        next: the number of the next round.
         retry_at: no round begins before (seconds): the last one could not be written.
     """
 
@@ -106,7 +107,7 @@ class CheckpointTracker:
         self.retry_at = float("-inf")
         self._failed_rounds = 0  # in a row
         self._last_failed_at: float | None = None  # when a round that held all of the work first failed
-        self._next = next_checkpoint
+        self.next = next_checkpoint
         # Lost pushes by shard: missing in its committed file, when its process began, and found by it since.
         self._in_file: dict[str, int] = {}
         self._at_start: dict[str, int] = {}
@@ -133,9 +134,9 @@ class CheckpointTracker:
     ) -> CheckpointRound:
         """Begins a round over these shards (name -> incarnation); one that was under way is dropped."""
         self.round = CheckpointRound(
-            self._next, steps, position, step, now, dict(incarnations), now, done=done
+            self.next, steps, position, step, now, dict(incarnations), now, done=done
         )
-        self._next += 1
+        self.next += 1
         return self.round
 
     def of_round(self, shard: str, answer: Saved | SaveProgress | SaveFailed) -> CheckpointRound | None:
@@ -219,5 +220,5 @@ class CheckpointTracker:
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""
-        assert self.committed is None or self.committed < self._next
-        assert self.round is None or self.round.checkpoint == self._next - 1
+        assert self.committed is None or self.committed < self.next
+        assert self.round is None or self.round.checkpoint == self.next - 1

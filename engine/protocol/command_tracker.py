@@ -27,6 +27,7 @@ class Purpose(Enum):
     REPLAY = "what it asked for, once more"
     RESTORE = "back to the checkpoint"
     SNAPSHOT = "the last checkpoint"
+    SHOW = "the point, for a validation"
 
 
 class CommandTracker:

@@ -82,6 +82,10 @@ class Evaluate(_Operation, frozen=True, tag=True):
     segments: tuple[Segment, ...]
 
 
+class ShowPoint(_Operation, frozen=True, tag=True):
+    """Sends `x` to every part that asks, until the next command. Only the coordinator asks for it."""
+
+
 class Snapshot(_Operation, frozen=True, tag=True):
     """Writes all vectors, as they are now, to this checkpoint's file. Only the coordinator asks for it."""
 
@@ -94,7 +98,7 @@ class Restore(_Operation, frozen=True, tag=True):
     checkpoint: int | None
 
 
-Operation: TypeAlias = Combine | Multiply | Swap | Dots | Largest | Evaluate | Snapshot | Restore
+Operation: TypeAlias = Combine | Multiply | Swap | Dots | Largest | Evaluate | ShowPoint | Snapshot | Restore
 Request: TypeAlias = tuple[Operation, ...]
 """Operations in order, at most one `Evaluate` among them, in one message."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.actions import Checkpoint, Plan, Work
+from partita.engine.protocol.actions import Checkpoint, Decision, Plan, Validate, Work
 from partita.engine.protocol.checkpoint_messages import (
     CheckpointCommitted,
     LogReport,
@@ -24,9 +24,11 @@ from partita.engine.protocol.checkpoint_messages import (
 )
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import (
+    CheckpointRequested,
     Committed,
     CoordinatorEffect,
     CoordinatorEvent,
+    Decided,
     EndRun,
     NotCommitted,
     RunSettings,
@@ -40,6 +42,8 @@ from partita.engine.protocol.host_registry import HostRecord, HostState, Replica
 from partita.engine.protocol.journaled_plan import JournaledPlan, RecordedAnswer
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.supervision import Supervision
+from partita.engine.protocol.validation import Validation
+from partita.engine.protocol.validation_messages import ValidationResult
 from partita.engine.protocol.views import Outline
 from partita.engine.protocol.work_mode import WorkMode
 
@@ -81,6 +85,7 @@ class Coordinator(Supervision):
         plan = JournaledPlan(schedule(outline), journal)
         super().__init__(plan, outline, topology, settings or RunSettings())
         self.mode: Final = mode
+        self._validation: Final = Validation(self)
         mode.attach(self)
         self._skip_what_is_done()
 
@@ -108,6 +113,11 @@ class Coordinator(Supervision):
                 under_way = self.checkpoints.round
                 known = under_way is not None and under_way.checkpoint == checkpoint
                 return self._fail_round(reason, now) if known else []
+            case Decided(decision=decision):
+                return self._decided(decision, now)
+            case CheckpointRequested():
+                self.next_round_at = min(self.next_round_at, now)
+                return []
             case _:
                 return self.mode.own_event(event, now)
 
@@ -132,6 +142,9 @@ class Coordinator(Supervision):
                 return self._log_reported(host, text, now, wants=wants)
             case m.WaitReport(host=other, waited_s=waited_s) if host.is_shard:
                 return self.backup_is_awaited(host, other, waited_s, now)
+            case ValidationResult():
+                is_last = self._validation.receive(host, message, now)
+                return self.validate_now(now) if is_last else []
             case CopyComplete(incarnation=incarnation):
                 return self.copy_is_complete(host, incarnation)
             case m.SetUpProgress() if host.state is HostState.READY:
@@ -165,6 +178,11 @@ class Coordinator(Supervision):
                 self.until += (action.examples or 0) + (action.epochs or 0) * self.outline.examples
                 if self.mode.extend():
                     return done
+            elif isinstance(action, Validate):
+                if action.at > self._settings.validated:
+                    return done
+                done += self.plan.advance(Decision())
+                continue
             elif not (isinstance(action, Checkpoint) and self.phase is Phase.LAUNCHING and self.until):
                 self.mode.check(action)
                 return done
@@ -180,6 +198,8 @@ class Coordinator(Supervision):
         effects: list[CoordinatorEffect] = []
         if isinstance(self.plan.asks, Work):
             effects = self.proceed(None, now)
+        if isinstance(self.plan.asks, Validate):
+            return effects + self.validate_now(now)
         writing = self.checkpoints.round is not None and (self.round_is_whole or not self.mode.drops_rounds)
         waits = writing or now < self.checkpoints.retry_at
         if waits or self.phase is Phase.OVER or isinstance(self.plan.asks, Work):
@@ -188,6 +208,27 @@ class Coordinator(Supervision):
             return [*effects, *self._end(complete=True)]
         self.phase = Phase.FINISHING if self.plan.asks is None else self.phase
         return effects + self.mode.begin_round(now)
+
+    # Validations.
+
+    @override
+    def validate_now(self, now: float) -> list[CoordinatorEffect]:
+        action, mode = self.plan.asks, self.mode
+        if not isinstance(action, Validate) or self.phase is not Phase.RUNNING:
+            return []
+        members = mode.validators
+        effects = mode.call_back(now) if action.minibatches and not members else []
+        settings: dict[str, Any] = {"basis": mode.validation_basis, "evaluation": mode.shown}
+        return effects + self._validation.go_on(action, members, steps=mode.steps_done, now=now, **settings)
+
+    def _decided(self, decision: Decision, now: float) -> list[CoordinatorEffect]:
+        """Goes on as the user's callbacks have decided."""
+        if not self._validation.awaits_decision:
+            return []
+        self._validation.end()
+        self.mode.saves_first = decision.checkpoint
+        effects = self.proceed(decision, now)
+        return effects if self.phase is Phase.OVER else effects + self.mode.go_on(now)
 
     # The work.
 
@@ -332,7 +373,8 @@ class Coordinator(Supervision):
     def _tick(self, now: float) -> list[CoordinatorEffect]:
         effects = self._watch_membership(now)
         hosts = self._watch_starts, self._watch_seats, self._watch_answers
-        for watch in (*hosts, self.mode.watch, self.finish_if_complete, self._watch_round, self._watch_stop):
+        work = self.mode.watch, self._validation.watch, self.finish_if_complete
+        for watch in (*hosts, *work, self._watch_round, self._watch_stop):
             if self.phase is not Phase.OVER:
                 effects += watch(now)
         if self.phase is not Phase.OVER:
@@ -361,5 +403,6 @@ class Coordinator(Supervision):
         """Checks the invariants. Raises AssertionError."""
         super().validate()
         self.checkpoints.validate()
+        self._validation.validate()
         self.mode.validate()
         assert self.phase is not Phase.FINISHING or self.checkpoints.round is not None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from partita.engine.protocol.actions import Decision, Validate
 from partita.engine.protocol.commands import Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
@@ -48,6 +49,25 @@ class ProcessStarted:
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """Event: the user wants the run to end soon and to keep its results (Ctrl-C)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """Event: the user wants a checkpoint soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetScale:
+    """Event: from the next safe point on, the optimizer's learning rate is multiplied by this factor."""
+
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Event, answers `Validated`: how the run goes on."""
+
+    decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +224,24 @@ class EndRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Validated:
+    """Effect: the replicas have stopped at a `Validate`, and have evaluated its data; `Decided` answers it.
+
+    Args:
+        action: of the driver's program.
+        steps: steps done by each replica, or iterations.
+        next_checkpoint: the least number of a checkpoint of these parameters.
+        sums: for each minibatch, the sums of each part of one replica: loss, correct, and the further ones in
+            the order in which parts report them.
+    """
+
+    action: Validate
+    steps: tuple[int, ...]
+    next_checkpoint: int
+    sums: tuple[tuple[tuple[float, ...], ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Effect: display a line. The run goes on."""
 
@@ -231,6 +269,9 @@ CoordinatorEvent: TypeAlias = (
     | Tick
     | Died
     | StopRequested
+    | CheckpointRequested
+    | SetScale
+    | Decided
     | Committed
     | NotCommitted
 )
@@ -243,6 +284,7 @@ CoordinatorEffect: TypeAlias = (
     | Progress
     | Commit
     | AppendJournal
+    | Validated
     | AbortRun
     | EndRun
     | Warn
@@ -320,6 +362,8 @@ class RunSettings:
         timeouts: waits and limits.
         least: replicas with which the run begins, and without which it cannot go on; None: all of them.
         keeps_records: whether somebody keeps the records of shards, see `protocol.durability`.
+        validated: the last `Validate.at` that an earlier run is done with; -1: none.
+        scale: factor of the learning rate.
     """
 
     run: str = ""
@@ -329,3 +373,5 @@ class RunSettings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     least: int | None = None
     keeps_records: bool = False
+    validated: int = -1
+    scale: float = 1.0

@@ -20,7 +20,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from partita.engine.protocol.actions import CoordinatorAction
+from partita.engine.protocol.actions import CoordinatorAction, Validate
 from partita.engine.protocol.batch_messages import (
     AssignmentResult,
     Command,
@@ -34,6 +34,7 @@ from partita.engine.protocol.commands import (
     Iterated,
     Request,
     Restore,
+    ShowPoint,
     Snapshot,
     work_units_of,
 )
@@ -72,6 +73,9 @@ class EvaluationMode(WorkMode):
         self._backups: Final = backups
         self._rewind = False  # shards must go back first
         self._sums: tuple[float, ...] = ()  # further ones, of the last evaluation
+        self.shown = 0
+        self.saves_first = False
+        self._saving: int | None = None  # the checkpoint that the next request waits for
 
     @override
     def attach(self, run: Supervision) -> None:
@@ -89,7 +93,7 @@ class EvaluationMode(WorkMode):
 
     @override
     def check(self, action: CoordinatorAction | None) -> None:
-        if action is not None and not isinstance(action, tuple):
+        if action is not None and not isinstance(action, tuple | Validate):
             raise UnknownAction(
                 f"coordinator(run) yielded {action!r}, and the replicas evaluate; yield requests on vectors, "
                 "or leave out evaluates = True in the driver"
@@ -146,14 +150,34 @@ class EvaluationMode(WorkMode):
         if self._replay:
             return self._give(self._replay.popleft(), Purpose.REPLAY, now)
         asks, may_write = run.plan.asks, checkpoints.round is None and now >= checkpoints.retry_at
+        if self._is_saving(now):
+            return self._save(now)
         if isinstance(asks, tuple) and run.phase is Phase.RUNNING:
             due = self.recorded - self._held >= MOST_REPEATED or now >= run.next_round_at
             asks = (self._snapshot(now), *asks) if due and may_write else asks
             return self._give(asks, Purpose.REQUEST, now)
+        if isinstance(asks, Validate) and run.phase is Phase.RUNNING:
+            shows = asks.minibatches and not self.shown
+            return self._give((ShowPoint(),), Purpose.SHOW, now) if shows else run.validate_now(now)
         if not may_write:
             return []
         run.phase = Phase.FINISHING if run.phase is Phase.RUNNING else run.phase
         return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
+
+    def _is_saving(self, now: float) -> bool:
+        """Returns whether the present point must be in a committed checkpoint first."""
+        committed = self.run.checkpoints.committed
+        if self._saving is not None and committed is not None and committed >= self._saving:
+            self.saves_first, self._saving = False, None
+        return self.saves_first and self.run.phase is Phase.RUNNING
+
+    def _save(self, now: float) -> list[CoordinatorEffect]:
+        checkpoints = self.run.checkpoints
+        if checkpoints.round is not None or now < checkpoints.retry_at:
+            return []
+        snapshot = self._snapshot(now)
+        self._saving = snapshot.checkpoint
+        return self._give((snapshot,), Purpose.SNAPSHOT, now)
 
     @override
     def begin_round(self, now: float) -> list[CoordinatorEffect]:
@@ -221,6 +245,7 @@ class EvaluationMode(WorkMode):
             self._sums = self._scheduler.sums
         self._scheduler.end()
         self._commands.end()
+        self.shown = self._commands.number if self._commands.purpose is Purpose.SHOW else 0
         if self._commands.purpose is not Purpose.REQUEST:
             return []
         self.run.shards_answer()
@@ -269,6 +294,11 @@ class EvaluationMode(WorkMode):
         asks = plan.asks if isinstance(plan.asks, tuple) else None
         return deque(still_needed(plan.since(self._held), asks))
 
+    @property
+    @override
+    def validation_basis(self) -> object:
+        return self.shown
+
     # Death.
 
     @override
@@ -290,6 +320,7 @@ class EvaluationMode(WorkMode):
     @override
     def shard_died(self, start: str) -> str:
         """Takes all shards back to the checkpoint that the new one starts from, unless it has a log."""
+        self.shown = 0
         if self.run.keeps_records and not self.run.registry.backups:
             return f"goes on from {start} and its log"
         return self._go_back(start)
@@ -297,7 +328,7 @@ class EvaluationMode(WorkMode):
     def _go_back(self, start: str) -> str:
         self._scheduler.end()
         self._commands.end()
-        self._rewind = True
+        self._rewind, self.shown = True, 0
         self._replay = self._needed_since_checkpoint()
         again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         return f"all shards go back to {start}, and {again}"

@@ -300,6 +300,17 @@ class JoinedMode(WorkMode):
         self._work.forget(self._saved_step)  # a survivor may be a step behind the newest checkpoint
         self._saved_step = self._round_step
 
+    @property
+    @override
+    def validators(self) -> dict[int, tuple[int, ...]]:
+        members = () if self._view is None else self._view.members
+        return {index: found for index, found in self.run.seats.seated.items() if index in members}
+
+    @property
+    @override
+    def validation_basis(self) -> object:
+        return self._numbers
+
     # Death.
 
     @override

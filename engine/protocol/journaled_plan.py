@@ -13,7 +13,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.actions import Calls, Checkpoint, CoordinatorAction, Plan, Work
+from partita.engine.protocol.actions import (
+    Calls,
+    Checkpoint,
+    CoordinatorAction,
+    Decision,
+    Plan,
+    Validate,
+    Work,
+)
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -22,6 +30,7 @@ from partita.engine.protocol.commands import (
     Request,
     Restore,
     Scalars,
+    ShowPoint,
     Snapshot,
     writes,
 )
@@ -61,6 +70,7 @@ class JournaledPlan:
         self._works = False  # the last action was no request
         self._send(None)
         for n, (digest, scalars) in enumerate(journal):
+            self._pass_validations()
             if not isinstance(self.asks, tuple) or digest_of(self.asks) != digest:
                 raise JournalMismatch(
                     f"the journal holds {len(journal)} answers, and the method asks for something else after "
@@ -68,6 +78,11 @@ class JournaledPlan:
                     "or give another folder"
                 )
             self.advance(scalars)
+
+    def _pass_validations(self) -> None:
+        """Goes on behind validations that the journal shows to be over."""
+        while isinstance(self.asks, Validate):
+            self._send(Decision())
 
     def advance(self, result: Any) -> list[Iterated]:
         """Gives the program the result of its action. Returns the iterations that it has thereby done.
@@ -101,6 +116,9 @@ class JournaledPlan:
                 self.iterated = yielded
                 done.append(yielded)
                 yielded = self._plan.send(())
+            if isinstance(yielded, Validate):
+                self.asks = yielded
+                return done
             self._works = isinstance(yielded, Work | Checkpoint | Calls)
             self.asks = yielded if self._works else _checked(yielded)
         except StopIteration as ended:
@@ -132,7 +150,7 @@ def _checked(request: object) -> Request:
             if evaluates:
                 raise ValueError("a method asked for two evaluations at once; give each a request of its own")
             evaluates = True
-        elif kind in (Snapshot, Restore):
+        elif kind in (Snapshot, Restore, ShowPoint):
             raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
         if evaluates and POINT in writes(operation):
             raise ValueError(

@@ -292,6 +292,12 @@ class LeasedMode(WorkMode):
         begun = run.new_round(run.registry.shards, self.steps_done, now, whole=self.is_complete, done=done)
         return [*begun.ask(now)]
 
+    @property
+    @override
+    def validators(self) -> dict[int, tuple[int, ...]]:
+        seated = self.run.seats.seated.items()
+        return {index: found for index, found in seated if self._replicas[index].begun}
+
     # Death.
 
     @override

@@ -65,7 +65,7 @@ class LeasedWork(Work):
             links: to the shards that hold the part's parameters.
             delay: updates by which a gradient is late on this machine, see `Downpour.overlap`.
         """
-        self.others = (links,)
+        self.others, self.shared = (links,), links
         self.step = -1
         self.leases: Final = LeasedSteps()
         self._links: Final = links

@@ -5,7 +5,8 @@ array, and nothing here is ever pickled. All hosts of a run have one version, so
 
 Kinds of Sandblaster alone are in `batch_messages`, those of checkpoints and logs in `checkpoint_messages`,
 those of views and exchanges in `replica_messages`, those of files in `file_messages`, those of copies of a
-shard in `copy_messages`, those of a user's calls in `session_messages`.
+shard in `copy_messages`, those of a user's calls in `session_messages`, those of validations in
+`validation_messages`.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ from partita.engine.protocol.replica_messages import (
     View,
 )
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
+from partita.engine.protocol.validation_messages import ValidationResult, ValidationWork
 
 Rows: TypeAlias = tuple[tuple[tuple[Count, Count], ...], ...]
 """Disjoint boxes of a layer: `(start, stop)` of its rows, or of its rows and columns."""
@@ -363,7 +365,7 @@ _StartMessage: TypeAlias = (
     Hello | SetUp | Directory | DirectoryAck | SetUpProgress | Ready | Begin | ResumeStep
 )
 _ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Failed | Refused | Stop
-_SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load | Loaded
+_SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load | Loaded | ValidationWork | ValidationResult
 _CheckpointMessage: TypeAlias = (
     Save
     | Saved

@@ -81,6 +81,7 @@ class ParameterLink(Link[Fetch, Push]):
     staged: Values | None = None
     installed: Values | None = None
     accumulated_from: Values | None = None  # of the oldest accumulated step; None: nothing has accumulated
+    renews: bool = False  # values are to be fetched again when those under way are here
     mirrors: bool = False  # the part's own updates have given its parameters the bits of the shard's
     has: Ranges = field(default_factory=Ranges)
     units: Ranges = field(default_factory=Ranges)
@@ -224,6 +225,21 @@ class ParameterLinks(Links[ParameterLink]):
         for link in self._links.values():
             yield from self._install(link)
 
+    def renew(self, evaluation: int, now: float) -> Iterator[LinkEffect]:
+        """Asks each shard for the values that it has from now on, after those that are under way."""
+        for link in self._links.values():
+            link.renews = link.fetch is not None
+            if link.fetch is None and not (self._alone and link.mirrors):
+                yield self._fetch(link, now)
+
+    def is_renewed(self, evaluation: int) -> bool:
+        """Returns whether the values that `renew` has asked for are here."""
+        return all(link.fetch is None and not link.renews for link in self._links.values())
+
+    def take(self) -> Iterator[LinkEffect]:
+        """Puts them in place."""
+        yield from self.install()
+
     def make_way(self, unit: int, now: float) -> Iterator[LinkEffect]:
         """Pushes what has accumulated for a shard that has this unit, which comes next, already."""
         for link in self._in_the_way(unit):
@@ -342,7 +358,8 @@ class ParameterLinks(Links[ParameterLink]):
         if not link.informed:
             link.informed, link.has = True, Ranges(message.units)
             yield from self._inherit(link, message.earlier)
-        if message.pushes < link.sequences - 1:  # they were overtaken by the end of a push, and lack it
+        if link.renews or message.pushes < link.sequences - 1:  # overtaken by the end of a push, they lack it
+            link.renews = False
             yield self._fetch(link, now)
             return
         version = (message.shard_incarnation, message.version)

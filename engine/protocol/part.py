@@ -19,6 +19,12 @@ from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Tic
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.messages import Credit, Finished, Heartbeat, Tensor
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.part_validation import (
+    PartValidation,
+    SharedParameters,
+    ValidationDone,
+    is_of_validation,
+)
 from partita.engine.protocol.program_effects import Deliver, StepDone, StuckOn
 from partita.engine.protocol.stall_detector import StallDetector
 
@@ -36,6 +42,7 @@ class Work(Carrier):
     Attributes:
         running: the part's program.
         others: the carriers of the actions that it does not carry out itself.
+        shared: links to the shards that have the parameters; None: the part has them.
         computing: number of the step that the body computes; None: none.
         step: steps done, as far as the part's reports count them.
     """
@@ -44,6 +51,7 @@ class Work(Carrier):
 
     running: RunningProgram
     others: tuple[Carrier, ...] = ()
+    shared: SharedParameters | None = None
     computing: int | None = None
     step: int | None = 0
 
@@ -132,9 +140,9 @@ class Part(RoleMachine):
         self._carriers: Final[Mapping[type, Carrier]] = {
             kind: one for one in (work, *work.others) for kind in one.carries
         }
-        self._takers: Final[Mapping[type, Carrier]] = {
-            kind: one for one in (work, *work.others) for kind in one.takes
-        }
+        self._validation: Final = PartValidation(work.shared)
+        takers = work, *work.others, self._validation
+        self._takers: Final[Mapping[type, Carrier]] = {kind: one for one in takers for kind in one.takes}
         self._needed: Final = frozenset(needed)
         self._watched: Final = sorted(watched)
         self._peers: Mapping[str, int] | None = None  # None until all needed hosts can be reached
@@ -159,6 +167,8 @@ class Part(RoleMachine):
                 return () if self._peers is None else self._tick(now)
             case PeersChanged():
                 return self._peers_changed(event, now)
+            case ValidationDone():
+                return self._validation.receive(event, now)
             case StuckOn(number=step, waits=missing):
                 waits = [(host, self.work.wording(what, step)) for host, what in missing]
                 return self._report_waits(step, waits, now)
@@ -170,7 +180,8 @@ class Part(RoleMachine):
         if taker is not None:
             return taker.receive(event, now)
         if isinstance(event.message, (Tensor, Credit)):
-            return self.work.deliver(event)
+            taker = self._validation if is_of_validation(event) else self.work
+            return taker.deliver(event)
         if isinstance(event.message, Heartbeat):
             return ()
         kind = type(event.message).__name__
@@ -195,6 +206,7 @@ class Part(RoleMachine):
     def _go_on(self, effects: list[Any], now: float) -> None:
         """Carries out actions as far as possible, and adds their effects."""
         work, running = self.work, self.running
+        effects += self._validation.advance()
         if not running.is_over:
             self._finished_at = None
         while True:
@@ -265,5 +277,5 @@ class Part(RoleMachine):
         assert not running.is_over or running.action is None, running.action
         assert self.work.computing is None or isinstance(running.action, Compute), running.action
         assert self.work.computing is None or running.has_begun, running.action
-        for one in (self.work, *self.work.others):
+        for one in (self.work, *self.work.others, self._validation):
             one.validate()

@@ -28,6 +28,7 @@ from partita.engine.protocol.checkpoint_messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, FILES, backup_index, part_indices, shard_index
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
+from partita.engine.protocol.validation_messages import ValidationResult, ValidationWork
 
 HostKind: TypeAlias = Literal["coordinator", "files", "part", "shard", "backup", "stranger"]
 _Kinds: TypeAlias = frozenset[type[m.Message]]
@@ -60,12 +61,24 @@ _RESULTS: Final[_Kinds] = frozenset({bm.CommandResult, bm.MissingUnits, bm.Comma
 _COPIES: Final[_Kinds] = frozenset({cm.CopyRequest, cm.CopyChunk})
 
 PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
-    ("coordinator", "part"): _TO_ANY_HOST | _ORDERS | {m.Begin, bm.Assignment, Load, Play, Ping},
+    ("coordinator", "part"): _TO_ANY_HOST
+    | _ORDERS
+    | {m.Begin, bm.Assignment, Load, Play, Ping, ValidationWork},
     ("coordinator", "shard"): _TO_ANY_HOST | {bm.Command, Save, AskUnits, CheckpointCommitted},
     ("coordinator", "backup"): _TO_ANY_HOST,
     ("part", "coordinator"): _ANY_HOST
     | _IN_VIEWS
-    | {m.ResumeStep, m.Report, m.Finished, m.WaitReport, bm.AssignmentResult, Played, Pong, Loaded},
+    | {
+        m.ResumeStep,
+        m.Report,
+        m.Finished,
+        m.WaitReport,
+        bm.AssignmentResult,
+        Played,
+        Pong,
+        Loaded,
+        ValidationResult,
+    },
     ("shard", "coordinator"): _ANY_HOST
     | _IN_ROUNDS
     | {m.WaitReport, *_RESULTS, LostPushes, LogReport, UnitsHeld},

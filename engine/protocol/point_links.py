@@ -117,6 +117,22 @@ class PointLinks(Links[PointLink]):
                 link.installed, link.staged = link.staged, 0
                 yield Install(link.span("parameters"))
 
+    def renew(self, evaluation: int, now: float) -> Iterator[LinkEffect]:
+        """Asks each shard for the point of a command that evaluates nothing, for a validation."""
+        self.begin_evaluation(evaluation, now)
+        yield from self.ask(evaluation, now)
+
+    def is_renewed(self, evaluation: int) -> bool:
+        """Returns whether the point of that command is here."""
+        return all(link.newest >= evaluation for link in self._links.values())
+
+    def take(self) -> Iterator[LinkEffect]:
+        """Puts it in place."""
+        for link in self._links.values():
+            if link.staged:
+                link.installed, link.staged = link.staged, 0
+                yield Install(link.span("parameters"))
+
     def computed(self, evaluation: int, unit: int) -> None:
         """Counts a unit's gradient, which has accumulated from zero."""
         if self._links and not self.is_over(evaluation):

@@ -26,6 +26,7 @@ from partita.engine.protocol.commands import (
     Evaluate,
     Operation,
     Restore,
+    ShowPoint,
     Snapshot,
     evaluation_in,
     n_scalars,
@@ -266,6 +267,9 @@ class SumThenContinue(Policy):
                     effects += self._begin(evaluate)
                     if self._evaluation is not None:
                         return effects
+                case ShowPoint():
+                    self._rest.popleft()
+                    effects += self._show()
                 case Snapshot(checkpoint=checkpoint):
                     self._rest.popleft()
                     effects.append(self.persist(checkpoint))
@@ -292,7 +296,7 @@ class SumThenContinue(Policy):
     def _next_operations(self) -> tuple[Operation, ...]:
         """Takes the operations that run in one go, and notes how many scalars they give."""
         taken: list[Operation] = []
-        while self._rest and not isinstance(self._rest[0], Evaluate | Snapshot | Restore):
+        while self._rest and not isinstance(self._rest[0], Evaluate | ShowPoint | Snapshot | Restore):
             taken.append(self._rest.popleft())
         self._awaited = sum(map(n_scalars, taken))
         return tuple(taken)
@@ -322,8 +326,12 @@ class SumThenContinue(Policy):
         self._rest.extendleft(zero(vector) for vector in evaluation.empty)
         if not evaluation.missing:
             return []
-        self._evaluation, self._has_point = evaluation, True
-        self._sums = evaluation.vectors
+        self._evaluation, self._sums = evaluation, evaluation.vectors
+        return self._show()
+
+    def _show(self) -> list[ShardEffect]:
+        """Sends the point to parts that have asked for it, and from now on to those that ask."""
+        self._has_point = True
         waiting = [part for part, after in self._requests.items() if after < self.number]
         return [self._point(part) for part in waiting]
 

@@ -61,6 +61,10 @@ class Supervision(ElasticLifecycle):
         """Goes on with the program when the work that it has yielded is done; begins the last checkpoint."""
 
     @abstractmethod
+    def validate_now(self, now: float) -> list[CoordinatorEffect]:
+        """Begins the validation that the driver's program has yielded, or goes on with it."""
+
+    @abstractmethod
     def shard_goes_back(self) -> str:
         """Notes that a shard goes back to the last checkpoint. Returns what follows, in words."""
 

@@ -52,6 +52,12 @@ class WorkMode(ABC):
     is_saved: bool = True
     """States whether the last checkpoint holds all that is known of the run when it starts."""
 
+    shown: int = 0
+    """The command by which shards send the present point; 0: parts have the parameters, or fetch them."""
+
+    saves_first: bool = False
+    """Whether a checkpoint is to be written before the next request."""
+
     answers_since: float = -_NEVER
     """Since when shards can answer parts (seconds; infinity: they cannot now)."""
 
@@ -124,6 +130,18 @@ class WorkMode(ABC):
     def is_dispensable(self, host: HostRecord) -> bool:
         """Returns whether the run can end without this host."""
         return False
+
+    # Validations.
+
+    @property
+    def validators(self) -> dict[int, tuple[int, ...]]:
+        """The replicas that can evaluate the validation data now, with the incarnations of their parts."""
+        return dict(self.run.seats.seated)
+
+    @property
+    def validation_basis(self) -> object:
+        """Where this changes, parameters may have changed while they were evaluated."""
+        return self.run.shards_revision
 
     def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """Replaces all parts of a replica of which one has died: a step needs every part."""

@@ -11,7 +11,9 @@ each `step` of its parts' answers. `evaluate` and `predict` stand
 on it, with `minibatches` that replicas share; so does `as_module`, whose `module_parts` play a
 `module_session` over a plan with `given_gradients`. `state_files` reads and writes parameters as tensors by
 name. `minimise` plays a batch method in
-this process, on any function.
+this process, on any function. `callbacks` watch a run, of which `loggers` are some; `stops` is what a
+training does for them, `validation` what `train` is given for them, and `figures` the means of a validation
+and of `evaluate`.
 """
 
 from partita.engine.protocol.failure import HostError, RunFailed

@@ -48,6 +48,7 @@ class Display:
         self._task: TaskID | None = None
         self._phase: TaskID | None = None
         self._last_phase, self._last_phase_at = "", float("-inf")  # the last line of a phase
+        self._validation, self._validated_at = "", float("-inf")  # the last one that is not shown
 
     def phase(self, text: str) -> None:
         """Shows a phase before metrics have news; as lines, at most one in `LINE_EVERY_S`."""
@@ -87,6 +88,20 @@ class Display:
         elif now - self._last >= every:
             self.draw()
 
+    def validated(self, done: int, text: str) -> None:
+        """Shows the figures of a validation: at most a line in `LINE_EVERY_S`, and the last one."""
+        assert self._metrics is not None
+        self._validation = f"{self._metrics.unit} {done}: validation {text}"
+        now = time.monotonic()
+        if now - self._validated_at >= LINE_EVERY_S:
+            self._validated_at = now
+            self._print_validation()
+
+    def _print_validation(self) -> None:
+        if self._validation:
+            self.print_line(self._validation)
+            self._validation = ""
+
     def print_line(self, text: str) -> None:
         """Prints a line that stays."""
         if not self._quiet:
@@ -122,5 +137,6 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._end_phase()
         self.draw()
+        self._print_validation()
         if self._bar is not None:
             self._bar.stop()

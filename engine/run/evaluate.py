@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,47 +10,15 @@ import numpy as np
 from partita.engine.launch.on import On
 from partita.engine.run.arrays import Array
 from partita.engine.run.data import Data, check_data
+from partita.engine.run.figures import Evaluation as Evaluation
+from partita.engine.run.figures import Figures
 from partita.engine.run.minibatches import Minibatches, SharedSession
 from partita.engine.run.phases import Phases, Show
 from partita.engine.run.run import Run
 from partita.engine.run.session import Hosts
 from partita.engine.run.step import Step
 from partita.engine.runtime.metric import Metric, check_metrics
-from partita.engine.runtime.reported_sums import ReportedSums
 from partita.layers.checks import check_whole
-from partita.layers.difference_losses import HalfSquaredError
-from partita.layers.graph import Graph
-from partita.layers.text import counted
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Loss and accuracy of a network on data.
-
-    Args:
-        loss: mean over the examples.
-        accuracy: fraction of the labels that are right, of all losses with labels; NaN without any.
-        examples: number of examples.
-        rms_error: root mean square of scores less targets, where the one loss is `HalfSquaredError`; else
-            NaN.
-        metrics: the mean of each loss, without its weight, where there are several; and `metrics`.
-    """
-
-    loss: float
-    accuracy: float
-    examples: int
-    rms_error: float = math.nan
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """The figures that the network's losses have, in a line."""
-        figures = [f"loss {self.loss:.4f}"]
-        if not math.isnan(self.accuracy):
-            figures.append(f"accuracy {self.accuracy:.3f}")
-        if not math.isnan(self.rms_error):
-            figures.append(f"root mean square error {self.rms_error:.4g}")
-        figures += [f"{name} {figure:.4g}" for name, figure in self.metrics.items()]
-        return f"{', '.join(figures)} on {counted(self.examples, 'example')}"
 
 
 def evaluate(
@@ -87,32 +53,18 @@ def evaluate(
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
-    graph, batch, asked = run.plan.graph, run.plan.batch, check_metrics(metrics)
-    reported = ReportedSums.of(graph, asked)
+    figures = Figures(run.plan.graph, check_metrics(metrics))
+    reported, graph = figures.reported, run.plan.graph
     scores = tuple(dict.fromkeys(graph[one.loss].sources[0] for one in reported.metrics))
-    loss, correct, labels, seen, parts = 0.0, 0, 0, 0, dict.fromkeys(reported.losses, 0.0)
-    sums = np.zeros(len(reported))
     session = partial(SharedSession, run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    given = Minibatches(arrays, batch, scores)
+    given = Minibatches(arrays, run.plan.batch, scores)
     for step, real in _steps(session, given, "evaluating", show, replicas=replicas):
-        loss += step.loss * real
-        correct += step.correct
-        labels += step.labels
-        parts = {name: part + step.losses[name] * real for name, part in parts.items()}
+        seen = slice(figures.examples, figures.examples + real)
         collected = {name: np.moveaxis(step.collected[name], -1, 0)[:real] for name in scores}
-        sums += reported.of_arrays(collected, {name: one[seen : seen + real] for name, one in arrays.items()})
-        seen += real
-    mean, accuracy = loss / seen, correct / labels if labels else math.nan
-    figures = {name: part / seen for name, part in parts.items()} | reported.metric_figures(sums.tolist())
-    return Evaluation(mean, accuracy, seen, _rms_error(graph, mean), figures)
-
-
-def _rms_error(graph: Graph, mean_loss: float) -> float:
-    """Root mean square of all differences, where the mean loss consists of them."""
-    losses = [graph[name] for name in graph.losses]
-    if len(losses) > 1 or not isinstance(losses[0].layer, HalfSquaredError):
-        return math.nan
-    return math.sqrt(losses[0].layer.mean_square(mean_loss, graph[losses[0].sources[0]].shape))
+        figures.add_sums(reported.of_arrays(collected, {name: one[seen] for name, one in arrays.items()}))
+        counts = {"correct": step.correct, "labels": step.labels, "examples": real}
+        figures.add(loss=step.loss, losses=step.losses, **counts)
+    return figures.evaluation()
 
 
 def _check_run(value: object, function: str) -> None:

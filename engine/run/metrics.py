@@ -209,8 +209,10 @@ class Metrics:
         self._counted_before = Sums(float)  # by processes that were replaced
         self._replicas: dict[int, _Replica] = {}
         self._since = Sums(float)  # since the last look
+        self._epoch = Sums(float)  # since the last epoch
         self._examples = 0
         self._looked_at = 0
+        self._last_values: Mapping[str, float] = {}  # of the last iteration
 
     @property
     def seconds(self) -> float:
@@ -222,6 +224,11 @@ class Metrics:
         """Steps done by all replicas."""
         reported = {index: replica.step for index, replica in self._replicas.items()}
         return sum({**dict(enumerate(self._done)), **reported}.values())
+
+    @property
+    def done_now(self) -> int:
+        """Steps of all replicas, or iterations, done."""
+        return self.history[-1].done if self.unit == "iteration" and self.history else self.steps
 
     def add(self, progress: Progress) -> None:
         """Adds a report. Speed counts from the first report, when the hosts had started."""
@@ -237,7 +244,8 @@ class Metrics:
         record = Record(self.seconds, None, progress.step, 0, progress.values, progress.note)
         figures = self._reported.figures(progress.further) if self._reported and progress.further else {}
         self.history.append(replace(_iteration(record), metrics=figures))
-        self._publish(replace(record, metrics={**progress.values, **figures}))
+        self._last_values = {**progress.values, **figures}
+        self._publish(replace(record, metrics=self._last_values))
 
     def _add_steps(self, progress: Progress, index: int) -> None:
         replica = self._replicas.setdefault(index, _Replica(self._machines))
@@ -245,6 +253,7 @@ class Metrics:
         examples = int(sums["examples"])
         self._examples += examples
         _add(self._since, sums)
+        _add(self._epoch, sums)
         if examples and self._on_record is not None:
             self._publish(Record(self.seconds, index, replica.step, examples, self._means(sums)))
 
@@ -275,6 +284,14 @@ class Metrics:
             "staleness": counted["staleness"] / counted["pushes"] if counted["pushes"] else math.nan,
             **more,
         }
+
+    def of_epoch(self) -> dict[str, float]:
+        """Returns the means over the examples since the last call; of a batch method, the last iteration."""
+        if self.unit == "iteration":
+            return dict(self._last_values)
+        means = self._means(self._epoch) if self._epoch["examples"] else {}
+        self._epoch = Sums(float)
+        return means
 
     def latest(self) -> TrainingProgress | Iteration | None:
         """Returns the progress since the last call; None where there is none.

@@ -11,7 +11,7 @@ from partita.engine.parameters.files import save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
 from partita.engine.run.data import check_plan
-from partita.engine.run.metrics import Iteration, TrainingProgress
+from partita.engine.run.metrics import Iteration, Record, TrainingProgress
 from partita.engine.run.state_files import has_modules, initial_of, save_state, state_dict_of
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
@@ -35,6 +35,8 @@ class Run:
         checkpoint: folder or URL of the checkpoints, if they were kept.
         iterations: iterations of a batch method, with those before it was resumed.
         outcome: how the batch method ended; None where there was none, or it was interrupted.
+        stopped: why the run ended before all of its epochs or iterations were done; "": it did not.
+        validations: the figures of each validation in the course of the run.
     """
 
     plan: Plan
@@ -46,6 +48,8 @@ class Run:
     checkpoint: Path | str | None = None
     iterations: int = 0
     outcome: Outcome | None = None
+    stopped: str = ""
+    validations: tuple[Record, ...] = ()
 
     def __repr__(self) -> str:
         """Network and progress: `Run(digits: 11,530 parameters, 2 machines; 440 steps in 4.6 s)`."""
@@ -66,6 +70,7 @@ class Run:
             seconds=before.seconds + self.seconds,
             lost_pushes=before.lost_pushes,
             history=(*before.history, *self.history),
+            validations=(*before.validations, *self.validations),
         )
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +76,16 @@ class Work(ABC):
         Called on the thread of the disk. Raises OSError or ValueError where the manifest cannot be written.
         """
         raise AssertionError(commit)
+
+    def note_commit(self, commit: Commit) -> None:  # noqa: B027 - only trainings have callbacks
+        """Notes what belongs to a checkpoint that is about to be completed."""
+
+    def committed(self, checkpoint: int) -> None:  # noqa: B027 - likewise
+        """Notes that a checkpoint is complete."""
+
+    def look(self) -> tuple[Sequence[CoordinatorEvent], str]:
+        """Returns events for the coordinator, and why the run is to be ended now; "": it is not."""
+        return (), ""
 
     def payload(self, send: Send) -> PayloadLike:
         """Returns the payload of a message that has one."""
@@ -179,12 +189,22 @@ class Supervisor:
                 self._stop_if_asked()
             self._send_packed()
             self._look_at_disk()
+            self._look_at_work()
             self._stop_if_asked()
             now = time.monotonic()
             if now - self._ticked_at >= TICK_S or now >= coordinator.wakes_at:
                 self._ticked_at = now
                 self._look_at_processes()
                 self.dispatch(Tick())
+
+    def _look_at_work(self) -> None:
+        events, reason = self._work.look()
+        for event in events:
+            self.dispatch(event)
+        if reason and not self._sent_stop:
+            self._sent_stop = True
+            self._warn(f"stopping, after a last checkpoint: {reason}")
+            self.dispatch(StopRequested())
 
     def _stop_if_asked(self) -> None:
         if self._stop_requested and not self._sent_stop:
@@ -240,6 +260,7 @@ class Supervisor:
             case AppendJournal():
                 self._record(effect)
             case Commit():
+                self._work.note_commit(effect)
                 self._disk.start(partial(self._committed, effect))
             case Restart():
                 self._restart(effect)
@@ -278,6 +299,8 @@ class Supervisor:
             if done is not None:
                 event, trouble = done
                 self.dispatch(event)
+                if isinstance(event, Committed):
+                    self._work.committed(event.checkpoint)
                 if trouble is not None:
                     self._warn(trouble)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
@@ -24,6 +24,7 @@ from partita.engine.parameters.journal import is_journal
 from partita.engine.parameters.log import log_folders
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S, Timeouts
 from partita.engine.run.arrays import Array
+from partita.engine.run.callbacks.dispatch import ending
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import Data, check_data, check_plan, warn_of_slow_nodes
 from partita.engine.run.interrupt import ends_on_sigterm
@@ -33,6 +34,13 @@ from partita.engine.run.run import Run
 from partita.engine.run.run_journal import JOURNAL
 from partita.engine.run.state_files import initial_of
 from partita.engine.run.training import Training
+from partita.engine.run.validation import (
+    callbacks_of,
+    check_watched,
+    divided,
+    pacing_of,
+    validation_data,
+)
 from partita.engine.runtime.metric import Metric, check_metrics
 from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.transport.encryption import Encryption
@@ -93,6 +101,16 @@ class TrainArguments(Arguments):
             progress, the history and the records. Accuracy is always reported for losses with labels.
         on_record: called in this thread with each `Record` of the metrics: steps of a replica, or an
             iteration.
+        validation: data that is evaluated in the course of the run by the replicas themselves, as `data`; or
+            the fraction of the examples, all of them arrays, that is held out for that, chosen by the seed.
+        validate_every: steps of all replicas, or iterations, from one validation to the next; if not given,
+            an epoch, or one iteration. The replicas stop for it where all of them agree on the parameters.
+        validate_every_s: seconds, in the place of `validate_every`.
+        callbacks: objects that watch the run and act on it: `EarlyStopping()`, `ModelCheckpoint(...)`,
+            `ReduceOnPlateau()`, loggers such as `CSVLog(path)`, and your own (see `Callback`).
+        max_s: seconds after which the run ends at a safe point, with a last checkpoint and its result.
+        max_steps: steps of all replicas, or iterations, after which the run ends, likewise; those of earlier
+            runs that it goes on from count.
 
     Raises:
         ValueError: the network has no loss; the data, a checkpoint or `initial` do not fit it; an argument is
@@ -113,8 +131,11 @@ class TrainArguments(Arguments):
         "replicas": "it is an argument of the driver: driver=Downpour(replicas=...)",
         "shards": "it is an argument of the driver: driver=Downpour(shards=...)",
         "num_epochs": ("epochs",),
+        "validation_data": ("validation",),
+        "validation_split": ("validation",),
+        "validation_freq": ("validate_every",),
+        "max_time": ("max_s",),
         "verbose": ("show",),
-        "callbacks": ("on_record",),
         "metric": ("metrics",),
         "weighted_metrics": ("metrics",),
         "loss": "the loss is the network's: net.loss = SoftmaxCrossEntropy()(scores, net.target(...))",
@@ -145,6 +166,12 @@ class TrainArguments(Arguments):
     trusted_network: bool = False
     on_record: OnRecord | None = None
     metrics: Sequence[Metric] = ()
+    validation: Data | float | None = None
+    validate_every: int | None = None
+    validate_every_s: float | None = None
+    callbacks: Sequence[Any] = ()
+    max_s: float | None = None
+    max_steps: int | None = None
     on: On | str | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +203,10 @@ class TrainArguments(Arguments):
         store_of(self.checkpoints)
         check_fields(self, check_whole, "seed", of="", least=0)
         seconds = (field.name for field in fields(self) if field.name.endswith("_s"))
-        check_fields(self, check_seconds, *seconds, of="")
+        check_fields(
+            self, check_seconds, *(name for name in seconds if getattr(self, name) is not None), of=""
+        )
+        check_watched(self)
         check_choice(self.show, "show is", get_args(Show))
         object.__setattr__(self, "metrics", check_metrics(self.metrics))
         ReportedSums.of(graph, self.metrics).check(self.plan)
@@ -209,12 +239,15 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
     sources: dict[str, DataSource] = {}
     arrays = check_data(plan.graph, given.data, targets=True, precision=plan.precision, sources=sources)
+    arrays, held_out = divided(given, arrays, sources)
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
         metrics, timeout_s = tuple(given.metrics), given.instruction_timeout_s
-        job = Job(plan, given.seed, arrays, folder, sources, given.store, timeout_s, metrics)
+        validation = None if held_out is None else validation_data(plan, held_out, folder, metrics)
+        job = Job(plan, given.seed, arrays, folder, sources, given.store, timeout_s, metrics, validation)
+        callbacks = callbacks_of(given)
         trainings = [
-            Training(one, caller, on_record=given.on_record)
+            Training(one, caller, callbacks, pacing_of(given, one, callbacks, validation))
             for one in trainers(given.driver, job, given.epochs or 0)
         ]
         for training in trainings:
@@ -225,7 +258,9 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         begun = _begun(trainings) if given.resume else 0
         first = 0 if given.resume else _first_checkpoint(job, caller, overwrite=given.overwrite)
         job.write(initial)
-        return _run(trainings[begun:], given, first_checkpoint=first)
+        with ending(callbacks) as found:
+            found.append(_run(trainings[begun:], given, first_checkpoint=first))
+    return found[0]
 
 
 def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoint: int) -> Run:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from partita.engine.drivers.paced import Pacing
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.files import load_parameters
@@ -22,21 +24,25 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
     Commit,
+    CoordinatorEvent,
     EndRun,
     Progress,
     RunSettings,
     Starting,
     Timeouts,
+    Validated,
 )
 from partita.engine.protocol.durability import Log
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.names import backup_index, part_indices, shard_index
+from partita.engine.run.callbacks.dispatch import Callbacks
 from partita.engine.run.caller import Caller
 from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
-from partita.engine.run.metrics import Metrics, OnRecord
+from partita.engine.run.metrics import Metrics
 from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
+from partita.engine.run.stops import Stops
 from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.runtime.shard_recovery import LogPlace
@@ -57,13 +63,22 @@ class Training(Work):
         resumed: the state from which the run goes on; None: the job's first parameters.
     """
 
-    def __init__(self, trainer: Trainer, caller: Caller, *, on_record: OnRecord | None = None) -> None:
-        """Reads and starts nothing yet; `on_record` receives each record of the run."""
+    def __init__(self, trainer: Trainer, caller: Caller, callbacks: Callbacks, pacing: Pacing) -> None:
+        """Reads and starts nothing yet.
+
+        Args:
+            trainer: what is the driver's own.
+            caller: of the run, for messages.
+            callbacks: of the call of `train`.
+            pacing: when the run stops for them.
+        """
         self.trainer: Final = trainer
         self.store: Final = trainer.job.opened(run=trainer.run_id)
         self.resumed: Resumed | None = None
         self._caller: Final = caller
-        self._on_record: Final = on_record
+        self._callbacks: Final = callbacks
+        self._stops: Final = Stops(trainer, callbacks, pacing)
+        trainer.pacing = pacing
         header = trainer.journal
         self._journal: Final = None if header is None else RunJournal(self.store, header)
         self._skipped: tuple[str, ...] = ()  # files that could not be used, one sentence each
@@ -87,6 +102,7 @@ class Training(Work):
         self.trainer.resume(self.resumed)
         manifest = self.resumed.manifest
         self._committed = None if manifest is None else self.trainer.steps_in(manifest)
+        self._stops.restore({} if manifest is None else manifest.callbacks)
         return True
 
     def _found(self) -> Resumed | None:
@@ -161,6 +177,8 @@ class Training(Work):
             least=trainer.least,
             timeouts=timeouts,
             keeps_records=trainer.keeps_records,
+            validated=self._stops.validated,
+            scale=self._callbacks.scale,
         )
         trainer.logs = self._log_place()
         coordinator = trainer.coordinator(self.resumed)
@@ -172,6 +190,9 @@ class Training(Work):
             self._announce()
             self._metrics = self._metrics_of(trainer)
             display.follow(self._metrics)
+            self._callbacks.begin(self)
+            if self._callbacks.error is not None:
+                raise self._callbacks.error
             try:
                 done = supervisor.run()
                 display.draw()
@@ -197,7 +218,7 @@ class Training(Work):
             done=trainer.done,
             machines=len(plan.cluster),
             reported=ReportedSums.of(plan.graph, trainer.job.metrics),
-            on_record=self._on_record,
+            on_record=partial(self._callbacks.call, "on_record"),
         )
 
     def _announce(self) -> None:
@@ -267,11 +288,12 @@ class Training(Work):
             lost=commit.lost + self._lost_before,
             position=commit.position,
             done=commit.done,
+            callbacks=self._stops.state(commit.checkpoint),
         )
         self.store.commit(manifest)
         self._committed, is_first, self._commits = commit.steps, not self._commits, self._commits + 1
         try:
-            self.store.prune(first=self._first)
+            self.store.prune(first=self._first, held=self._callbacks.held)
             if not is_first:  # logs go back to the checkpoint before the newest
                 remove_logs(self.store.folder, before=self._own_logs)
         except OSError as error:
@@ -286,10 +308,44 @@ class Training(Work):
         if isinstance(effect, Starting):
             self._display.phase(starting(effect, ("process", "processes")))
             return
+        if isinstance(effect, Validated):
+            found = self._stops.validate(effect, self._metrics)
+            if found is not None:
+                self._display.validated(self._metrics.done_now, str(found))
+            return
         assert isinstance(effect, Progress), effect
         self._display.update(effect)
         if effect.note:
             self._display.print_line(f"{self.trainer.unit} {effect.step}: {effect.note}")
+
+    @override
+    def note_commit(self, commit: Commit) -> None:
+        self._stops.note_commit(commit.checkpoint)
+
+    @override
+    def committed(self, checkpoint: int) -> None:
+        self._stops.committed(checkpoint)
+
+    @override
+    def look(self) -> tuple[list[CoordinatorEvent], str]:
+        return self._stops.look()
+
+    # What callbacks may know.
+
+    @property
+    def steps(self) -> int:
+        """Steps done by all replicas, or iterations."""
+        return self._metrics.done_now
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done, with a fraction; iterations under a batch method."""
+        trainer = self.trainer
+        return self.steps / (trainer.steps_per_epoch * trainer.together)
+
+    def saved(self, checkpoint: int | None) -> Run:
+        """Returns the plan with the parameters of a checkpoint."""
+        return Run(self.trainer.job.plan, self._parameters(checkpoint))
 
     # The end.
 
@@ -311,24 +367,29 @@ class Training(Work):
         if done.complete:
             with contextlib.suppress(OSError):  # the last checkpoint has all of it
                 remove_logs(self.store.folder)
+        held, stopped = self._callbacks.held, self._stops.why(sum(done.steps))
         run = Run(
             trainer.job.plan,
-            self._parameters(done.checkpoint),
+            self._parameters(done.checkpoint if held is None else held),
             seconds=self._metrics.seconds,
             lost_pushes=done.lost,
             history=tuple(self._metrics.history),
             checkpoint=trainer.job.kept,
             outcome=outcome,
+            stopped=stopped,
+            validations=tuple(self._stops.validations),
         )
         if trainer.unit == "iteration":
             run = replace(run, iterations=sum(done.steps))
         else:
             run = replace(run, steps=trainer.done if self._committed is None else self._committed)
-        if not done.complete:
+        if not done.complete and not stopped:
             stopped, kept = f"stopped after {trainer.far(sum(done.steps))}", self._kept()
             raise Interrupted(f"{stopped}; {kept}" if kept else stopped, run)
-        if outcome is not None:
-            self._display.print_line(outcome.reason)
+        if outcome is not None or stopped:
+            self._display.print_line(stopped if outcome is None else outcome.reason)
+        if self._callbacks.error is not None and (kept := self._kept()):
+            self._callbacks.error.add_note(kept)
         return run
 
     def _parameters(self, number: int | None) -> dict[str, Vector]:

@@ -10,7 +10,7 @@ copy. All parts have one `part_body`: it has a `runner` of their steps (a `step_
 `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over `program_vectors`, which
 `state_files` writes). A `part_task`
 is that of every part, and how the work comes decides on its hands: `leased_hands`, `assigned_hands` (with a
-`shared_part`) or `joined_hands`.
+`shared_part`) or `joined_hands`; a `validation` has the forward program alone.
 
 A part's program is played by `player` on kernel threads, and `trace` records the times, which `lanes`
 folds for those who watch. `compute` turns

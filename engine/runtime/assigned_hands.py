@@ -7,6 +7,7 @@ replaced only between two assignments; a gradient is in flight while the next on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import override
 
@@ -19,12 +20,13 @@ from partita.engine.runtime.assignments import MultiPartRunner, Prepare, SingleP
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.link_arrays import LinkArrays
-from partita.engine.runtime.part_body import PartBody, start_player
+from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
 from partita.engine.runtime.shared_part import SharedBody
 from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.updates import GradientSum
+from partita.engine.runtime.validation import start_player
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.ir.step_kind import StepKind
 
@@ -53,18 +55,22 @@ class AssignedHands(Hands):
         buffers = Buffers(plan, task.machine, program, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
         arrays, prepare = LinkArrays(vectors, updates), _prepared(work, feed, updates)
-        watchdog, timeout_s = computations.watchdog, task.instruction_timeout_s
+        settings: dict[str, Any] = {
+            "watchdog": computations.watchdog,
+            "timeout_s": task.instruction_timeout_s,
+            "validation": task.validator(host, vectors),
+        }
         if any(instruction.op not in COMPUTES for instruction in program.instructions):
             player = start_player(host, computations, replica=task.replica, lanes=task.threads)
             several = MultiPartRunner(player, computations, prepare=prepare)
-            return machine, PartBody(host, several, arrays, feed, watchdog=watchdog, timeout_s=timeout_s)
+            return machine, PartBody(host, several, arrays, feed, **settings)
         one = SinglePartRunner(
             computations,
             prepare=prepare,
             is_over=lambda evaluation: not task.other_parts and work.is_over(evaluation),
             wake=host.wake,
         )
-        body = SharedBody(host, one, arrays, feed, machine, watchdog=watchdog, timeout_s=timeout_s)
+        body = SharedBody(host, one, arrays, feed, machine, **settings)
         one.start(body.finish)
         return body.machine, body
 

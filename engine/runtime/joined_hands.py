@@ -87,6 +87,7 @@ class JoinedHands(Hands):
             finish=exchanged.computed,
             replica=task.replica,
             timeout_s=task.instruction_timeout_s,
+            validation=task.validator(host, vectors),
         )
         seat = self._seat(
             task, host.incarnation, size=exchanged.size, state=exchanged.names, step=loaded.step

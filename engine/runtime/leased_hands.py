@@ -90,6 +90,7 @@ class LeasedHands(Hands):
             finish=vectors.device.updates_were_finite,
             replica=task.replica,
             timeout_s=task.instruction_timeout_s,
+            validation=task.validator(host, vectors),
         )
         return self._machine(task, incarnation, vectors.parameters.itemsize, held), body
 

@@ -7,7 +7,6 @@ between two steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -15,17 +14,17 @@ from typing_extensions import override
 from partita.engine.protocol.assigned_work import RunAssignment
 from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.leased_work import RunUnit
-from partita.engine.protocol.names import part_name
 from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.part_validation import RestartValidation, RunValidation, is_of_validation
 from partita.engine.protocol.program_effects import Deliver, RestartSteps, RunStep, StuckOn
 from partita.engine.protocol.requested_work import RunRequest
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.metrics import examples_counted
-from partita.engine.runtime.player import Player
 from partita.engine.runtime.runner import Runner
 from partita.engine.runtime.step_runner import StepRunner
 from partita.engine.runtime.task import Body, HostContext
+from partita.engine.runtime.validation import ValidationRunner, start_player
 from partita.engine.runtime.watchdog import Watchdog
 from partita.engine.transport.payload import PayloadLike
 
@@ -65,6 +64,7 @@ class PartBody(Body):
         *,
         watchdog: Watchdog,
         timeout_s: float,
+        validation: ValidationRunner | None = None,
     ) -> None:
         """Takes over what computes and what is exchanged.
 
@@ -75,7 +75,9 @@ class PartBody(Body):
             feed: of the steps' examples.
             watchdog: of the runner's computations.
             timeout_s: seconds that one computation may take.
+            validation: evaluates the validation data, where the run has any.
         """
+        self._validation = validation
         self._host, self._runner, self.arrays, self._feed = host, runner, arrays, feed
         self._watchdog, self._timeout_s = watchdog, timeout_s
 
@@ -85,7 +87,11 @@ class PartBody(Body):
             case RunStep() | RunUnit() | RunAssignment() | RunRequest():
                 self._runner.begin(effect)
             case Deliver(event=event):
-                self._runner.receive(event)
+                of_validation = self._validation is not None and is_of_validation(event)
+                (self._validation if of_validation else self._runner).receive(event)  # type: ignore[union-attr]
+            case RunValidation() | RestartValidation():
+                assert self._validation is not None, effect
+                self._validation.carry_out(effect)
             case LookForWaits():
                 step, waits = self._runner.stuck_on
                 return StuckOn(step, waits + self._host.files.waits(now))
@@ -103,7 +109,11 @@ class PartBody(Body):
     @override
     def poll(self, now: float) -> Iterator[Any]:
         yield from self._runner.poll(now)
-        for one in self._runner.refused():
+        refused = self._runner.refused()
+        if self._validation is not None:
+            yield from self._validation.poll(now)
+            refused += self._validation.refused()
+        for one in refused:
             self._host.refuse(one.sender, one.reason)
         yield from self.arrays.finished()
 
@@ -111,23 +121,16 @@ class PartBody(Body):
     def tick(self, now: float) -> None:
         self._runner.tick(now)
         self._watchdog.check(now, self._timeout_s)
+        if self._validation is not None:
+            self._validation.watchdog.check(now, self._timeout_s)
 
     @override
     def close(self) -> None:
         self._runner.close()
+        if self._validation is not None:
+            self._validation.close()
         self.arrays.close()
         self._feed.close()
-
-
-def start_player(host: HostContext, computations: Computations, *, replica: int, lanes: int) -> Player:
-    """Starts the kernel threads of a part that exchanges messages with other parts of its replica."""
-    return Player(
-        computations,
-        host_of=partial(part_name, replica),
-        send=host.send,
-        wake=host.wake,
-        lanes=lanes,
-    )
 
 
 def step_body(
@@ -140,6 +143,7 @@ def step_body(
     finish: Callable[[], bool],
     replica: int,
     timeout_s: float,
+    validation: ValidationRunner | None = None,
 ) -> PartBody:
     """Makes the body of a part that computes steps.
 
@@ -152,6 +156,7 @@ def step_body(
         finish: called after each step; returns whether its gradient is finite.
         replica: of the part.
         timeout_s: seconds that one computation may take.
+        validation: evaluates the validation data, where the run has any.
     """
     plan, machine = computations.buffers.plan, computations.buffers.machine
     lanes = plan.cluster.machines[machine].threads
@@ -163,4 +168,12 @@ def step_body(
         counted=lambda: examples_counted(plan, machine, feed.count),
         replica=replica,
     )
-    return PartBody(host, runner, arrays, feed, watchdog=computations.watchdog, timeout_s=timeout_s)
+    return PartBody(
+        host,
+        runner,
+        arrays,
+        feed,
+        watchdog=computations.watchdog,
+        timeout_s=timeout_s,
+        validation=validation,
+    )

@@ -17,10 +17,11 @@ from partita.engine.parameters.slots import clipped
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
-from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.buffers import Vectors, layout_of
 from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.task import CannotGoOn, HostContext
+from partita.engine.runtime.validation import ValidationData, ValidationRunner
 from partita.partitioner.plan import Plan
 
 
@@ -50,6 +51,7 @@ class PartTask:
         program: the `replica` of the driver.
         hands: carry out the actions of the program.
         metrics: figures that the part reports beside the loss.
+        validation: the data that the part evaluates in between; None: none.
     """
 
     plan: Plan
@@ -64,6 +66,7 @@ class PartTask:
     program: Callable[[Any], Program]
     hands: Hands
     metrics: tuple[Metric, ...] = ()
+    validation: ValidationData | None = None
 
     def role(self, host: HostContext) -> tuple[RoleMachine, PartBody]:
         """See the protocol `HostTask`."""
@@ -71,10 +74,17 @@ class PartTask:
 
     def opened(self, host: HostContext) -> dict[str, Rows]:
         """Opens the data on a host, by the names of inputs and targets. Raises OSError, CannotGoOn."""
-        try:
-            return {name: source.open(host.files) for name, source in self.data.items()}
-        except FileDiffers as error:
-            raise CannotGoOn(str(error)) from error
+        return _opened(self.data, host)
+
+    def validator(self, host: HostContext, vectors: Vectors) -> ValidationRunner | None:
+        """Makes what evaluates the validation data by the part's parameters. Raises OSError, CannotGoOn."""
+        if self.validation is None:
+            return None
+        rows, place = (
+            _opened(self.validation.sources, host),
+            {"machine": self.machine, "replica": self.replica},
+        )
+        return ValidationRunner(self.validation, rows, vectors, host, **place)
 
     @property
     def threads(self) -> int:
@@ -112,3 +122,10 @@ class PartTask:
         """The names of the replica's other parts."""
         machines = range(len(self.plan.cluster))
         return [part_name(self.replica, machine) for machine in machines if machine != self.machine]
+
+
+def _opened(sources: Mapping[str, DataSource], host: HostContext) -> dict[str, Rows]:
+    try:
+        return {name: source.open(host.files) for name, source in sources.items()}
+    except FileDiffers as error:
+        raise CannotGoOn(str(error)) from error

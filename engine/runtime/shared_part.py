@@ -23,6 +23,7 @@ from partita.engine.runtime.assignments import SinglePartRunner
 from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.part_body import Arrays, PartBody
 from partita.engine.runtime.task import HostContext
+from partita.engine.runtime.validation import ValidationRunner
 from partita.engine.runtime.watchdog import Watchdog
 
 
@@ -70,9 +71,11 @@ class SharedBody(PartBody):
         *,
         watchdog: Watchdog,
         timeout_s: float,
+        validation: ValidationRunner | None = None,
     ) -> None:
         """Takes over a part's machine, too; for the rest see `PartBody`."""
-        super().__init__(host, runner, arrays, feed, watchdog=watchdog, timeout_s=timeout_s)
+        settings: dict[str, Any] = {"watchdog": watchdog, "timeout_s": timeout_s, "validation": validation}
+        super().__init__(host, runner, arrays, feed, **settings)
         self.machine: Final = _SharedMachine(machine, self)
         self._unsent: SimpleQueue[Send] = SimpleQueue()  # left to the thread of the mailbox
 

@@ -60,7 +60,7 @@ def coordinator() -> Iterator[object]:
                 run.report(part, step)
         for shard in (*SHARDS, *SHARDS):
             run.wait(5.0)
-            run.saved(shard, run.machine.checkpoints._next - 1)
+            run.saved(shard, run.machine.checkpoints.next - 1)
         yield run.machine
 
 
@@ -132,7 +132,7 @@ def coordinator_of_the_dying() -> Iterator[object]:
                 run.report(part, step)
             run.wait(1.0)
             for shard in SHARDS:
-                run.saved(shard, run.machine.checkpoints._next - 1)
+                run.saved(shard, run.machine.checkpoints.next - 1)
         yield run.machine
 
 

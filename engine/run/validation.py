@@ -1,0 +1,114 @@
+"""The arguments of `train` on validations and callbacks: their checks, the held-out data, and the pacing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from partita.engine.drivers.paced import Pacing
+from partita.engine.drivers.trainer import Trainer
+from partita.engine.files.sources import ArrayFile, DataSource
+from partita.engine.run.arrays import Array
+from partita.engine.run.callbacks.dispatch import METHODS, Callbacks, OnlyRecords
+from partita.engine.run.data import check_data
+from partita.engine.runtime.metric import Metric
+from partita.engine.runtime.validation import ValidationData
+from partita.layers.checks import check_fields, check_number, check_whole
+from partita.partitioner.plan import Plan
+
+if TYPE_CHECKING:
+    from partita.engine.run.train import TrainArguments
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The validation data, as arrays and other sources by name."""
+
+    arrays: Mapping[str, Array]
+    sources: Mapping[str, DataSource]
+
+
+def check_watched(given: TrainArguments) -> None:
+    """Checks the arguments. Raises ValueError."""
+    counts = (name for name in ("validate_every", "max_steps") if getattr(given, name) is not None)
+    check_fields(given, check_whole, *counts, of="")
+    if given.validate_every is not None and given.validate_every_s is not None:
+        raise ValueError("validate_every and validate_every_s exclude each other; give one of them")
+    every = "validate_every" if given.validate_every is not None else "validate_every_s"
+    if given.validation is None and getattr(given, every) is not None:
+        raise ValueError(f"{every} is given, and there is nothing to validate; give validation=, too")
+    if isinstance(given.validation, int | float):
+        rule = "; give validation data, or a fraction above 0 and below 1"
+        check_number(given.validation, "validation is", below=1.0, rule=rule)
+    for one in given.callbacks:
+        if isinstance(one, type) or not any(callable(getattr(one, name, None)) for name in METHODS):
+            raise ValueError(
+                f"{one!r} is no callback; give an object with some of the methods {', '.join(METHODS)}"
+            )
+
+
+def callbacks_of(given: TrainArguments) -> Callbacks:
+    """Returns the callbacks of a call; `on_record` is one of them."""
+    records = () if given.on_record is None else (OnlyRecords(given.on_record),)
+    return Callbacks((*records, *given.callbacks), given.max_s)
+
+
+def pacing_of(
+    given: TrainArguments, trainer: Trainer, callbacks: Callbacks, validation: ValidationData | None
+) -> Pacing:
+    """Returns when a training stops. A limit of steps is one of the last training of the call."""
+    return Pacing(
+        minibatches=0 if validation is None else validation.minibatches,
+        asks=callbacks.has("on_epoch"),
+        every=given.validate_every,
+        every_s=given.validate_every_s,
+        most=given.max_steps if type(trainer.driver) is type(given.driver) else None,
+    )
+
+
+def divided(
+    given: TrainArguments, arrays: dict[str, Array], sources: Mapping[str, DataSource]
+) -> tuple[dict[str, Array], HeldOut | None]:
+    """Returns the arrays of the training, and the validation data.
+
+    Raises:
+        ValueError: the data does not fit the network, or a fraction of it cannot be held out.
+    """
+    plan, asked = given.plan, given.validation
+    if asked is None:
+        return arrays, None
+    if isinstance(asked, Mapping):
+        found: dict[str, DataSource] = {}
+        checked = check_data(plan.graph, asked, targets=True, precision=plan.precision, sources=found)
+        return arrays, HeldOut(checked, found)
+    if sources:
+        raise ValueError(
+            f"validation={asked} holds out examples of arrays, and {', '.join(sorted(sources))} is a source; "
+            "give the validation data itself"
+        )
+    examples = len(next(iter(arrays.values())))
+    held = round(asked * examples)
+    if not 0 < held < examples:
+        raise ValueError(
+            f"validation={asked} holds out {held} of {examples} examples; leave some for both, or give the "
+            "validation data itself"
+        )
+    chosen = np.zeros(examples, bool)
+    chosen[np.random.default_rng([given.seed, 2]).permutation(examples)[:held]] = True
+    rest = {name: array[~chosen] for name, array in arrays.items()}
+    return rest, HeldOut({name: array[chosen] for name, array in arrays.items()}, {})
+
+
+def validation_data(plan: Plan, given: HeldOut, folder: Path, metrics: tuple[Metric, ...]) -> ValidationData:
+    """Writes the arrays where every host can read them."""
+    files: dict[str, DataSource] = {}
+    for name, array in given.arrays.items():
+        file = ArrayFile(folder / f"{name}@validation.data", array.dtype.name, array.shape)
+        file.write(array)
+        files[name] = file
+    lengths = [source.shape[0] for source in (*files.values(), *given.sources.values())]
+    return ValidationData(plan, {**files, **given.sources}, lengths[0], metrics)

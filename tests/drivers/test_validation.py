@@ -1,0 +1,76 @@
+"""Validations during a run: the figures of `evaluate`, at stops that change no step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partita.engine import (
+    LBFGS,
+    AllReduce,
+    Callback,
+    Control,
+    Downpour,
+    Record,
+    Run,
+    Sandblaster,
+    TopK,
+    evaluate,
+    train,
+)
+from partita.engine.drivers.driver import Driver
+from partita.partitioner import Cluster, Plan, partition
+from tests.drivers.conftest import WatchedThreads
+from tests.faults import toy
+
+DRIVERS = [
+    Downpour(replicas=2, shards=2),
+    AllReduce(replicas=2),
+    Sandblaster(LBFGS(max_iterations=3), replicas=2),
+]
+
+
+def plan_of(machines: int = 2, batch: int = 8) -> Plan:
+    return partition(toy.network(), Cluster.local(machines), batch=batch)
+
+
+def some(start: int, stop: int) -> dict[str, Any]:
+    return {name: array[start:stop] for name, array in toy.data(stop).items()}
+
+
+class Saves(Callback):
+    """Keeps the parameters that each validation was of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.figures, self.waits = folder, list[Mapping[str, float]](), False
+
+    def on_validation(self, record: Record, control: Control) -> None:
+        self.figures.append(record.metrics)
+        self.waits = True
+        control.checkpoint()
+
+    def on_checkpoint(self, checkpoint: int, control: Control) -> None:
+        if self.waits:
+            self.waits = False
+            control.save(checkpoint, self.folder / f"{len(self.figures)}.safetensors")
+
+
+@pytest.mark.parametrize("driver", DRIVERS, ids=lambda one: type(one).__name__)
+def test_each_validation_has_the_bits_of_evaluate_on_the_checkpoint_of_that_moment(
+    on_threads: list[WatchedThreads], driver: Driver, tmp_path: Path
+) -> None:
+    plan, saves, held_out = plan_of(), Saves(tmp_path), some(64, 101)
+    epochs = None if driver.ends else 3
+    settings: dict[str, Any] = {"validation": held_out, "callbacks": [saves], "show": "nothing"}
+    run = train(plan, some(0, 64), driver=driver, epochs=epochs, metrics=[TopK(2)], **settings)
+    assert len(saves.figures) == 3 == len(run.validations)
+    for n, figures in enumerate(saves.figures, 1):
+        found = evaluate(
+            Run.load(tmp_path / f"{n}.safetensors", plan), held_out, show="nothing", metrics=[TopK(2)]
+        )
+        assert (found.loss, found.accuracy) == (figures["val_loss"], figures["val_accuracy"])
+        assert found.metrics["top_2"] == pytest.approx(figures["val_top_2"], rel=1e-12)
+    assert {one["val_loss"] for one in saves.figures} == {one.metrics["val_loss"] for one in run.validations}
