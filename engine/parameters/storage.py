@@ -64,13 +64,14 @@ class Updater:
         for rule, _ in self._rules:
             rule.bind(none, none, dict.fromkeys(rule.state_names, none))(UpdateContext(0))
 
-    def apply(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
+    def apply(self, span: Span, gradient: Iterable[Vector], updates: int, scale: float = 1.0) -> None:
         """Updates the values of the span, after `updates` earlier ones.
 
         Args:
             span: of `x`.
             gradient: pieces, in order, of its size and dtype together. Each is read in one pass over memory.
             updates: for the optimizer's schedules.
+            scale: factor of the learning rate.
 
         Raises:
             ValueError: the gradient has another size or dtype; nothing is changed by the piece at fault.
@@ -81,7 +82,7 @@ class Updater:
             raise ValueError(f"{span} is no range of a shard's {self.store.size} values")
         names = (POINT, *self.optimizer.state_names)
         vectors = {name: self.store.writable(Span(name, span.start, span.stop)) for name in names}
-        context, finite, start = UpdateContext(updates), True, span.start
+        context, finite, start = UpdateContext(updates, scale=scale), True, span.start
         for piece in gradient:
             stop = start + piece.size
             if piece.ndim != 1 or piece.dtype != self.store.dtype or stop > span.stop:
@@ -100,7 +101,9 @@ class Updater:
         if not finite:
             raise self._not_finite(span)
 
-    def apply_rows(self, table: Table, rows: Rows, gradient: Values, updates: int) -> None:
+    def apply_rows(
+        self, table: Table, rows: Rows, gradient: Values, updates: int, scale: float = 1.0
+    ) -> None:
         """Updates some rows of a table in `x`, after `updates` earlier updates of the table.
 
         Args:
@@ -108,6 +111,7 @@ class Updater:
             rows: int64 `[k]`, of the table, each once.
             gradient: `[k, width]`, of the dtype of the values.
             updates: for the optimizer's schedules.
+            scale: factor of the learning rate.
 
         Raises:
             NotFinite: as `apply`.
@@ -116,7 +120,8 @@ class Updater:
         vectors = {name: self.store.writable(Span(name, table.start, table.stop)) for name in names}
         state = {name: vector[own].reshape(-1, table.width) for name, vector in vectors.items()}
         values = state.pop(POINT)
-        if not update_rows(self.optimizer, values, rows, gradient, state, UpdateContext(updates)):
+        context = UpdateContext(updates, scale=scale)
+        if not update_rows(self.optimizer, values, rows, gradient, state, context):
             raise self._not_finite(Span(POINT, table.start, table.stop))
 
     def _not_finite(self, span: Span) -> NotFinite:

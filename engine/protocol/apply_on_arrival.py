@@ -279,7 +279,7 @@ class ApplyOnArrival(Policy):
         for units in push.units:
             self._units[machine].cover(*units)
         span, updates = self._own.span(POINT, machine), self._updates[machine]
-        apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence)
+        apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence, push.scale)
         self._updates[machine] += 1
         ack = self._acknowledge(sender, push, part.staleness)
         return [apply, ack, *([self._report_lost(sender)] if lost else [])]

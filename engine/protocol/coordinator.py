@@ -32,6 +32,7 @@ from partita.engine.protocol.coordinator_effects import (
     EndRun,
     NotCommitted,
     RunSettings,
+    SetScale,
     Warn,
 )
 from partita.engine.protocol.copy_messages import CopyComplete
@@ -115,6 +116,8 @@ class Coordinator(Supervision):
                 return self._fail_round(reason, now) if known else []
             case Decided(decision=decision):
                 return self._decided(decision, now)
+            case SetScale(scale=scale):
+                return self.mode.set_scale(scale, now)
             case CheckpointRequested():
                 self.next_round_at = min(self.next_round_at, now)
                 return []

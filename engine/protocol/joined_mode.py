@@ -80,7 +80,7 @@ class JoinedMode(WorkMode):
     @override
     def attach(self, run: Supervision) -> None:
         super().attach(run)
-        outline, self._replicas = run.outline, run.registry.replicas
+        outline, self._replicas, self._scale = run.outline, run.registry.replicas, run.first_scale
         self._machines = len(self._replicas[0].parts)
         self._work = JoinedBook(JoinedBatches(outline.examples, outline.batch), self._start)
 
@@ -176,6 +176,7 @@ class JoinedMode(WorkMode):
             position=leased.start,
             until=leased.stop,
             copies=agreed.copies,
+            scale=self._scale,
         )
         self._views = tuple(
             replace(self._view, places=self._places(change.members, machine))
@@ -299,6 +300,13 @@ class JoinedMode(WorkMode):
         self._pace.step = max(self._pace.step, self._round_step)
         self._work.forget(self._saved_step)  # a survivor may be a step behind the newest checkpoint
         self._saved_step = self._round_step
+
+    @override
+    def set_scale(self, scale: float, now: float) -> list[CoordinatorEffect]:
+        """Publishes it with the next view, which comes soon; with sharded states when other work begins."""
+        self._scale = scale
+        self._wants_view |= self.run.phase is Phase.RUNNING and not self._sharded
+        return []
 
     @property
     @override

@@ -93,6 +93,7 @@ class JoinedWork(Work):
         self._alone = False  # the state is this replica's, not that of all
         self._joins = False  # from the next safe point on it is that of all
         self._number = 0  # of the next step that is computed
+        self._scale = 1.0  # of the learning rate, in the view whose steps are done
         self._early: list[Received] = []
         self._reports: Final = ProgramReports()
         self._saves: Final = Saves(seat.incarnation)
@@ -252,6 +253,7 @@ class JoinedWork(Work):
             yield StateReceived(view.step)
         assert self.step == view.step, (self.step, view)
         self.stage = Stage.AT_WORK
+        self._scale = view.scale
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
         self._reports.begin(now)
         self._changed = False
@@ -299,7 +301,7 @@ class JoinedWork(Work):
             case a.Apply(optimizer=optimizer, own=own):
                 self._changed = self._updates = True
                 spans = self._exchanges.owned if own else (Span("parameters", 0, self._seat.size),)
-                return [ApplyUpdate(optimizer, spans, self.me.step)]
+                return [ApplyUpdate(optimizer, spans, self.me.step, self._scale)]
         return self._safe_point(now)
 
     @override

@@ -87,7 +87,7 @@ class LeasedMode(WorkMode):
     @override
     def attach(self, run: Supervision) -> None:
         super().attach(run)
-        self._replicas = run.registry.replicas
+        self._replicas, self._scale = run.registry.replicas, run.first_scale
         self._work = WorkBook[Holder](self._done)
         self._work.holders.update((replica.index, Holder()) for replica in self._replicas)
         self._count_before()
@@ -190,7 +190,7 @@ class LeasedMode(WorkMode):
         holder = self._work.holders[replica.index]
         held = (one for one in holder.open.values() if one.end > replica.step)
         leases = tuple(Lease(one.step, one.start, one.stop) for one in held)
-        begin = Begin(replica.step, holder.next, leases, self._paces[replica.index].ended)
+        begin = Begin(replica.step, holder.next, leases, self._paces[replica.index].ended, self._scale)
         return [Send(part.name, begin) for part in parts]
 
     def _extend_all(self) -> list[CoordinatorEffect]:
@@ -291,6 +291,13 @@ class LeasedMode(WorkMode):
         run, done = self.run, tuple(self._work.done)
         begun = run.new_round(run.registry.shards, self.steps_done, now, whole=self.is_complete, done=done)
         return [*begun.ask(now)]
+
+    @override
+    def set_scale(self, scale: float, now: float) -> list[CoordinatorEffect]:
+        """Sends it with the leases: from the next step on, each push has it."""
+        self._scale = scale
+        replicas = [self._replicas[index] for index in self._paces]
+        return [one for replica in replicas for one in self._order(replica, replica.parts)]
 
     @property
     @override

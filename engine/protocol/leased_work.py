@@ -39,12 +39,14 @@ class RunUnit:
         step: its number among the replica's steps.
         unit: its number among the steps of the run: what its examples are.
         updates: earlier updates of the parameters, for schedules.
+        scale: factor of the learning rate.
     """
 
     number: int
     step: int
     unit: int
     updates: int
+    scale: float = 1.0
 
 
 class LeasedWork(Work):
@@ -70,6 +72,7 @@ class LeasedWork(Work):
         self.leases: Final = LeasedSteps()
         self._links: Final = links
         self._delay: Final = delay
+        self._scale = self._scale_now = 1.0  # as ordered, and that of the step under way
         self._number = -1  # of the newest step that this process computes
         self._sent_at = float("-inf")
         self._reports: Final = ProgramReports()
@@ -121,6 +124,7 @@ class LeasedWork(Work):
 
     def _begin(self, begin: Begin, now: float) -> None:
         """Begins, or goes on, with more steps."""
+        self._scale = begin.scale
         self.leases.take(begin.leases, begin.stop, is_last=begin.is_last)
         if self.step < 0:
             self.step = begin.step
@@ -172,11 +176,12 @@ class LeasedWork(Work):
             )
         self._number += 1
         self.computing = self._number
-        yield RunUnit(self._number, self.step, self._unit, self._links.updates)
+        self._scale_now = self._scale
+        yield RunUnit(self._number, self.step, self._unit, self._links.updates, self._scale_now)
 
     def done(self, done: StepDone, now: float) -> Iterator[Any]:
         """Counts the step's gradient, and reports it when a report is due."""
-        yield from self._links.computed(self.step, self._unit, now)
+        yield from self._links.computed(self.step, self._unit, now, scale=self._scale_now)
         self.step += 1
         self._reports.add(done)
         ends = self._is_dry or self.step == self.leases.stop

@@ -145,7 +145,7 @@ class Push(MessageStruct, frozen=True, tag=True):
     """An accumulated gradient (the payload), computed from the parameters of this incarnation and version.
 
     With the pushes before it, it holds the gradients of all steps below `stop`; it has those of `units`
-    itself.
+    itself. `scale` is the factor of the learning rate.
     """
 
     incarnation: Count
@@ -154,6 +154,7 @@ class Push(MessageStruct, frozen=True, tag=True):
     version: Count
     stop: Count = 0
     units: tuple[UnitRange, ...] = ()
+    scale: float = 1.0
 
 
 class PushAck(MessageStruct, frozen=True, tag=True):
@@ -268,12 +269,14 @@ class Begin(MessageStruct, frozen=True, tag=True):
 
     `leases` are the units of these steps, as far as they are not done; `is_last`: no more are expected. Parts
     get the same leases in the same order. A larger `stop` may follow at any time, also after the last.
+    `scale` is the factor of the learning rate from the next step on.
     """
 
     step: Count
     stop: Count
     leases: tuple[Lease, ...] = ()
     is_last: bool = True
+    scale: float = 1.0
 
 
 class ResumeStep(MessageStruct, frozen=True, tag=True):

@@ -85,6 +85,7 @@ class ParameterLink(Link[Fetch, Push]):
     mirrors: bool = False  # the part's own updates have given its parameters the bits of the shard's
     has: Ranges = field(default_factory=Ranges)
     units: Ranges = field(default_factory=Ranges)
+    scale: float = 1.0  # of the learning rate, in the newest step that has accumulated
     rows_bytes: tuple[int, int] | None = None  # the least and the most bytes of values with some rows
 
     @property
@@ -255,10 +256,10 @@ class ParameterLinks(Links[ParameterLink]):
     def _in_the_way(self, unit: int) -> Iterator[ParameterLink]:
         return (link for link in self._links.values() if link.accumulated_from and unit in link.has)
 
-    def computed(self, step: int, unit: int, now: float) -> Iterator[LinkEffect]:
+    def computed(self, step: int, unit: int, now: float, *, scale: float = 1.0) -> Iterator[LinkEffect]:
         """Counts a step's gradient, which has been accumulated and applied to the part's parameters.
 
-        `unit`: the examples of the step.
+        `unit`: the examples of the step; `scale`: the factor of its learning rate.
         """
         self._done = step + 1
         for link in self._links.values():
@@ -267,6 +268,7 @@ class ParameterLinks(Links[ParameterLink]):
                 yield from self._take_back(link, now)
                 continue
             link.accumulated_from = link.accumulated_from or link.installed
+            link.scale = scale
             link.units.cover(unit, unit + 1)
             link.ahead += link.push is not None
 
@@ -331,7 +333,9 @@ class ParameterLinks(Links[ParameterLink]):
         link.ahead, link.is_due = 0, False
         link.pushed_from, link.accumulated_from = link.accumulated_from, None
         units, link.units = tuple(link.units), Ranges()
-        message = Push(self.incarnation, link.sequences, *link.pushed_from.version, self._done, units)
+        message = Push(
+            self.incarnation, link.sequences, *link.pushed_from.version, self._done, units, link.scale
+        )
         link.sequences += 1
         yield SwapBuffers(link.span("in_flight"))
         yield link.transmit(message, now)

@@ -67,11 +67,13 @@ class ApplyUpdate:
         optimizer: computes the update; its state belongs to the part's state.
         spans: of the vector "parameters".
         updates: updates of these parameters before this one.
+        scale: factor of the learning rate.
     """
 
     optimizer: Any
     spans: tuple[Span, ...]
     updates: int
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

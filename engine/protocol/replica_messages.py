@@ -49,6 +49,7 @@ class View(MessageStruct, frozen=True, tag=True):
         copies: the copies of state that come first.
         places: for each member, a number for where its part of the receiver's machine runs (`Peer.machine`);
             empty where each runs on its own.
+        scale: factor of the learning rate.
     """
 
     number: Count
@@ -59,6 +60,7 @@ class View(MessageStruct, frozen=True, tag=True):
     until: Count
     copies: tuple[StateCopy, ...] = ()
     places: tuple[Count, ...] = ()
+    scale: float = 1.0
 
 
 class Joined(MessageStruct, frozen=True, tag=True):

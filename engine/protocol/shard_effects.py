@@ -62,6 +62,7 @@ class ApplyGradient:
     """Effect: update the numbers of the span with the gradient in the payload, by the shard's optimizer.
 
     `updates` counts the earlier updates of these numbers; (`part`, `incarnation`, `sequence`) is the push.
+    `scale` is the factor of the learning rate.
     """
 
     span: Span
@@ -70,6 +71,7 @@ class ApplyGradient:
     part: str
     incarnation: int
     sequence: int
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

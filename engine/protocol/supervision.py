@@ -73,6 +73,11 @@ class Supervision(ElasticLifecycle):
         """Has replicas do what that has made necessary."""
 
     @property
+    def first_scale(self) -> float:
+        """The factor of the learning rate with which the run begins."""
+        return self._settings.scale
+
+    @property
     def keeps_records(self) -> bool:
         """Returns whether somebody keeps the records of shards."""
         return self._settings.keeps_records

@@ -131,7 +131,11 @@ class WorkMode(ABC):
         """Returns whether the run can end without this host."""
         return False
 
-    # Validations.
+    # Validations and the learning rate.
+
+    def set_scale(self, scale: float, now: float) -> list[CoordinatorEffect]:
+        """Multiplies the learning rate by a factor from the next safe point on."""
+        raise AssertionError("there is no learning rate in this mode")
 
     @property
     def validators(self) -> dict[int, tuple[int, ...]]:

@@ -67,4 +67,4 @@ class BackupBody(ShardBody):
         for piece in self.pieces(effect.apply):
             for start, stop in effect.ranges:
                 for part in between(piece, start, stop):
-                    self.apply_piece(part, effect.apply.updates)
+                    self.apply_piece(part, effect.apply.updates, effect.apply.scale)

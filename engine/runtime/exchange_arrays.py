@@ -89,7 +89,9 @@ class ExchangeArrays(Arrays):
 
     def _apply(self, effect: ApplyUpdate) -> Applied:
         self._own = effect.spans
-        if not self.vectors.update(effect.spans, updates=effect.updates + self._updates_before):
+        if not self.vectors.update(
+            effect.spans, updates=effect.updates + self._updates_before, scale=effect.scale
+        ):
             raise NotFinite(
                 f"the gradient of all replicas is not finite in step {effect.updates}; lower the learning "
                 "rate, clip the gradients, or look at the data of this step"

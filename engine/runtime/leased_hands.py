@@ -76,7 +76,7 @@ class LeasedHands(Hands):
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
 
         def prepare(step: RunUnit) -> None:
-            updates.advance(step.updates)
+            updates.advance(step.updates, step.scale)
             feed.choose(step.unit)
 
         incarnation = host.incarnation

@@ -193,12 +193,13 @@ class ProgramVectors:
                 sums[0] += device.sum_of_squares(self._vectors.parameters[part])
                 sums[1] += device.sum_of_squares(self._vectors.gradient[part])
 
-    def update(self, spans: Sequence[Span], *, updates: int) -> bool:
+    def update(self, spans: Sequence[Span], *, updates: int, scale: float = 1.0) -> bool:
         """Updates ranges of the parameters by the gradient, and by "norms" where the optimizer needs them.
 
         Args:
             spans: the ranges.
             updates: the number of updates before this one.
+            scale: factor of the learning rate.
 
         Returns:
             Whether the gradient was finite; if not, the parameters are spoilt.
@@ -212,7 +213,7 @@ class ProgramVectors:
             for n in range(first, last):
                 name, update = prepared[n]
                 factor = 1.0 if name in self._frozen else factors.get(name, 1.0)
-                finite[n] = update(UpdateContext(updates, factor))
+                finite[n] = update(UpdateContext(updates, factor, scale=scale))
 
         with np.errstate(all="ignore"):
             self._pool.split(0, len(prepared), work)

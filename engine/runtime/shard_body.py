@@ -262,12 +262,12 @@ class ShardBody(Body):
         if clipped(self._tables, effect.span.start, effect.span.stop):
             pieces = list(self.pieces(effect))
             for piece in pieces:
-                self.apply_piece(piece, effect.updates)
+                self.apply_piece(piece, effect.updates, effect.scale)
             touched = self._touched.setdefault(effect.span.start, deque(maxlen=MOST_CHANGES))
             rows = [piece.rows.copy() for piece in pieces if isinstance(piece, RowPiece)]
             touched.append((effect.updates, rows))
         else:
-            self.update(effect.span, payload.numbers(self._store.dtype), effect.updates)
+            self.update(effect.span, payload.numbers(self._store.dtype), effect.updates, effect.scale)
         if not isinstance(self._task.durability, Replicated):
             payload.release()  # else it may have to be sent to the backup again
 
@@ -285,23 +285,23 @@ class ShardBody(Body):
             yield start, numbers
             start += numbers.size
 
-    def apply_piece(self, piece: Piece, updates: int) -> None:
+    def apply_piece(self, piece: Piece, updates: int, scale: float) -> None:
         """Updates numbers, or rows of a table, by a piece of a gradient. Raises SpoiltPush."""
         if not isinstance(piece, RowPiece):
             start, numbers = piece
-            self.update(Span(POINT, start, start + numbers.size), [numbers], updates)
+            self.update(Span(POINT, start, start + numbers.size), [numbers], updates, scale)
             return
         assert self._updater is not None
         try:
-            self._updater.apply_rows(piece.table, piece.rows, piece.values, updates)
+            self._updater.apply_rows(piece.table, piece.rows, piece.values, updates, scale)
         except NotFinite as error:
             raise SpoiltPush(str(error)) from error
 
-    def update(self, span: Span, gradient: Iterable[Vector], updates: int) -> None:
+    def update(self, span: Span, gradient: Iterable[Vector], updates: int, scale: float) -> None:
         """Updates numbers by pieces of a gradient, after so many earlier updates. Raises SpoiltPush."""
         assert self._updater is not None
         try:
-            self._updater.apply(span, gradient, updates)
+            self._updater.apply(span, gradient, updates, scale)
         except NotFinite as error:
             raise SpoiltPush(str(error)) from error
 

@@ -15,14 +15,13 @@ from typing_extensions import override
 
 from partita.engine.numerics.row_gradient import RowGradient, Rows, Values
 from partita.engine.parameters.optimizers import (
-    SGD,
     Optimizer,
     Squares,
     Update,
     UpdateContext,
     update_rows,
 )
-from partita.engine.parameters.optimizers.sgd import AVERAGE
+from partita.engine.parameters.optimizers.sgd import AVERAGE, Averaging
 from partita.engine.parameters.optimizers.update_loop import Stored
 from partita.engine.parameters.row_payload import encode
 from partita.engine.parameters.slots import outside
@@ -77,7 +76,7 @@ class LocalOptimizer:
         self.takes_rows = optimizer.supports_sparse and vectors.device.is_host
         self._optimizer, self._vectors, self._per_step = optimizer, vectors, per_step
         # The updates of the parameters and of the state, before those of this step.
-        self._count, self._age = -per_step, (held.updates if held else 0) - per_step
+        self._scale, self._count, self._age = 1.0, -per_step, (held.updates if held else 0) - per_step
         first = held.vectors if held else optimizer.state(len(vectors.parameters), vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in first.items()}
 
@@ -95,7 +94,7 @@ class LocalOptimizer:
         replicas = 1 if vectors.is_kept(span) else self._replicas
         share = 1.0 / replicas  # of a change that is accumulated; SGD makes all of it here
         apply = vectors.device.bind(
-            SGD(float(replicas)) if averaged else self._optimizer,
+            Averaging(float(replicas)) if averaged else self._optimizer,
             vectors.parameters[span],
             gradient,
             {name: vector[span] for name, vector in self._state.items()},
@@ -105,7 +104,7 @@ class LocalOptimizer:
 
         def update(factor: float, later: int = 0) -> bool:
             used = share if averaged else factor
-            return apply(UpdateContext(self._count + later, used, self._age + later))
+            return apply(UpdateContext(self._count + later, used, self._age + later, self._scale))
 
         return update
 
@@ -119,7 +118,7 @@ class LocalOptimizer:
         update_rows(self._optimizer, table, *with_none, state, UpdateContext(0), copy=copy)  # compiles
 
         def update(factor: float, later: int = 0) -> bool:
-            context = UpdateContext(self._count + later, factor, self._age + later)
+            context = UpdateContext(self._count + later, factor, self._age + later, self._scale)
             self._accumulate_rows(span, gradient, factor)
             return update_rows(
                 self._optimizer, table, gradient.rows, gradient.values, state, context, copy=copy
@@ -131,13 +130,15 @@ class LocalOptimizer:
         """The optimizer's factor for the gradient of each parameter, by norms over all machines."""
         return self._optimizer.factors(squares)
 
-    def advance(self, updates: int | None = None) -> None:
+    def advance(self, updates: int | None = None, scale: float = 1.0) -> None:
         """Begins a step.
 
         Args:
+            scale: factor of the learning rate.
             updates: how many updates the parameters have had, where they came from elsewhere; schedules go by
                 it. None: as many more than at the last step as that made; 0 at the first.
         """
+        self._scale = scale
         self._count = self._count + self._per_step if updates is None else updates
         self._age += self._per_step
 
@@ -191,9 +192,9 @@ class GradientAccumulation(LocalOptimizer):
         self._over: dict[tuple[str, int, int], Callable[[UpdateContext], None]] = {}
         self._mirror = _Mirror(self, vectors) if follows_shard else None
 
-    def advance(self, updates: int | None = None) -> None:
+    def advance(self, updates: int | None = None, scale: float = 1.0) -> None:
         """Begins a step, see `LocalOptimizer`."""
-        super().advance(updates)
+        super().advance(updates, scale)
         if self._mirror is not None:
             self._age = self._mirror.advance(self._age)
 
@@ -214,7 +215,7 @@ class GradientAccumulation(LocalOptimizer):
         for n, name in enumerate(unheld):
             if name == "accumulated" and self._mirror is not None:
                 self._mirror.keep(span)
-            self._apply_over(name, span)(UpdateContext(updates + n, age=age))
+            self._apply_over(name, span)(UpdateContext(updates + n, age=age, scale=self._scale))
         if "accumulated" not in unheld and self._mirror is not None:
             self._mirror.keep(span)
 
@@ -226,7 +227,7 @@ class GradientAccumulation(LocalOptimizer):
         for table, first, stop in self.rows_in(span):
             table.swap(first, stop)
         if self._mirror is not None:
-            self._mirror.push(span, self._count)
+            self._mirror.push(span, UpdateContext(self._count, scale=self._scale))
 
     def clear(self, span: slice) -> None:
         """Sets the sum of a range to zero."""
@@ -384,8 +385,8 @@ class _Mirror:
     def _parts(self, span: slice) -> Iterator[slice]:
         return outside(self._vectors_of.tables, span.start, span.stop)
 
-    def push(self, span: slice, count: int) -> None:
-        """Makes the update that a push causes, after `count` others."""
+    def push(self, span: slice, context: UpdateContext) -> None:
+        """Makes the update that a push causes."""
         key = (span.start, span.stop)
         if key not in self._bound:
             self._bound[key] = [
@@ -393,7 +394,7 @@ class _Mirror:
                 for whole in self._parts(span)
                 for part in self._vectors_of.updated(whole)
             ]
-        context = UpdateContext(count, age=self._age)
+        context = context._replace(age=self._age)
         for name, vector in self._vectors.items():
             for part in self._parts(span):
                 vector[part] = self._kept[name][part]

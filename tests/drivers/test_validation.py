@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from partita.engine import (
     LBFGS,
+    Adagrad,
     AllReduce,
     Callback,
     Control,
@@ -74,3 +77,37 @@ def test_each_validation_has_the_bits_of_evaluate_on_the_checkpoint_of_that_mome
         assert (found.loss, found.accuracy) == (figures["val_loss"], figures["val_accuracy"])
         assert found.metrics["top_2"] == pytest.approx(figures["val_top_2"], rel=1e-12)
     assert {one["val_loss"] for one in saves.figures} == {one.metrics["val_loss"] for one in run.validations}
+
+
+class Scales(Callback):
+    """Halves the learning rate behind an epoch."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_epoch(self, epoch: int, metrics: Mapping[str, float], control: Control) -> None:
+        if epoch == self.after:
+            control.scale_learning_rate(0.5)
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        Downpour(optimizer=Adagrad(0.1)),
+        AllReduce(replicas=2, optimizer=Adagrad(0.1)),
+        AllReduce(replicas=2, optimizer=Adagrad(0.1), shard_optimizer=True),
+    ],
+    ids=["downpour", "all-reduce", "sharded"],
+)
+def test_a_scaled_rate_has_the_bits_of_a_run_that_goes_on_with_another_rate(
+    on_threads: list[WatchedThreads], driver: Driver, tmp_path: Path
+) -> None:
+    """The optimizer with half the rate goes on from the checkpoint, with the same state."""
+    plan, data = plan_of(), some(0, 64)
+    settings: dict[str, Any] = {"checkpoints": tmp_path / "parts", "show": "nothing"}
+    train(plan, data, driver=driver, epochs=2, **settings)
+    half = replace(driver, optimizer=replace(driver.optimizer, learning_rate=0.05))
+    expected = train(plan, data, driver=half, epochs=4, resume=True, **settings)
+    found = train(plan, data, driver=driver, epochs=4, show="nothing", callbacks=[Scales(2)])
+    for name, array in expected.parameters.items():
+        assert np.array_equal(array, found.parameters[name]), name

@@ -42,11 +42,13 @@ class UpdateContext(NamedTuple):
         factor: factor of the gradient (see `Optimizer.factors`).
         age: number of updates of the state so far, where that is younger: a part's own state starts empty,
             whatever the parameters that it fetches have been through. None: as `updates`.
+        scale: factor of the learning rate, which callbacks may change.
     """
 
     updates: int
     factor: float = 1.0
     age: int | None = None
+    scale: float = 1.0
 
 
 Update: TypeAlias = Callable[[UpdateContext], bool]
@@ -201,7 +203,7 @@ class Optimizer(Settings, ABC):
     """Names of the arguments in Keras and PyTorch."""
 
     def _rate(self, context: UpdateContext) -> float:
-        return rate_at(self.learning_rate, context.updates)
+        return rate_at(self.learning_rate, context.updates) * context.scale
 
     def _check_epsilon(self, epsilon: float) -> None:
         if is_zero(epsilon):

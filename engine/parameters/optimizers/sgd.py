@@ -39,7 +39,15 @@ class SGD(Optimizer):
         return self._rate(context), self.weight_decay
 
 
-AVERAGE: Final = SGD(1.0)
+@dataclass(frozen=True, repr=False)
+class Averaging(SGD):
+    """The update of running averages: a share of what it is given, which is no rate that anybody changes."""
+
+    def _rate(self, context: UpdateContext) -> float:
+        return super()._rate(context._replace(scale=1.0))
+
+
+AVERAGE: Final = Averaging(1.0)
 """Subtracts what it is given: the update of running averages."""
 
 
