@@ -23,5 +23,5 @@ setup(
     packages=[package for room in ROOMS for package in packages_of(room)],
     package_dir={f"partita.{room}": room for room in ROOMS},
     package_data={f"partita.{room}": ["py.typed"] for room in ROOMS}
-    | {"partita.engine.view": ["charts.mplstyle", "templates/*"]},
+    | {"partita.engine.view": ["charts.mplstyle", "templates/*"], "partita.engine.page": ["templates/*"]},
 )

@@ -206,7 +206,7 @@ class _Drawing:
         room = width * responsive.WIDTH - 8
         label = next((words for words in bar.labels if svg.text_width(words, size=LABEL_SIZE) <= room), "")
         if label:  # an area of its own: on a narrow page words end with their bar
-            word = svg.text(4, height / 2 + 3.5, label, size=LABEL_SIZE, fill=_ink(bar.kind))
+            word = svg.text(4, height / 2 + 3.5, label, size=LABEL_SIZE, fill=label_ink(bar.kind))
             yield svg.element("svg", word, **place, pointer_events="none")
 
     def _told(self, bar: GanttBar) -> str:
@@ -232,7 +232,7 @@ class _Drawing:
             yield svg.element("line", **places, **look, tooltip=told)
 
 
-def _ink(kind: str) -> str:
+def label_ink(kind: str) -> str:
     """Chooses the colour of words on a bar; the pale ground of what is idle or waits is dark in the dark."""
     return theme.INK if kind in {"wait", "idle"} else svg.ink_on(KINDS[kind][0])
 

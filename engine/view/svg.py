@@ -71,8 +71,8 @@ def text(
     full: str = "",
     **look: object,
 ) -> str:
-    """Writes a line of text whose baseline is at y; x may be a share. Where it was shortened, the full text is
-    its tooltip.
+    """Writes a line of text whose baseline is at y; x may be a share. The full text of one that was
+    shortened is its tooltip.
     """
     written = element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **look)
     return element("g", written, tooltip=full) if full not in ("", content) else written

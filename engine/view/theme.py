@@ -38,10 +38,10 @@ CRITICAL: Final = "#c0182b"
 GOOD: Final = "#00734f"
 WARNING: Final = "#a34400"
 
-WHO: Final = ("#f68c36", "#356d73", "#f7e04f", "#78822b", "#b0896f", "#b5ecdc", "#73613a", "#c2c99d")
+WHO: Final = ("#f68c36", "#356d73", "#f7e04f", "#727c28", "#b0896f", "#b5ecdc", "#73613a", "#c2c99d")
 """Colours of up to eight machines or curves, apart from one another for any kind of colour vision."""
 
-LINES: Final = ("#c76a1e", "#356d73", "#8f7f12", "#96715a", "#78822b", "#4f9690", "#73613a")
+LINES: Final = ("#c76a1e", "#356d73", "#8f7f12", "#96715a", "#727c28", "#4f9690", "#73613a")
 """Colours of who as lines on paper, dark enough to be seen on white and bright enough on black."""
 
 _DARK: Final = {
@@ -49,17 +49,14 @@ _DARK: Final = {
     SOFT: "#a3afba",
     FAINT: "#333d46",
     PAPER: "#1d242b",
-    "#0072b2": "#2a8fd0",
-    "#5a6acf": "#7f8dea",
-    "#9aa5b1": "#7c8894",
-    "#b04a90": "#cc6cae",
-    "#dca3cb": "#94578a",
+    "#0072b2": "#0f7dc0",
+    "#9aa5b1": "#86929e",
     "#f2c9c3": "#6d3a36",
     CRITICAL: "#ff6b78",
     GOOD: "#3ecf9b",
     WARNING: "#f0934c",
-    "#356d73": "#468f97",
-    "#73613a": "#937d4d",
+    "#356d73": "#3d7b82",
+    "#73613a": "#836f43",
     "#ccd4db": "#4a5560",
     "#f4f6f8": "#262e36",
 }
@@ -78,3 +75,8 @@ def rules() -> str:
         for name in ("fill", "stroke"):
             written.append(f'svg [{name}="{light}"],svg [style*="{name}: {light}"]{{{name}:{both}}}')
     return "".join(written)
+
+
+def embedded(picture: str) -> str:
+    """Returns a picture without its style sheet, for a page that has these rules once for all."""
+    return picture.replace(f"<style>{rules()}</style>\n", "")

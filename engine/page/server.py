@@ -1,0 +1,171 @@
+"""The server of the page: a process of its own that follows a run's stream and shows it in browsers.
+
+NiceGUI keeps browsers up to date: each has an element for each panel, and is sent those that changed. A panel
+is rendered once for all browsers. The run is not asked for anything: it writes its stream as it always does,
+so browsers cost it nothing but the processor time of this process, which steps back for others (`os.nice`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, Final
+
+import psutil
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from nicegui import ui
+
+from partita.engine.page.follow import Follower
+from partita.engine.page.frozen import freeze, frozen_page, script, style, title_of
+from partita.engine.page.gate import Gate
+from partita.engine.page.panels import PANELS, Panels
+from partita.engine.page.prometheus import CONTENT_TYPE, exposition
+
+READ_EVERY_S: Final = 0.5
+SHOW_EVERY_S: Final = 1.0
+LAST_S: Final = 3.0
+"""Seconds for which browsers can fetch the end of a run before its server ends."""
+_NICE: Final = 10
+"""How far the process steps back for others."""
+
+
+@dataclass(kw_only=True)
+class Serving:
+    """What is served.
+
+    Args:
+        stream: file of the stream.
+        port: of loopback; 0 for any free one.
+        save: file of the frozen page; None for none.
+        until_pid: process with which the server ends, once the page is frozen; None to serve until Ctrl-C.
+        ready: called with the address when browsers may come.
+        token: of this server.
+    """
+
+    stream: Path
+    port: int = 0
+    save: Path | None = None
+    until_pid: int | None = None
+    ready: Callable[[str], None] = print
+    token: str = field(default_factory=lambda: token_urlsafe(24), repr=False)
+
+
+class PageServer:
+    """One run on one port."""
+
+    def __init__(self, serving: Serving) -> None:
+        """Binds the port, so that its number is known. Raises OSError where it is taken."""
+        self._serving = serving
+        self._follower = Follower(serving.stream)
+        self._panels = Panels(self._follower.state)
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", serving.port))
+        self.port: Final[int] = self._socket.getsockname()[1]
+        self._owner = None if serving.until_pid is None else psutil.Process(serving.until_pid)
+        self._frozen = False
+
+    @property
+    def address(self) -> str:
+        """The address to be opened, with its token."""
+        return f"http://127.0.0.1:{self.port}/?token={self._serving.token}"
+
+    def serve(self) -> None:
+        """Serves until Ctrl-C, or until the run's process has ended."""
+        with contextlib.suppress(OSError):
+            os.nice(_NICE)
+        app = self._app()
+        gate = Gate(app, token=self._serving.token, port=self.port)
+        quiet = {"access_log": False, "log_level": "error", "server_header": False, "date_header": False}
+        server = uvicorn.Server(uvicorn.Config(gate, **quiet, timeout_graceful_shutdown=2))
+        self._server = server
+        server.run(sockets=[self._socket])
+
+    def _app(self) -> FastAPI:
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
+
+        @app.get("/metrics")
+        async def metrics() -> PlainTextResponse:
+            text = exposition(self._follower.state, self._follower.now_s)
+            return PlainTextResponse(text, media_type=CONTENT_TYPE)
+
+        @app.get("/all")
+        async def everything() -> HTMLResponse:
+            return HTMLResponse(frozen_page(self._follower.state))
+
+        ui.page("/", title="Partita")(self._browser)
+        ui.run_with(app, tailwind=False, show_welcome_message=False, reconnect_timeout=10.0)
+        return app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Any) -> Any:
+        self._read()
+        following = asyncio.create_task(self._follow())
+        self._serving.ready(self.address)
+        yield
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+
+    async def _follow(self) -> None:
+        """Reads the stream; freezes the page when the run ends, or its process is gone."""
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            self._read()
+            gone = self._owner is not None and not self._owner.is_running()
+            if (self._follower.state.is_over or gone) and not self._frozen:
+                self._freeze()
+            if gone or (self._owner is not None and self._frozen):
+                await asyncio.sleep(LAST_S)
+                self._server.should_exit = True
+
+    def _read(self) -> None:
+        try:
+            self._follower.read()
+        except OSError as error:
+            self._panels.note = f"The stream cannot be read: {error}"
+
+    def _freeze(self) -> None:
+        self._frozen = True
+        if self._serving.save is None:
+            return
+        try:
+            kept = freeze(self._follower.state, self._serving.save)
+        except OSError as error:
+            self._panels.note = f"The page was not kept: {error}"
+        else:
+            self._panels.note = f"This page is kept in {kept}, which needs no server."
+
+    def _browser(self) -> None:
+        """Builds the page of one browser."""
+        ui.add_head_html(f"<style>{style()}</style>")
+        ui.page_title(title_of(self._follower.state))
+        shown = self._rendered()
+        with ui.element("div").classes("panels"):
+            places = {
+                name: ui.html(shown[name], sanitize=False, tag="section")
+                .props(f"id=panel-{name}")
+                .classes("panel")
+                for name in PANELS
+            }
+        ui.add_body_html(f"<script>addEventListener('load', () => {{{script()}}})</script>")
+
+        def refresh() -> None:
+            for name, html in self._rendered().items():
+                if places[name].content != html:
+                    places[name].set_content(html)
+
+        ui.timer(SHOW_EVERY_S, refresh)
+
+    def _rendered(self) -> dict[str, str]:
+        if self._panels.state is not self._follower.state:  # another run writes the file
+            self._panels, self._frozen = Panels(self._follower.state), False
+        return self._panels.render(self._follower.now_s, silent_s=self._follower.silent_s)
