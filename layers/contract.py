@@ -42,7 +42,8 @@ class Step:
     Args:
         number: number of the step in the run.
         micro_batch: number of the micro-batch in the step.
-        training: whether a backward pass follows; False while a network evaluates or predicts.
+        training: False while a network evaluates or predicts, and where a module of PyTorch is in `eval()`; a
+            backward pass may follow there, too.
         first_example: number in the step of the first example.
         rows: rows `[start, stop)` of the layer that are to be computed.
         shape: shape of the layer; of a tile, of the machine's columns.
@@ -77,7 +78,7 @@ class Step:
     windows: tuple[Span, ...]
     wiring: Connectivity
     torch: Any
-    random: Callable[[], Tensor]
+    random: Callable[..., Tensor]
     examples: int
     mean_over: int
     position: int
@@ -92,16 +93,20 @@ class Step:
         """The rows to compute, as a slice of an input that is given whole."""
         return slice(*self.rows)
 
-    def bits(self) -> Tensor:
+    def bits(self, noise: Shape | None = None) -> Tensor:
         """Returns 32 random bits for each node and example, as int32 `[rows, ..., example]`.
 
         They are Philox of (seed, layer, visit, example, node): equal whatever the cut, the micro-batches, the
         number of replicas and the device, and new in each epoch.
-        """
-        return self.random()
 
-    def keeps(self, rate: float) -> Tensor:
-        """Returns for each node and example whether it is kept, bool, where each is dropped with this
-        rate.
+        Args:
+            noise: the shape of the whole layer with 1 in the place of extents along which all nodes have the
+                same bits; the result has 1 there, too.
         """
-        return self.bits() >= min(math.floor(rate * 2.0**32), 2**32 - 1) - 2**31
+        return self.random(noise)
+
+    def keeps(self, rate: float, noise: Shape | None = None) -> Tensor:
+        """Returns for each node and example whether it is kept, bool, where each is dropped with this
+        rate; for `noise` see `bits`.
+        """
+        return self.bits(noise) >= min(math.floor(rate * 2.0**32), 2**32 - 1) - 2**31

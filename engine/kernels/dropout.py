@@ -33,6 +33,12 @@ class DropoutKernel(OneToOneKernel):
         self.begin(OneStep(), micro_batch=0, first_example=0)
         self._draw()
 
+    @classmethod
+    def computes(cls, context: KernelContext) -> bool:
+        """Returns whether each node is dropped by itself."""
+        assert isinstance(context.grid.layer, Dropout)
+        return super().computes(context) and context.grid.layer.noise_shape is None
+
     def begin(
         self,
         examples: Numbered,

@@ -48,7 +48,8 @@ class KernelContext:
         input_rows: for a layer cut by its inputs, the rows `[start, stop)` of the input whose weights the
             machine has, for all rows of the layer.
         products: which library computes which matrix product, see `Plan.products_of`.
-        training: whether the step has a backward pass.
+        training: whether the layer computes what it computes in training; a backward pass may follow also at
+            rest.
         columns: of a tile, the first of its columns and the number of columns of the whole layer.
     """
 
@@ -92,15 +93,24 @@ class KernelContext:
         """Number of rows that the machine owns."""
         return self.rows[1] - self.rows[0]
 
-    def node_ranges(self, rows: tuple[int, int]) -> list[tuple[int, int]]:
-        """The nodes of these rows as ranges `[start, stop)` of their numbers in the whole layer."""
-        shape = self.grid.shape
-        if self.columns is None:
+    def node_ranges(
+        self, rows: tuple[int, int], shape: tuple[int, ...] | None = None
+    ) -> list[tuple[int, int]]:
+        """The nodes of these rows as ranges `[start, stop)` of their numbers in the whole layer.
+
+        Args:
+            rows: of the machine.
+            shape: of a grid with as many axes, in the place of the layer's; an axis of extent 1 stands for
+                all places of the layer's.
+        """
+        shape = shape or self.grid.shape
+        rows = (0, 1) if shape[0] == 1 else rows
+        if self.columns is None or shape[1] == 1:
             per_row = math.prod(shape[1:])
             return [(rows[0] * per_row, rows[1] * per_row)]
         (left, width), depth = self.columns, math.prod(shape[2:])
         starts = ((row * width + left) * depth for row in range(*rows))
-        return [(start, start + shape[1] * depth) for start in starts]
+        return [(start, start + self.grid.shape[1] * depth) for start in starts]
 
     @property
     def operations(self) -> float:

@@ -37,7 +37,7 @@ from partita.engine.kernels.tensors import as_tensor, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import RowGradient
 from partita.engine.numerics.philox import key_of
-from partita.layers.box import Box, Span, Spans
+from partita.layers.box import Box, Shape, Span, Spans
 from partita.layers.contract import Step
 
 _Item = TypeVar("_Item")
@@ -90,10 +90,13 @@ class LayerFormKernel(Kernel):
         grid, context = self.context.grid, self.context
         examples, first = self._examples, self._first_example
 
-        def random() -> torch.Tensor:
-            numbers, nodes = examples.numbers(first, context.batch), context.node_ranges(rows)
+        def random(noise: Shape | None = None) -> torch.Tensor:
+            numbers, nodes = examples.numbers(first, context.batch), context.node_ranges(rows, noise)
             key, device = key_of(examples.seed, grid.name), output.device
-            return random_bits(key, examples.visit, numbers, nodes, device).reshape(output.shape)
+            together = [extent == 1 for extent in noise or ()]
+            shape = [1 if one else extent for one, extent in zip(together, output.shape, strict=False)]
+            found = random_bits(key, examples.visit, numbers, nodes, device)
+            return found.reshape([*shape, context.batch] if noise else output.shape)
 
         return Step(
             examples.step,

@@ -57,7 +57,9 @@ POINTWISE: Final = (
 """Operations number by number."""
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers the rule of operations with these names."""
+
     def register(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, rule))
         return rule
@@ -70,7 +72,7 @@ def _dimension(given: Any, node: fx.Node) -> int:
     return int(given) % max(len(extents(node)), 1)
 
 
-@_rule(*POINTWISE)
+@rule(*POINTWISE)
 def pointwise(node: fx.Node, d: int) -> Demands:
     """Operations number by number; arguments of extent 1 are repeated."""
     return [_repeated(one, node, d) for one in tensors_of(node)]
@@ -83,7 +85,7 @@ def _repeated(argument: fx.Node, node: fx.Node, d: int) -> tuple[fx.Node, int | 
     return argument, k if k >= 0 and own[k] == out[d] else None
 
 
-@_rule("softmax", "_softmax", "log_softmax", "cumsum", "flip", "roll", "glu")
+@rule("softmax", "_softmax", "log_softmax", "cumsum", "flip", "roll", "glu")
 def along(node: fx.Node, d: int) -> Demands:
     """Operations along some dimensions, which keep the others."""
     a = arguments(node)
@@ -94,7 +96,7 @@ def along(node: fx.Node, d: int) -> Demands:
     return [(node.all_input_nodes[0], d)]
 
 
-@_rule(
+@rule(
     "mean",
     "sum",
     "amax",
@@ -122,7 +124,7 @@ def reduced(node: fx.Node, d: int) -> Demands:
     return [(x, kept[d])]
 
 
-@_rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
+@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
 def reshaped(node: fx.Node, d: int) -> Demands:
     """The dimension with the same extent behind as many numbers."""
     x = node.all_input_nodes[0]
@@ -138,7 +140,7 @@ def _product(given: tuple[tuple[int, bool], ...]) -> tuple[int, int]:
     return math.prod(factor for factor, _ in given), sum(counts for _, counts in given)
 
 
-@_rule("expand", "repeat")
+@rule("expand", "repeat")
 def repeated(node: fx.Node, d: int) -> Demands:
     """Dimensions that are not repeated."""
     x = node.all_input_nodes[0]
@@ -149,7 +151,7 @@ def repeated(node: fx.Node, d: int) -> Demands:
     return [found]
 
 
-@_rule("repeat_interleave")
+@rule("repeat_interleave")
 def interleaved(node: fx.Node, d: int) -> Demands:
     """Dimensions whose places are not repeated."""
     x, dim = node.all_input_nodes[0], arguments(node)["dim"]
@@ -158,7 +160,7 @@ def interleaved(node: fx.Node, d: int) -> Demands:
     return [(x, d)]
 
 
-@_rule("permute", "transpose", "t")
+@rule("permute", "transpose", "t")
 def permuted(node: fx.Node, d: int) -> Demands:
     """The dimension that stands there."""
     a, x = arguments(node), node.all_input_nodes[0]
@@ -171,7 +173,7 @@ def permuted(node: fx.Node, d: int) -> Demands:
     return [(x, order[d])]
 
 
-@_rule("slice", "narrow", "cat", "split", "split_with_sizes", "chunk")
+@rule("slice", "narrow", "cat", "split", "split_with_sizes", "chunk")
 def placed(node: fx.Node, d: int) -> Demands:
     """Dimensions beside that of which places are taken or joined."""
     inputs = tensors_of(node)
@@ -180,14 +182,14 @@ def placed(node: fx.Node, d: int) -> Demands:
     return [(one, d) for one in inputs]
 
 
-@_rule("select", "unbind")
+@rule("select", "unbind")
 def selected(node: fx.Node, d: int) -> Demands:
     """Dimensions beside that of which one place is taken."""
     x = node.all_input_nodes[0]
     return [(x, d + (d >= _dimension(arguments(node)["dim"], x)))]
 
 
-@_rule("stack")
+@rule("stack")
 def stacked(node: fx.Node, d: int) -> Demands:
     """Dimensions beside the new one."""
     new = _dimension(arguments(node)["dim"], node)
@@ -196,7 +198,7 @@ def stacked(node: fx.Node, d: int) -> Demands:
     return [(one, d - (d > new)) for one in tensors_of(node)]
 
 
-@_rule("getitem", "view_as_complex", "view_as_real")
+@rule("getitem", "view_as_complex", "view_as_real")
 def same(node: fx.Node, d: int) -> Demands:
     """The same dimension; not that of the two parts of complex numbers."""
     if operation_of(node) == "view_as_real" and d == len(extents(node)) - 1:
@@ -204,7 +206,7 @@ def same(node: fx.Node, d: int) -> Demands:
     return [(node.all_input_nodes[0], d)]
 
 
-@_rule("matmul", "bmm", "mm", "addmm", "baddbmm")
+@rule("matmul", "bmm", "mm", "addmm", "baddbmm")
 def product(node: fx.Node, d: int) -> Demands:
     """Rows of the first matrix, columns of the second, and pairs of matrices."""
     a = arguments(node)
@@ -226,7 +228,7 @@ def _factors(a: dict[str, Any]) -> tuple[str, str]:
     raise AssertionError(f"no product of {list(a)}")
 
 
-@_rule("linear")
+@rule("linear")
 def linear(node: fx.Node, d: int) -> Demands:
     """Places of the input, or units."""
     a = arguments(node)
@@ -236,7 +238,7 @@ def linear(node: fx.Node, d: int) -> Demands:
     return [(a["input"], None), *((one, 0) for one in further)]
 
 
-@_rule("einsum")
+@rule("einsum")
 def einsum(node: fx.Node, d: int) -> Demands:
     """The letter of the dimension."""
     a = arguments(node)
@@ -251,7 +253,7 @@ def einsum(node: fx.Node, d: int) -> Demands:
     ]
 
 
-@_rule("scaled_dot_product_attention")
+@rule("scaled_dot_product_attention")
 def attention(node: fx.Node, d: int) -> Demands:
     """Examples and heads; positions of the queries; features of the values."""
     a, n = arguments(node), len(extents(node))

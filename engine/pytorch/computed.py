@@ -40,16 +40,21 @@ def _is_free(name: str) -> bool:
 
 
 def expression(at: Conversion, group: Group) -> Value:
-    """Places the layer of a group of operations."""
+    """Places the layer of a group of operations.
+
+    Numbers that are the same for each example, such as a learnt state, read some states for their number of
+    examples alone, and are not cut.
+    """
     free = at.free
+    if group.root in at.constants:
+        group = Group(group.root, ())
     leaves = {one: at.value(one) for one in group.leaves(free)}
-    if not leaves:
-        raise Unsupported("it depends on no input")
+    d = _rows_of(group, leaves, free) if leaves else None
+    leaves = leaves or dict([at.any_states()])
     _check_examples(group, leaves, free)
     for one in leaves:
         if not one.meta["val"].is_floating_point():
             raise Unsupported("it computes with whole numbers of an input")
-    d = _rows_of(group, leaves, free)
     made = _Writer(at, group, leaves, d).program()
     program, parameters = made
     states = [one.states for one in leaves.values()]
@@ -152,6 +157,8 @@ class _Writer:
             for one in tensors_of(member):
                 if one in self._at.free:
                     visit(one)
+        if not self._group.members:
+            visit(self._group.root)
         return list(found)
 
     def _held(self, node: fx.Node) -> Held:

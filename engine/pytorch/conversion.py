@@ -16,7 +16,14 @@ from partita.engine.pytorch.expression import Expression
 from partita.engine.pytorch.grouping import Group, groups_of
 from partita.engine.pytorch.kept import Bound
 from partita.engine.pytorch.module_layer import Torch
-from partita.engine.pytorch.nodes import module_of, operation_of, place_of, shape_of, tensors_of
+from partita.engine.pytorch.nodes import (
+    extents,
+    module_of,
+    operation_of,
+    place_of,
+    shape_of,
+    tensors_of,
+)
 from partita.engine.pytorch.program import Program
 from partita.engine.pytorch.state_dict import array_of, constant_of, dtype_name, parameters_of, state_of
 from partita.engine.pytorch.values import Stacked, Unsupported, Value
@@ -206,6 +213,7 @@ class Conversion:
         self.constants, self.free = exported.constants, exported.free
         self._values: dict[fx.Node, Found] = {}
         self.initial: dict[str, npt.NDArray[Any]] = {}
+        self._express: Callable[[Conversion, Group], Value]
         self._first: dict[str, tuple[Layer, str]] = {}  # who was given a parameter of the module first
         self._given: dict[str, Origin] = {}
         for node in exported.inputs:
@@ -232,7 +240,24 @@ class Conversion:
             return found.joined()
         if isinstance(argument, fx.Node) and argument in self._exported.state:
             raise Unsupported(f"it computes with {self._exported.state[argument][0] or 'a constant'}")
+        if isinstance(argument, fx.Node) and argument in self.free and extents(argument)[:1] == ((1, True),):
+            made = self._express(self, Group(argument, (argument,)))
+            self._values[argument] = made
+            return made
         raise Unsupported(f"it takes {argument!r} in the place of states")
+
+    def any_states(self) -> tuple[fx.Node, Value]:
+        """An input of real numbers, or else the value that was made last, of which examples can be counted.
+
+        Raises:
+            Unsupported: there is none yet.
+        """
+        real = [one for one in self._exported.inputs if one.meta["val"].is_floating_point()]
+        for node in (*real, *reversed(self._values)):
+            found = self._values[node]
+            if isinstance(found, Value) and node.meta["val"].is_floating_point():
+                return node, found
+        raise Unsupported("it depends on no input, and no layer comes before it")
 
     def values(self, argument: Any) -> tuple[Value | Stacked, ...]:
         """The values of an operation that has several."""
@@ -379,6 +404,7 @@ class Conversion:
         Args:
             express: makes the layer of operations that become one together.
         """
+        self._express = express
         missing: list[Missing] = []
         lacking: set[fx.Node] = set()
         operations = [one for one in self._exported.operations if one not in self.free]

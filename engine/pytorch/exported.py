@@ -73,6 +73,11 @@ class Exported:
                     "the module packs sequences, and packed ones have no dimension of examples; let it take "
                     "padded sequences of one length, or declare LSTM(...)(x, mask) of partita.layers"
                 ) from error
+            if "specialized it to be a constant" in str(error):
+                raise ValueError(
+                    "torch.export makes a graph of the module for this number of examples alone; where it "
+                    "computes with that number, write x.shape[0], not len(x) or int(...)"
+                ) from error
             raise ValueError(f"torch.export makes no graph of the module: {_first_lines(error)}") from error
         _read_what_was_changed(program.graph)
         signature = program.graph_signature

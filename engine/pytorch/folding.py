@@ -12,10 +12,17 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from partita.engine.pytorch.nodes import extent_of, is_tensor
+from partita.engine.pytorch.nodes import arguments, extent_of, is_tensor, operation_of
 
 EXAMPLES: Final = 2
 """Number of examples for which the constants are computed; a constant is the same for each."""
+
+FILLED: Final = {
+    **dict.fromkeys(("new_zeros", "zeros_like"), 0),
+    **dict.fromkeys(("new_ones", "ones_like"), 1),
+    **dict.fromkeys(("new_full", "full_like"), None),
+}
+"""Operations that take a tensor for its shape alone, and the number with which they fill it."""
 
 
 def constants_of(program: torch.export.ExportedProgram, state: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
@@ -51,6 +58,8 @@ def _computed(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
         extent = node.args[0].meta["val"].shape[node.args[1]]  # type: ignore[union-attr]
         factor, counts = extent_of(extent)
         return factor * EXAMPLES if counts else factor
+    if operation_of(node) in FILLED and is_tensor(node):
+        return _filled(node)
     if not all(one in known for one in node.all_input_nodes):
         return None
     random = getattr(node.target, "tags", ())
@@ -61,6 +70,16 @@ def _computed(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
         return _of_part(args)
     assert callable(node.target), node.target
     return node.target(*args, **named)
+
+
+def _filled(node: fx.Node) -> torch.Tensor | None:
+    """A tensor of one number in the shape of another, whose numbers do not count."""
+    number = arguments(node).get("fill_value", FILLED[operation_of(node)])
+    if not isinstance(number, int | float):
+        return None
+    found = node.meta["val"]
+    sizes = [factor * EXAMPLES if counts else factor for factor, counts in map(extent_of, found.shape)]
+    return torch.full(sizes, number, dtype=found.dtype)
 
 
 def _of_part(args: tuple[Any, ...]) -> Any:

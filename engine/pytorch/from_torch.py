@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from partita.engine.pytorch import (  # noqa: F401 - they register what becomes what
+    alignment_of_places,
     moved_operations,
     operations,
     sequences,
     weights,
 )
+from partita.engine.pytorch.cells import write_out_cells
 from partita.engine.pytorch.computed import expression
 from partita.engine.pytorch.conversion import Conversion, ImportedNetwork, Missing, name_of
 from partita.engine.pytorch.example_args import Arguments, in_the_order_of
@@ -105,6 +107,7 @@ def _converted(
     return_one(rest, output)
     exported = Exported.of(rest, example_args, dims)
     whole_weights(exported.program.graph)
+    write_out_cells(exported.program.graph, frozenset(exported.state))
     network.arguments = tuple(name_of(one.name) for one in exported.inputs)
     of = dict(zip(exported.inputs, dims, strict=True))
     try:

@@ -293,7 +293,7 @@ def recurrent(at: Rewriting, node: fx.Node) -> Placed:
         x = Placed(x.node, (x.dims[1], x.dims[0], x.dims[2]))
     alone = not isinstance(a["hx"], list | tuple)
     states = [a["hx"]] if alone else a["hx"]
-    hx = [one if is_zeros(one) else _state(at, one) for one in states]
+    hx = states if all(map(is_zeros, states)) else [_state(at, one) for one in states]
     changed = {**a, "input": at.standard(x), "hx": hx[0] if alone else hx, "batch_first": True}
     value = node.meta["val"]
     with value[0].fake_mode:

@@ -23,6 +23,7 @@ from partita.layers import (
     Slice,
     Softmax,
     UpSample,
+    ZeroPad,
 )
 
 PICTURE = (1, 2, 0)
@@ -71,12 +72,29 @@ def joined(at: Conversion, node: fx.Node) -> Value:
 
 @operation("dropout", "feature_dropout")
 def dropout(at: Conversion, node: fx.Node) -> Value:
-    """Zeros in the place of some numbers, while a network trains."""
+    """Zeros in the place of some numbers, or of whole channels, while a network trains."""
     a = arguments(node)
     x = at.value(a["input"])
+    noise = None
     if operation_of(node) == "feature_dropout":
-        raise Unsupported("it drops whole channels; the layer drops single numbers")
-    return x.with_states(at.layer(node, Dropout, x.states, rate=a["p"])) if a["p"] and a["train"] else x
+        noise = [extent if axis == x.axes[0] else 1 for axis, extent in enumerate(x.shape)]
+    return _dropped(at, node, x, a["p"], noise) if a["p"] and a["train"] else x
+
+
+@operation("dropped")
+def dropped(at: Conversion, node: fx.Node) -> Value:
+    """Zeros by a mask that the module draws."""
+    source, rate, extents = node.args
+    x = at.value(source)
+    kept = {axis for axis, extent in zip(x.axes, extents, strict=True) if extent > 1}  # type: ignore[arg-type]
+    noise = [extent if axis in kept else 1 for axis, extent in enumerate(x.shape)]
+    return _dropped(at, node, x, rate, noise)
+
+
+def _dropped(at: Conversion, node: fx.Node, x: Value, rate: Any, noise: list[int] | None) -> Value:
+    """Dropout of numbers that share a place of `noise`; of each by itself where that has as many."""
+    shape = None if noise is None or tuple(noise) == x.shape else tuple(noise)
+    return x.with_states(at.layer(node, Dropout, x.states, rate=rate, noise_shape=shape))
 
 
 @operation("softmax")
@@ -89,15 +107,18 @@ def softmax(at: Conversion, node: fx.Node) -> Value:
     return placed(at.layer(node, Softmax, x.arranged(order)), order, len(x.axes))
 
 
-@operation("max_pool2d", "avg_pool2d")
+def _of_pictures(node: fx.Node) -> bool:
+    """Returns whether a pool is that of a layer."""
+    a = arguments(node)
+    whole = len(extents(node)) == 4 and not a.get("divisor_override")
+    return whole and all(one == 1 for one in a.get("dilation") or ())
+
+
+@operation("max_pool2d", "avg_pool2d", alone=_of_pictures)
 def pool(at: Conversion, node: fx.Node) -> Value:
     """A pool over patches of a picture."""
     a = arguments(node)
     x = at.value(a["self"])
-    if len(x.axes) != 3 or a.get("divisor_override"):
-        raise Unsupported("its input is no picture, or divisor_override is given")
-    if any(one != 1 for one in a.get("dilation") or ()):
-        raise Unsupported("it has a dilation")
     settings: dict[str, Any] = {
         "pool_size": _both(a["kernel_size"]),
         "stride": _both(a["stride"] or a["kernel_size"]),
@@ -111,9 +132,9 @@ def pool(at: Conversion, node: fx.Node) -> Value:
 
 
 def _of_channels(node: fx.Node) -> bool:
-    """Returns whether a mean keeps one dimension."""
+    """Returns whether a mean keeps one dimension, and an adaptive pool has places that divide the others."""
     if operation_of(node) != "mean":
-        return True
+        return _is_even(node)
     x, over = node.all_input_nodes[0], arguments(node).get("dim") or ()
     n = len(extents(x))
     kept = [d for d in range(1, n) if d not in {one % n for one in over}]
@@ -148,6 +169,16 @@ def global_pool(at: Conversion, node: fx.Node) -> Value:
     return found
 
 
+def _is_even(node: fx.Node) -> bool:
+    """Returns whether the places of an adaptive pool divide those of its input, or repeat each of them."""
+    have, wanted = ([extent for extent, _ in extents(one)[2:]] for one in (node.all_input_nodes[0], node))
+    pairs = list(zip(have, wanted, strict=True))
+    if len(have) != 2:
+        return have == wanted or all(one == 1 for one in wanted)
+    divide = not any(one % other for one, other in pairs)
+    return divide or not any(other % one for one, other in pairs)
+
+
 def _even(at: Conversion, node: fx.Node, x: Value, extents: tuple[int, ...]) -> Value:
     """Places that divide those of a picture, or that repeat each of them."""
     have = x.extents[1:]
@@ -162,6 +193,37 @@ def _even(at: Conversion, node: fx.Node, x: Value, extents: tuple[int, ...]) -> 
         size = tuple(other // one for one, other in pairs)
         return placed(at.layer(node, UpSample, x.arranged(PICTURE), size=size), PICTURE, 3)
     raise Unsupported(f"it makes places {extents} of {have}, which they do not divide")
+
+
+def _times_places(node: fx.Node) -> bool:
+    """Returns whether an interpolation repeats each place of a picture."""
+    have, wanted = (extents(one)[2:] for one in (node.all_input_nodes[0], node))
+    return not any(other % one for (one, _), (other, _) in zip(have, wanted, strict=True))
+
+
+@operation("upsample_nearest2d", alone=_times_places)
+def repeated(at: Conversion, node: fx.Node) -> Value:
+    """Each place of a picture several times."""
+    x = at.value(node.args[0])
+    made = (extent for extent, _ in extents(node)[2:])
+    size = tuple(other // one for one, other in zip(x.extents[1:], made, strict=True))
+    return placed(at.layer(node, UpSample, x.arranged(PICTURE), size=size), PICTURE, 3)
+
+
+def _with_zeros(node: fx.Node) -> bool:
+    """Returns whether places of zeros are added around all dimensions but the channels."""
+    a, n = arguments(node), len(extents(node))
+    plain = a.get("mode", "constant") == "constant" and not a["value"]
+    return plain and 2 < n < 5 and len(a["pad"]) == 2 * (n - 2) and min(a["pad"]) >= 0
+
+
+@operation("pad", alone=_with_zeros)
+def padded(at: Conversion, node: fx.Node) -> Value:
+    """Places of zeros around a picture or a sequence."""
+    x, given = at.value(node.args[0]), arguments(node)["pad"]
+    order = [*range(1, len(x.axes)), 0]
+    pairs = tuple(tuple(given[k : k + 2]) for k in range(len(given) - 2, -1, -2))
+    return placed(at.layer(node, ZeroPad, x.arranged(order), padding=pairs), order, len(x.axes))
 
 
 @operation("flatten", "view", "reshape", "_unsafe_view", "unflatten", "squeeze", "unsqueeze")

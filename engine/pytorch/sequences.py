@@ -23,10 +23,9 @@ def recurrent(at: Conversion, node: fx.Node) -> tuple[Value | Stacked, ...]:
     directions, each = 2 if a["bidirectional"] else 1, 4 if a["has_biases"] else 2
     if len(a["params"]) != a["num_layers"] * directions * each:
         raise Unsupported("its states are projected (proj_size); the layer's are not")
-    states = [_states(at, one) for one in (a["hx"] if isinstance(a["hx"], list | tuple) else [a["hx"]])]
-    if len({bool(one) for one in states}) > 1:
-        raise Unsupported("it is given a state without a cell, or a cell without a state")
-    begun = list(zip(*states, strict=True)) if states[0] else [()] * a["num_layers"] * directions
+    hx = a["hx"] if isinstance(a["hx"], list | tuple) else [a["hx"]]
+    states = [] if all(map(is_zeros, hx)) else [_states(at, one) for one in hx]
+    begun = list(zip(*states, strict=True)) if states else [()] * a["num_layers"] * directions
     with_cell = operation_of(node) == "lstm" and any(
         operation_of(one) == "getitem" and one.args[1] == 2 and one.users for one in node.users
     )
@@ -46,9 +45,7 @@ def recurrent(at: Conversion, node: fx.Node) -> tuple[Value | Stacked, ...]:
 
 
 def _states(at: Conversion, argument: Any) -> tuple[Value, ...]:
-    """For each layer and direction, the state that it begins with; none where all are zeros."""
-    if is_zeros(argument):
-        return ()
+    """For each layer and direction, the state that it begins with."""
     if found := at.stacked(argument):
         return found
     joined = at.value(argument).in_order()
@@ -96,6 +93,12 @@ def _layer(
 def zeros(at: Conversion, node: fx.Node) -> tuple[Value, ...]:
     """No value of its own: the state before the first position."""
     return ()
+
+
+@operation("begun")
+def begun(at: Conversion, node: fx.Node) -> Value:
+    """The state of a cell that depends on no input."""
+    return at.value(node.args[0])
 
 
 @operation("getitem")

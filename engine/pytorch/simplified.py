@@ -1,8 +1,8 @@
 """An exported graph without what computes nothing, and with patterns of operations as the one that they are.
 
-Casts between floating-point types go, because a plan decides the precision; dropout of attention becomes an
-operation of its own; what is written out by hand and is a normalisation by the root of the mean square, or a
-causal mask, becomes `rms_norm` and `is_causal`.
+Casts between floating-point types go, because a plan decides the precision; dropout of attention and products
+with random masks become operations of their own; what is written out by hand and is a normalisation by the
+root of the mean square, or a causal mask, becomes `rms_norm` and `is_causal`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from partita.engine.pytorch.nodes import arguments, extents, is_tensor, operation_of
+from partita.engine.pytorch.random_masks import DROPPED, dropping
 
 ATEN = torch.ops.aten
 LONG = 1 << 40
@@ -42,7 +43,7 @@ def simplify(graph: fx.Graph, constants: dict[fx.Node, Any], free: set[fx.Node])
             continue
         if operation_of(node) == "scaled_dot_product_attention":
             _attention(graph, node, constants, free)
-        elif operation_of(node) == "mul":
+        elif operation_of(node) == "mul" and not _drop(graph, node):
             _root_mean_square(graph, node, free)
 
 
@@ -63,6 +64,8 @@ def _same(node: fx.Node, constants: Mapping[fx.Node, Any]) -> fx.Node | None:
         extent = a["self"].meta["val"].shape[a["dim"]]
         whole = a["start"] in (None, 0) and a["step"] == 1 and _beyond(a["end"], extent)
         return a["self"] if whole else None
+    if name in ("pad", "constant_pad_nd"):
+        return None if any(arguments(node)["pad"]) else node.all_input_nodes[0]
     if name == "dropout":
         a = arguments(node)
         return None if a["p"] and a["train"] else node.all_input_nodes[0]
@@ -164,6 +167,18 @@ def _allowed(mask: torch.Tensor) -> torch.Tensor | None:
         return mask
     hidden = mask <= torch.finfo(mask.dtype).min / 2
     return ~hidden if bool((hidden | (mask == 0)).all()) else None
+
+
+def _drop(graph: fx.Graph, node: fx.Node) -> bool:
+    """Lets a product with a random mask be dropout; returns whether it is one."""
+    found = dropping(node)
+    if found is None:
+        return False
+    made = insert(graph, found.last, DROPPED, found.x, found.rate, found.noise)
+    if found.factor != 1:
+        made = insert(graph, found.last, ATEN.mul.Tensor, made, found.factor)
+    found.last.replace_all_uses_with(made)
+    return True
 
 
 def _root_mean_square(graph: fx.Graph, node: fx.Node, free: Collection[fx.Node]) -> None:

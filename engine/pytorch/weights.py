@@ -124,14 +124,18 @@ def batch_norm(at: Conversion, node: fx.Node) -> Value:
     return placed(found, order, len(x.axes))
 
 
-@operation("layer_norm")
+def _over_the_last(node: fx.Node) -> bool:
+    """Returns whether a normalisation is over the last dimension, with a weight and a bias or neither."""
+    a = arguments(node)
+    return len(a["normalized_shape"]) == 1 and (a["weight"] is None) == (a.get("bias") is None)
+
+
+@operation("layer_norm", alone=_over_the_last)
 def layer_norm(at: Conversion, node: fx.Node) -> Value:
     """Normalisation over the last dimension."""
     a = arguments(node)
     x = at.value(a["input"])
     n = len(x.axes)
-    if len(a["normalized_shape"]) != 1 or (a["weight"] is None) != (a["bias"] is None):
-        raise Unsupported("it is over several dimensions, or has a weight and no bias")
     order = [*(one for one in x.present if one != n - 1), n - 1]
     found = at.weighted(
         node,
@@ -144,14 +148,12 @@ def layer_norm(at: Conversion, node: fx.Node) -> Value:
     return placed(found, order, n)
 
 
-@operation("rms_norm")
+@operation("rms_norm", alone=lambda node: len(arguments(node)["normalized_shape"]) == 1)
 def rms_norm(at: Conversion, node: fx.Node) -> Value:
     """Division by the root of the mean square over the last dimension."""
     a = arguments(node)
     x = at.value(a["input"])
     n = len(x.axes)
-    if len(a["normalized_shape"]) != 1:
-        raise Unsupported("it is over several dimensions")
     order = [*(one for one in x.present if one != n - 1), n - 1]
     epsilon = a["eps"]
     found = at.weighted(

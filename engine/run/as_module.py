@@ -183,14 +183,21 @@ class PartitionedModule(nn.Module):
             )
 
     def _play(
-        self, inputs: Sequence[torch.Tensor], *, training: bool, visit: int, wanted: Sequence[str] = ()
+        self,
+        inputs: Sequence[torch.Tensor],
+        *,
+        training: bool,
+        visit: int,
+        wanted: Sequence[str] = (),
+        backward: bool = False,
     ) -> list[torch.Tensor]:
-        """Plays a forward pass."""
+        """Plays a forward pass; at rest one that may have a backward pass where parts are there for it."""
         parts, used = self._parts, {name: one.detach() for name, one in self._used.items()}
         grids = parts.plan.graph.inputs
         batch = {grid.name: filled(one, parts.plan.batch) for grid, one in zip(grids, inputs, strict=True)}
-        if training:
-            return parts.train(batch, len(inputs[0]), used, visit=visit, wanted=wanted)
+        if training or backward:
+            given = batch, len(inputs[0]), used
+            return parts.play(*given, visit=visit, wanted=wanted, at_rest=not training)
         return parts.rest(batch, len(inputs[0]), used)
 
     def _average(self, gradients: Mapping[str, Array]) -> None:
@@ -244,7 +251,9 @@ class _Pass(torch.autograd.Function):
         ctx.wanted = tuple(grid.name for grid, wanted in needed if wanted)
         ctx.in_training, ctx.is_first = module.training, True
         ctx.save_for_backward(*tensors)
-        found = module._play(inputs, training=module.training, visit=ctx.visit, wanted=ctx.wanted)
+        backward = any(ctx.needs_input_grad) and module._parts.keeps_activations_at_rest()
+        settings = {"training": module.training, "visit": ctx.visit, "wanted": ctx.wanted}
+        found = module._play(inputs, **settings, backward=backward)
         return tuple(one.to(inputs[0].device) for one in found)
 
     @staticmethod
@@ -253,16 +262,13 @@ class _Pass(torch.autograd.Function):
         module, parts, tensors = ctx.module, ctx.module._parts, ctx.saved_tensors
         if parts.closed:
             raise RuntimeError("the module was closed before this backward pass; close it after the last one")
-        if not ctx.in_training:
-            raise RuntimeError(
-                "backward of a call in eval(): parts at rest keep nothing for it; call train() before the "
-                "forward pass, or compute under torch.no_grad()"
-            )
         inputs, learning = tensors[: ctx.n_inputs], tensors[ctx.n_inputs :]
-        if not parts.has(ctx.visit):
-            module._play(inputs, training=True, visit=ctx.visit, wanted=ctx.wanted)
-        gradients, of_inputs = parts.backward(grads, visit=ctx.visit)
-        if ctx.is_first:
+        at_rest = not ctx.in_training
+        if not parts.has(ctx.visit, at_rest=at_rest):
+            settings = {"training": ctx.in_training, "visit": ctx.visit, "wanted": ctx.wanted}
+            module._play(inputs, **settings, backward=True)
+        gradients, of_inputs = parts.backward(grads, visit=ctx.visit, at_rest=at_rest)
+        if ctx.is_first and not at_rest:
             module._average(gradients)
             ctx.is_first = False
         names = (grid.name for grid in parts.plan.graph.inputs)

@@ -1,11 +1,15 @@
 """The parts of a partitioned module: sessions in training and at rest, and the parameters that they have.
 
+At rest there are two: one of forward passes, and one with a backward pass, which starts when the first such
+pass is asked for.
+
 Arrays and tensors are those of the network, by its own names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +27,7 @@ Parameters = Mapping[str, torch.Tensor]
 
 
 class ModuleParts:
-    """The hosts of a module's parts. Those of training, and those at rest, start when they are needed first.
+    """The hosts of a module's parts. Those of each session start when they are needed first.
 
     Attributes:
         plan: without losses.
@@ -54,10 +58,10 @@ class ModuleParts:
         self.plan, self.outputs, self.closed = up_to(plan, outputs), outputs, False
         self._as_array, self._seed = as_array, seed
         self._settings: Final[dict[str, Any]] = {"hosts": hosts, "timeout_s": timeout_s, "show": "nothing"}
-        self._training: ModuleSession | None = None
+        self._learning: dict[bool, ModuleSession] = {}  # with a backward pass; by whether it is at rest
         self._resting: Session | None = None
         self._sent: dict[int, dict[str, torch.Tensor]] = {}
-        self._played: int | None = None  # the pass whose activations the parts have
+        self._played: dict[bool, int] = {}  # by the same, the pass whose activations the parts have
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -86,7 +90,11 @@ class ModuleParts:
         found = self._resting.step(inputs, examples=examples, collect=self.outputs).collected
         return [examples_first(found[name], examples) for name in self.outputs]
 
-    def train(
+    def keeps_activations_at_rest(self) -> bool:
+        """Returns whether there are parts at rest that can play a backward pass."""
+        return True in self._learning
+
+    def play(
         self,
         inputs: Mapping[str, Array],
         examples: int,
@@ -94,8 +102,9 @@ class ModuleParts:
         *,
         visit: int,
         wanted: Collection[str],
+        at_rest: bool,
     ) -> list[torch.Tensor]:
-        """Computes the outputs in training, and keeps what the backward pass needs; see `rest`.
+        """Computes the outputs, and keeps what the backward pass needs; see `rest`.
 
         Args:
             inputs: see `rest`.
@@ -103,38 +112,43 @@ class ModuleParts:
             parameters: see `rest`.
             visit: number of the pass, from which random numbers follow.
             wanted: the inputs whose gradients will be asked for.
+            at_rest: whether layers compute what they compute in `eval()`.
         """
-        if self._training is None or not set(wanted) <= self._training.given.entries.keys():
-            self._end_training()
-            given = with_gradients(self.plan, self.outputs, sorted(wanted))
-            first = self._arrays(parameters)
-            self._training = ModuleSession(given.plan, first, given=given, train=True, **self._settings)
-            self._keep(self._training, parameters)
-        self._send(self._training, parameters)
-        self._played = None
-        found = self._training.forward(inputs, examples=examples, visit=visit)
-        self._played = visit
+        session = self._learning.get(at_rest)
+        if session is None or not set(wanted) <= session.given.entries.keys():
+            self._end(at_rest)
+            given, first = with_gradients(self.plan, self.outputs, sorted(wanted)), self._arrays(parameters)
+            settings: dict[str, Any] = {"given": given, "at_rest": at_rest, "train": True}
+            session = ModuleSession(given.plan, first, **settings, **self._settings)
+            self._learning[at_rest] = session
+            self._keep(session, parameters)
+        self._send(session, parameters)
+        self._played.pop(at_rest, None)
+        found = session.forward(inputs, examples=examples, visit=visit)
+        self._played[at_rest] = visit
         return [examples_first(found[name], examples) for name in self.outputs]
 
-    def has(self, visit: int) -> bool:
+    def has(self, visit: int, *, at_rest: bool) -> bool:
         """Returns whether the parts still have the activations of a pass."""
-        return self._played == visit
+        return self._played.get(at_rest) == visit
 
     def backward(
-        self, gradients: Sequence[torch.Tensor], *, visit: int
+        self, gradients: Sequence[torch.Tensor], *, visit: int, at_rest: bool
     ) -> tuple[dict[str, Array], dict[str, torch.Tensor]]:
         """Returns the gradients of all parameters, and those of inputs, `[example, *shape]`.
 
         Args:
             gradients: of the outputs.
             visit: number of the pass, which the parts have.
+            at_rest: see `play`.
         """
-        assert self._training is not None and self.has(visit), visit
-        self._played, examples = None, len(gradients[0])  # its activations give way to gradients
+        assert self.has(visit, at_rest=at_rest), visit
+        del self._played[at_rest]  # its activations give way to gradients
+        examples = len(gradients[0])
         given = {
             name: filled(one, self.plan.batch) for name, one in zip(self.outputs, gradients, strict=True)
         }
-        found, of_inputs = self._training.backward(given, examples=examples, visit=visit)
+        found, of_inputs = self._learning[at_rest].backward(given, examples=examples, visit=visit)
         return found, {name: examples_first(one, examples) for name, one in of_inputs.items()}
 
     def _send(self, session: Session, parameters: Parameters) -> None:
@@ -151,22 +165,24 @@ class ModuleParts:
     def _keep(self, session: Session, parameters: Parameters) -> None:
         self._sent[id(session)] = {name: one.detach().clone() for name, one in parameters.items()}
 
-    def _end_training(self) -> None:
-        session, self._training, self._played = self._training, None, None
+    def _end(self, at_rest: bool) -> None:
+        """Ends the hosts of one of the sessions with a backward pass."""
+        session = self._learning.pop(at_rest, None)
+        self._played.pop(at_rest, None)
         if session is not None:
             self._sent.pop(id(session), None)
             session.close()
 
     def close(self) -> None:
-        """Ends the hosts of both sessions; calls of the module are refused from then on."""
+        """Ends the hosts of all sessions; calls of the module are refused from then on."""
         self.closed = True
         resting, self._resting = self._resting, None
-        try:
-            self._end_training()
-        finally:
-            self._sent.clear()
+        with ExitStack() as stack:
+            stack.callback(self._sent.clear)
             if resting is not None:
-                resting.close()
+                stack.callback(resting.close)
+            for at_rest in tuple(self._learning):
+                stack.callback(self._end, at_rest)
 
 
 def filled(tensor: torch.Tensor, batch: int) -> Array:

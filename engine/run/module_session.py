@@ -20,12 +20,21 @@ from partita.partitioner.plan import Plan
 
 @dataclass(frozen=True)
 class TwoPhases(Steps):
-    """The driver of a session in two phases."""
+    """The driver of a session in two phases.
+
+    Args:
+        at_rest: whether layers compute what they compute at rest.
+    """
+
+    at_rest: bool = False
 
     @override
     def tasks(self, plan: Plan) -> list[Any]:
         machines = range(len(plan.cluster))
-        return [TwoPhaseTask(plan, machine, self.replica, train=True) for machine in machines]
+        return [
+            TwoPhaseTask(plan, machine, self.replica, train=True, at_rest=self.at_rest)
+            for machine in machines
+        ]
 
 
 @dataclass(eq=False, repr=False)
@@ -36,13 +45,15 @@ class ModuleSession(Session):
 
     Args:
         given: the plan with its ends; `plan` is that of `given`.
+        at_rest: whether layers compute what they compute at rest.
     """
 
     given: GradientPlan = field(kw_only=True)
+    at_rest: bool = field(default=False, kw_only=True)
 
     @override
     def _make_driver(self) -> Steps:
-        return TwoPhases(train=True)
+        return TwoPhases(train=True, at_rest=self.at_rest)
 
     def forward(self, inputs: Mapping[str, Array], *, examples: int, visit: int) -> Mapping[str, Array]:
         """Returns the outputs, node-major: `[*shape, batch]`.

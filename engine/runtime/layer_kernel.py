@@ -94,7 +94,7 @@ class LayerKernel:
             plan.batch,
             self._owned.input_span(grid.name, self._machine),
             plan.products_of(self._machine),
-            self._buffers.program.kind.train,
+            self._buffers.program.kind.in_training,
             None if columns is None else (columns[0], grid.shape[1]),
         )
 

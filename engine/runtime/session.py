@@ -52,6 +52,7 @@ class SessionTask:
         train: whether a step has a backward pass.
         optimizer: updates the parameters after each gradient; None leaves them alone.
         overlap: minibatches in a step, see `StepKind`.
+        at_rest: see `StepKind`.
     """
 
     plan: Plan
@@ -62,6 +63,7 @@ class SessionTask:
     overlap: int = 1
     replica: int = 0
     replicas: int = 1
+    at_rest: bool = False
 
     def role(self, host: HostContext) -> tuple[Part, PartBody]:
         """See the protocol `HostTask`."""
@@ -97,7 +99,7 @@ class SessionTask:
             return self.plan.forward_programs[self.machine]
         norms = self.optimizer is not None and self.optimizer.needs_norms
         gradients: Literal["blocks", "whole"] = "whole" if self.keeps_gradient else "blocks"
-        kind = StepKind(gradients=gradients, norms=norms, overlap=self.overlap)
+        kind = StepKind(gradients=gradients, norms=norms, overlap=self.overlap, at_rest=self.at_rest)
         return self.plan.programs_for(kind)[self.machine]
 
     @property

@@ -23,12 +23,20 @@ class StepKind:
             others are in progress. On a machine that is n machines before the loss (see `pipeline`),
             gradients are n updates late, but for the first n minibatches of a step. No parameters are kept
             for them: the backward pass takes the current ones.
+        at_rest: whether layers compute what they compute at rest, without dropout and with running
+            statistics, though a backward pass follows.
     """
 
     train: bool = True
     gradients: Literal["blocks", "whole"] = "blocks"
     norms: bool = False
     overlap: int = 1
+    at_rest: bool = False
+
+    @property
+    def in_training(self) -> bool:
+        """Returns whether layers compute what they compute in training."""
+        return self.train and not self.at_rest
 
     def of(self, graph: Graph) -> StepKind:
         """Normalises the kind for a network: without a loss, a step is a forward pass."""

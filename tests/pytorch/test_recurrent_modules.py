@@ -60,6 +60,51 @@ class Given(nn.Module):
         return found
 
 
+class Learnt(nn.Module):
+    """A recurrent module that begins with parameters, or with numbers that are no zeros."""
+
+    def __init__(self, kind: Any, *, layers: int = 1, both: bool = False, ones: bool = False) -> None:
+        super().__init__()
+        n = layers * (2 if both else 1)
+        self.recurrent = kind(8, 5, layers, batch_first=True, bidirectional=both)
+        self.begin, self.cell = nn.Parameter(torch.randn(n, 1, 5)), nn.Parameter(torch.randn(n, 5))
+        self.head, self.ones = nn.Linear(10 if both else 5, 3), ones
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        state: Any = self.begin.expand(-1, n, -1).contiguous()
+        if self.ones:
+            state = torch.ones(len(self.begin), n, 5, dtype=x.dtype)
+        if isinstance(self.recurrent, nn.LSTM):
+            cell = (
+                torch.zeros_like(state) if self.ones else torch.tanh(self.cell).unsqueeze(1).repeat(1, n, 1)
+            )
+            state = state, cell
+        scores: torch.Tensor = self.head(self.recurrent(x, state)[0])
+        return scores
+
+
+class Cells(nn.Module):
+    """A loop over positions, with a state that is learnt and one of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.first = nn.Embedding(9, 8), nn.LSTMCell(8, 5)
+        self.second, self.third = nn.GRUCell(5, 4), nn.RNNCell(4, 4, nonlinearity="relu")
+        self.begin, self.head = nn.Parameter(torch.randn(4)), nn.Linear(4, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x, n = self.table(words), words.shape[0]
+        state = cell = last = None
+        second, found = self.begin.expand(n, -1), []
+        for position in range(x.shape[1]):
+            state, cell = self.first(x[:, position], None if state is None else (state, cell))
+            second = self.second(state, second)
+            last = self.third(second, last)
+            found.append(self.head(last))
+        return torch.stack(found, 1)
+
+
 class LanguageModel(nn.Module):
     """Scores of the next word at each position, which stands before the examples if `positions_first`."""
 
@@ -119,6 +164,28 @@ def test_a_decoder_begins_with_the_states_of_an_encoder(kind: Any) -> None:
     torch.manual_seed(3)
     net = check(Translation(kind), SEQUENCE, SEQUENCE, machines=2)
     assert "Concatenate" not in {grid.layer.kind for grid in net.graph().grids}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Learnt(nn.LSTM),
+        pytest.param(lambda: Learnt(nn.GRU, layers=2, both=True), marks=pytest.mark.slow),
+        pytest.param(lambda: Learnt(nn.LSTM, layers=2, ones=True), marks=pytest.mark.slow),
+        pytest.param(lambda: Last(nn.RNN, both=True), marks=pytest.mark.slow),
+    ],
+)
+def test_states_that_are_learnt_or_written_out(make: Any) -> None:
+    torch.manual_seed(3)
+    check(make(), SEQUENCE, machines=2)
+
+
+@pytest.mark.parametrize("machines", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_cells_in_a_loop_over_positions(machines: int) -> None:
+    torch.manual_seed(3)
+    net = check(Cells(), torch.empty(BATCH, 3, dtype=torch.int64), machines=machines)
+    shared = [grid for grid in net.graph().grids if grid.name.startswith("first") and grid.parameters]
+    assert len({one.name for grid in shared for one in grid.parameters}) == 4, "one weight for all positions"
 
 
 def test_projections_and_packed_sequences_are_refused_with_a_sentence() -> None:
