@@ -54,7 +54,7 @@ def convolved(node: fx.Node, d: int) -> Demands:
 
 @rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 def shuffled(node: fx.Node, d: int) -> Demands:
-    """The examples alone."""
+    """The examples alone: a channel becomes places, or moves to another."""
     if d:
         raise NotAlong
     return [(node.all_input_nodes[0], 0)]
