@@ -195,7 +195,7 @@ class Validate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What callbacks have decided after a `Validate`.
+    """The decision of callbacks after a `Validate`.
 
     Args:
         checkpoint: a checkpoint of these parameters is to be written before the run goes on.

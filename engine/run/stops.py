@@ -1,4 +1,4 @@
-"""What a training does for its callbacks: validations, decisions, requests, and the state in checkpoints."""
+"""The service of a training to its callbacks: validations, decisions, requests, and their state."""
 
 from __future__ import annotations
 

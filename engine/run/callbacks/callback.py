@@ -1,4 +1,4 @@
-"""What a callback is, and the handle by which it acts on the run."""
+"""The base of callbacks, and the handle by which they act on a run."""
 
 from __future__ import annotations
 

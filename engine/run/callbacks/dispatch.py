@@ -34,13 +34,13 @@ class OnlyRecords:
         self._function = function
 
     def on_record(self, record: Record, control: Control) -> None:
-        """See `Callback`."""
+        """Passes on a record alone."""
         self._function(record)
 
 
 @dataclass
 class Asked:
-    """What callbacks have asked for since the run loop looked last."""
+    """Requests of callbacks since the run loop looked last."""
 
     stop: str = ""
     checkpoint: bool = False

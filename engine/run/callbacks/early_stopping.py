@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.callbacks.watched import Watched
 from partita.layers.checks import check_flag, check_whole
@@ -35,34 +37,34 @@ class EarlyStopping(Watched):
         check_whole(self.patience, "EarlyStopping's patience is")
         check_flag(self.restore_best, "EarlyStopping's restore_best is")
 
+    @override
     def on_start(self, control: Control) -> None:
-        """Keeps the best checkpoint of a run that goes on."""
         if self._held is not None:
             control.hold(self._held)
 
+    @override
     def improved(self, control: Control) -> None:
-        """Asks for a checkpoint of the best parameters."""
         if self.restore_best:
             self._awaits = True
             control.checkpoint()
 
+    @override
     def on_checkpoint(self, checkpoint: int, control: Control) -> None:
-        """Keeps the checkpoint with the best value."""
         if self._awaits:
             self._awaits, self._held = False, checkpoint
             control.hold(checkpoint)
 
+    @override
     def stayed(self, control: Control) -> None:
-        """Ends the run when it has waited long enough."""
         if self.waited >= self.patience:
             looks = counted(self.waited, "look")
             control.stop(f"{self.metric} has not become better than {self.best:.6g} for {looks}")
 
+    @override
     def state(self) -> Mapping[str, Any]:
-        """Returns the best value, and its checkpoint."""
         return {**super().state(), "held": self._held}
 
+    @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from an earlier run."""
         super().restore(state)
         self._held = state["held"]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.callbacks.watched import Watched
 from partita.layers.checks import check_whole
@@ -37,8 +39,8 @@ class ModelCheckpoint(Watched):
         super().__post_init__()
         check_whole(self.keep, "ModelCheckpoint's keep is")
 
+    @override
     def on_start(self, control: Control) -> None:
-        """Makes the folder."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     def _look(self, metrics: Mapping[str, float], control: Control) -> None:
@@ -49,8 +51,8 @@ class ModelCheckpoint(Watched):
             self._awaits = value, control.steps
             control.checkpoint()
 
+    @override
     def on_checkpoint(self, checkpoint: int, control: Control) -> None:
-        """Writes the file of the parameters that were among the best, and removes those that are not."""
         if self._awaits is None:
             return
         (value, step), self._awaits = self._awaits, None
@@ -66,11 +68,11 @@ class ModelCheckpoint(Watched):
         """The file with the best value; None: none is written yet."""
         return Path(self.folder) / self._files[0][1] if self._files else None
 
+    @override
     def state(self) -> Mapping[str, Any]:
-        """Returns the best value, and the files."""
         return {**super().state(), "files": self._files}
 
+    @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from an earlier run."""
         super().restore(state)
         self._files = [(float(value), str(name)) for value, name in state["files"]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.callbacks.watched import Watched
 from partita.layers.checks import check_number, check_whole
@@ -33,8 +35,8 @@ class ReduceOnPlateau(Watched):
         check_number(self.least, "ReduceOnPlateau's least is", zero=True)
         check_whole(self.patience, "ReduceOnPlateau's patience is")
 
+    @override
     def stayed(self, control: Control) -> None:
-        """Lowers the rate when it has waited long enough."""
         if self.waited >= self.patience:
             self.waited = 0
             factor = max(self.factor, self.least / control.learning_rate_scale)

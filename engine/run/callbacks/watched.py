@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Callback, Control
 from partita.engine.run.metrics import Record
 from partita.layers.checks import check_choice, check_number
@@ -40,13 +42,13 @@ class Watched(Callback):
         more = self.mode == "max" or (self.mode == "auto" and any(one in name for one in _LARGER_IS_BETTER))
         self._sign = -1.0 if more else 1.0
 
+    @override
     def on_validation(self, record: Record, control: Control) -> None:
-        """Looks at a metric of the validation."""
         if self.metric.startswith("val_"):
             self._look(record.metrics, control)
 
+    @override
     def on_epoch(self, epoch: int, metrics: Mapping[str, float], control: Control) -> None:
-        """Looks at a metric of the training."""
         if not self.metric.startswith("val_"):
             self._look(metrics, control)
 
@@ -70,11 +72,11 @@ class Watched(Callback):
     def stayed(self, control: Control) -> None:
         """Is called where it is not."""
 
+    @override
     def state(self) -> Mapping[str, Any]:
-        """Returns the best value, and how many looks ago it was."""
         return {"best": None if math.isnan(self.best) else self.best, "waited": self.waited}
 
+    @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from an earlier run."""
         self.best = math.nan if state["best"] is None else float(state["best"])
         self.waited = int(state["waited"])

@@ -6,6 +6,8 @@ import csv
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.loggers.figures import Line, Logger
 
@@ -27,8 +29,8 @@ class CSVLog(Logger):
     path: str | Path
     _columns: list[str] = field(default_factory=list, init=False, repr=False)
 
+    @override
     def open(self, control: Control) -> None:
-        """Reads the columns that the file has."""
         path = Path(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size:
@@ -40,8 +42,8 @@ class CSVLog(Logger):
         with Path(self.path).open(newline="") as file:
             return [*csv.reader(file)]
 
+    @override
     def write(self, line: Line) -> None:
-        """Adds a row."""
         missing = [name for name in line.figures if name not in self._columns]
         if missing or not self._columns:
             self._widen(missing)

@@ -1,4 +1,4 @@
-"""What all loggers share: the events of a run as lines of figures, no more often than is wanted."""
+"""The base of all loggers: the events of a run as lines of figures, no more often than is wanted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from typing_extensions import override
 
 from partita.engine.run.callbacks.callback import Callback, Control
 from partita.engine.run.metrics import Record
@@ -50,12 +52,12 @@ class Logger(Callback):
     def __post_init__(self) -> None:
         check_number(self.every_s, f"{type(self).__name__}'s every_s is", zero=True)
 
+    @override
     def on_start(self, control: Control) -> None:
-        """Opens what is written to."""
         self.open(control)
 
+    @override
     def on_record(self, record: Record, control: Control) -> None:
-        """Adds steps to the next line, and writes it when it is due."""
         weight = max(record.examples, 1)
         if record.replica is None:  # of a batch method: present values
             self._sums, self._examples = {}, 0
@@ -72,8 +74,8 @@ class Logger(Callback):
             self._sums, self._examples, self._last = {}, 0, time.monotonic()
             self._write("training", means, control)
 
+    @override
     def on_validation(self, record: Record, control: Control) -> None:
-        """Writes the figures of a validation, behind those of the steps before it."""
         self._write_training(control)
         self._write("validation", record.metrics, control)
 
@@ -81,8 +83,8 @@ class Logger(Callback):
         finite = {name: figure for name, figure in figures.items() if math.isfinite(figure)}
         self.write(Line(kind, control.steps, control.epoch, control.seconds, finite))
 
+    @override
     def on_end(self, run: Run | None, control: Control) -> None:
-        """Writes what is left, and closes everything."""
         try:
             self._write_training(control)
         finally:
@@ -93,7 +95,7 @@ class Logger(Callback):
 
     @abstractmethod
     def write(self, line: Line) -> None:
-        """Writes a line."""
+        """Writes the figures of one moment."""
 
     def close(self) -> None:
         """Closes what is written to."""

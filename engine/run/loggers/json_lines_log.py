@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from typing_extensions import override
 
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.loggers.figures import Line, Logger
@@ -24,12 +25,12 @@ class JSONLinesLog(Logger):
 
     path: str | Path
 
+    @override
     def open(self, control: Control) -> None:
-        """Makes the file's folder."""
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
 
+    @override
     def write(self, line: Line) -> None:
-        """Adds a line."""
         fixed = {"kind": line.kind, "step": line.step, "epoch": line.epoch, "seconds": line.seconds}
         with Path(self.path).open("ab") as file:
             file.write(msgspec.json.encode(fixed | dict(line.figures)) + b"\n")

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.loggers.figures import Line, Logger
 from partita.engine.run.loggers.package import imported
@@ -23,17 +25,17 @@ class MLflowLog(Logger):
     settings: Mapping[str, Any] = field(default_factory=dict)
     _package: Any = field(default=None, init=False, repr=False)
 
+    @override
     def open(self, control: Control) -> None:
-        """Begins a run."""
         self._package = imported("mlflow", "pip install mlflow-skinny")
         self._package.start_run(**self.settings)
 
+    @override
     def write(self, line: Line) -> None:
-        """Logs a line."""
         self._package.log_metrics(dict(line.figures), step=line.step)
 
+    @override
     def close(self) -> None:
-        """Ends the run."""
         if self._package is not None:
             self._package.end_run()
             self._package = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from partita.engine.run.loggers.figures import Line, Logger
 
 
@@ -21,8 +23,8 @@ class PythonLog(Logger):
     name: str = "partita"
     level: int = logging.INFO
 
+    @override
     def write(self, line: Line) -> None:
-        """Logs a message."""
         text = "  ".join(f"{name} {figure:.6g}" for name, figure in line.figures.items())
         logging.getLogger(self.name).log(
             self.level, "%s at step %d: %s", line.kind, line.step, text, extra={"figures": dict(line.figures)}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.loggers.figures import Line, Logger
 from partita.engine.run.loggers.package import imported
@@ -27,18 +29,18 @@ class TensorBoardLog(Logger):
     folder: str | Path
     _writer: Any = field(default=None, init=False, repr=False)
 
+    @override
     def open(self, control: Control) -> None:
-        """Begins an event file."""
         package = imported("tensorboardX", "pip install 'partita[tensorboard]'")
         self._writer = package.SummaryWriter(logdir=str(self.folder))
 
+    @override
     def write(self, line: Line) -> None:
-        """Adds scalars: "training/loss", "validation/loss"."""
         for name, figure in line.figures.items():
             self._writer.add_scalar(f"{line.kind}/{name.removeprefix('val_')}", figure, line.step)
 
+    @override
     def close(self) -> None:
-        """Ends the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

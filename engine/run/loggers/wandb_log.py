@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import override
+
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.loggers.figures import Line, Logger
 from partita.engine.run.loggers.package import imported
@@ -23,16 +25,16 @@ class WandBLog(Logger):
     settings: Mapping[str, Any] = field(default_factory=dict)
     _run: Any = field(default=None, init=False, repr=False)
 
+    @override
     def open(self, control: Control) -> None:
-        """Begins a run."""
         self._run = imported("wandb", "pip install wandb").init(**self.settings)
 
+    @override
     def write(self, line: Line) -> None:
-        """Logs a line."""
         self._run.log({**line.figures, "epoch": line.epoch, "seconds": line.seconds}, step=line.step)
 
+    @override
     def close(self) -> None:
-        """Ends the run."""
         if self._run is not None:
             self._run.finish()
             self._run = None
