@@ -10,7 +10,7 @@ from partita.layers.checks import check_whole
 from partita.layers.connectivity import Connectivity, Padding, Patch
 from partita.layers.contract import Step, Tensor
 from partita.layers.layer import Parameter
-from partita.layers.patches import even_padding, padded
+from partita.layers.patches import Frame, padded
 from partita.layers.weighted_sum import WeightedSum, check_picture
 
 
@@ -59,7 +59,7 @@ class Convolution(WeightedSum):
         assert isinstance(step.wiring, Patch)
         axes, functional = step.wiring.axes(step.sources[0]), step.torch.nn.functional
         picture, weight, bias = inputs[0], parameters[0].movedim(-1, 1), parameters[1:]
-        widths = even_padding(step, picture)
+        widths = Frame.of(step, picture).even_padding
         if widths is None:
             picture, widths = padded(step, picture), [0] * len(axes)
         strides, dilations = ([getattr(axis, name) for axis in axes] for name in ("stride", "dilation"))

@@ -2,63 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from partita.layers.box import Span
-from partita.layers.connectivity import Patch
+from partita.layers.connectivity import Patch, PatchAxis
 from partita.layers.contract import Step, Tensor
 
 
-def margins(step: Step, picture: Tensor) -> list[Span]:
-    """Returns how many rows (columns ...) of padding lie before a picture, and how many after it, where the
-    patches of the step's rows reach. Negative numbers are of rows that no patch reaches.
+class Frame(NamedTuple):
+    """A picture (or a sequence) under the patches of some rows of a layer.
 
     Args:
-        step: whose wiring is a `Patch` over a picture or a sequence.
-        picture: the rows given, `[row, column, channel, example]`; `[row, channel, example]` of a sequence.
+        axes: the patches on each axis of the whole input.
+        rows: rows `[start, stop)` of the layer.
+        places: the number of places on every other axis.
+        window: the rows `[start, stop)` of the input that are given: those that feed `rows`.
+        extents: the extents of what is given, on each axis.
     """
-    assert isinstance(step.wiring, Patch)
-    (y, *across), (start, stop) = step.wiring.axes(step.sources[0]), step.windows[0]
-    top = step.rows[0] * y.stride - y.before
-    bottom = (step.rows[1] - 1) * y.stride - y.before + (y.size - 1) * y.dilation + 1
-    above = min(start, bottom) - top if start < stop else bottom - top
-    below = bottom - stop if start < stop else 0
-    widths = [(above, below)]
-    for x, n_places, extent in zip(across, step.shape[1:], picture.shape[1:], strict=False):
-        last = (n_places - 1) * x.stride - x.before + (x.size - 1) * x.dilation
-        widths.append((x.before, last + 1 - extent))
-    return widths
 
+    axes: Sequence[PatchAxis]
+    rows: Span
+    places: Sequence[int]
+    window: Span
+    extents: Sequence[int]
 
-def even_padding(step: Step, picture: Tensor) -> list[int] | None:
-    """Returns how many rows (columns ...) of padding on both sides alike give the patches of the step's rows;
-    None where no number does. A patch beyond the last stride needs none, so that one side may have more than
-    is read, or rows that no patch reaches.
+    @classmethod
+    def of(cls, step: Step, picture: Tensor) -> Frame:
+        """The frame of a step whose wiring is a `Patch`, and of the rows given to it, `[row, column, channel,
+        example]`; `[row, channel, example]` of a sequence.
+        """
+        assert isinstance(step.wiring, Patch)
+        axes = step.wiring.axes(step.sources[0])
+        n = len(axes)
+        return cls(axes, step.rows, step.shape[1:n], step.windows[0], picture.shape[:n])
 
-    Args:
-        step: see `margins`.
-        picture: see `margins`.
-    """
-    assert isinstance(step.wiring, Patch)
-    n_places = step.rows[1] - step.rows[0], *step.shape[1:]
-    found = []
-    for (before, _), axis, n, extent in zip(
-        margins(step, picture), step.wiring.axes(step.sources[0]), n_places, picture.shape, strict=False
-    ):
-        rest = extent + 2 * before - (axis.size - 1) * axis.dilation - 1
-        if not extent or before < 0 or rest < 0 or rest // axis.stride + 1 != n:
-            return None
-        found.append(before)
-    return found
+    @property
+    def margins(self) -> list[Span]:
+        """The number of rows (columns ...) of padding before the picture, and after it, where the patches
+        reach. Negative numbers are of rows that no patch reaches.
+        """
+        (y, *across), (start, stop) = self.axes, self.window
+        top = self.rows[0] * y.stride - y.before
+        bottom = (self.rows[1] - 1) * y.stride - y.before + (y.size - 1) * y.dilation + 1
+        above = min(start, bottom) - top if start < stop else bottom - top
+        below = bottom - stop if start < stop else 0
+        widths = [(above, below)]
+        for x, n_places, extent in zip(across, self.places, self.extents[1:], strict=True):
+            last = (n_places - 1) * x.stride - x.before + (x.size - 1) * x.dilation
+            widths.append((x.before, last + 1 - extent))
+        return widths
+
+    @property
+    def even_padding(self) -> list[int] | None:
+        """The number of rows (columns ...) of padding on both sides alike that gives these patches; None
+        where no number does. A patch beyond the last stride needs none, so that one side may have more than
+        is read, or rows that no patch reaches.
+        """
+        n_places = self.rows[1] - self.rows[0], *self.places
+        found = []
+        for (before, _), axis, n, extent in zip(self.margins, self.axes, n_places, self.extents, strict=True):
+            rest = extent + 2 * before - (axis.size - 1) * axis.dilation - 1
+            if not extent or before < 0 or rest < 0 or rest // axis.stride + 1 != n:
+                return None
+            found.append(before)
+        return found
 
 
 def padded(step: Step, picture: Tensor, value: float = 0.0) -> Tensor:
     """Returns a picture with its margins around it. The picture itself where these are nothing.
 
     Args:
-        step: see `margins`.
-        picture: see `margins`.
+        step: see `Frame.of`.
+        picture: see `Frame.of`.
         value: of the padding.
     """
-    widths = margins(step, picture)
+    widths = Frame.of(step, picture).margins
     if not any(width for pair in widths for width in pair):
         return picture
     flat = (width for pair in reversed(widths) for width in pair)

@@ -228,6 +228,11 @@ class Kernel(ABC):
     `on_one_thread`.
     """
 
+    gradient_shares: int = 1
+    """The number of nearly equal shares in which threads write a parameter gradient: the same threads update
+    them, from their caches.
+    """
+
     follows_steps: ClassVar[bool] = False
     """States whether `begin` has to be called before each forward pass."""
 

@@ -49,12 +49,12 @@ def prepare(dtype: np.dtype[Any], size: int) -> None:
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Writes a tensor without a history into a contiguous one of its shape."""
+    """Writes a tensor without a history into another one of its shape, whose numbers do not overlap."""
     matrices = _matrices(target, source)
     if matrices is None:
         target.copy_(source)
     else:
-        _transpose_all(_numbers(source), target.reshape(-1).numpy(), *matrices)
+        _transpose_all(_numbers(source), _numbers(target), *matrices)
 
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:
@@ -100,11 +100,11 @@ def _matrices(target: torch.Tensor, source: torch.Tensor) -> _Matrices | None:
     """The copy as transposed matrices; None where PyTorch copies."""
     if target.dtype != source.dtype or target.dtype not in _TYPES or target.device.type != "cpu":
         return None
-    if target.numel() < _LEAST or source.stride(-1) == 1 or not target.is_contiguous():
+    if target.numel() < _LEAST or source.stride(-1) == 1:
         return None
-    axes = _joined(target.shape, source.stride())
+    axes = _joined(target.shape, source.stride(), target.stride())
     innermost = [k for k, (_, stride, _) in enumerate(axes) if stride == 1]
-    if len(axes) not in (2, 3) or not innermost or innermost[0] == len(axes) - 1:
+    if len(axes) not in (2, 3) or not innermost or innermost[0] == len(axes) - 1 or axes[-1][2] != 1:
         return None
     columns, _, out_stride = axes.pop(innermost[0])
     rows, stride, _ = axes.pop()
@@ -112,20 +112,20 @@ def _matrices(target: torch.Tensor, source: torch.Tensor) -> _Matrices | None:
     return _Matrices(n, step, out_step, rows, columns, stride, out_stride)
 
 
-def _joined(shape: torch.Size, strides: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Axes as (size, stride in the source, stride in a contiguous target), where two that lie in one line are
+def _joined(
+    shape: torch.Size, strides: tuple[int, ...], out_strides: tuple[int, ...]
+) -> list[tuple[int, int, int]]:
+    """Axes as (size, stride in the source, stride in the target), where two that lie in one line in both are
     one, and those of one element are left out.
     """
     axes: list[tuple[int, int, int]] = []
-    out_stride = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+    for size, stride, out_stride in reversed(list(zip(shape, strides, out_strides, strict=True))):
         if size == 1:
             continue
-        if axes and stride == axes[0][0] * axes[0][1]:
+        if axes and (stride, out_stride) == (axes[0][0] * axes[0][1], axes[0][0] * axes[0][2]):
             axes[0] = (size * axes[0][0], axes[0][1], axes[0][2])
         else:
             axes.insert(0, (size, stride, out_stride))
-        out_stride *= size
     return axes
 
 

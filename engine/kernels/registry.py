@@ -84,10 +84,13 @@ def _form(context: KernelContext) -> Maker | None:
     layer = context.grid.layer
     if not layer.has_forward:
         return None
+    from partita.engine.kernels.convolution.by_filters import ConvolutionByFilters
     from partita.engine.kernels.layer_form import LayerFormKernel
     from partita.engine.kernels.loss_form import LossFormKernel
     from partita.engine.kernels.partial_form import PartialFormKernel
 
     if isinstance(layer, Loss):
         return LossFormKernel
+    if context.device == "cpu" and ConvolutionByFilters.computes(context):
+        return ConvolutionByFilters
     return LayerFormKernel if context.input_rows is None else PartialFormKernel

@@ -202,12 +202,18 @@ class FusedUpdate:
             learns = part.size and (held.parameter.trainable or held.parameter.averaged)
             whole = slice(start, start + part.size)
             added.append(terms.bind(held.parameter, whole, gradient.reshape(-1)))
-            threads = self._kernel.pool.shares.count("numbers", part.size, most=len(applies))
+            threads = self._threads_for(part.size, len(applies))
             for thread, share in enumerate(_shares(part.size, threads) if learns else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
         found = [add for add in added if add is not None]
         return self._gradient(out, rows), found, self._together([apply for apply in applies if apply])
+
+    def _threads_for(self, numbers: int, most: int) -> int:
+        """The threads that update so many numbers."""
+        shares, own = self._kernel.pool.shares, self._kernel.gradient_shares
+        written = min(own, shares.count("gradient", numbers * UPDATE_OPERATIONS, most=most))
+        return max(shares.count("numbers", numbers, most=most), written)
 
     def _together(self, applies: list[list[Apply]]) -> Callable[[int], bool]:
         """The updates of a block; each thread makes those of its share."""

@@ -59,13 +59,13 @@ def test_a_weight_of_more_filters_than_places_has_its_gradient_by_a_product(
     filters: int, by_product: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[torch.Size] = []
-    own = differentiable._of_weight
+    own = differentiable.of_patches
 
-    def watched(picture: torch.Tensor, grad: torch.Tensor, *rest: object) -> torch.Tensor:
+    def watched(grad: torch.Tensor, *rest: object) -> torch.Tensor:
         calls.append(grad.shape)
-        return own(picture, grad, *rest)  # type: ignore[arg-type]
+        return own(grad, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(differentiable, "_of_weight", watched)
+    monkeypatch.setattr(differentiable, "of_patches", watched)
     picture, weight = torch.randn(1, 2, 6, 6), torch.randn(filters, 2, 3, 3, requires_grad=True)
     convolve(picture, weight, None, (1, 1), (1, 1), (1, 1), 1).sum().backward()
     assert bool(calls) is by_product

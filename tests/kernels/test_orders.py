@@ -41,6 +41,9 @@ def test_copies_have_every_number_in_its_place(view: torch.Tensor, other: torch.
     target = torch.full(view.shape, -1.0, dtype=view.dtype)
     orders.copy(target, view)
     assert torch.equal(target, view)
+    wide = torch.full((*view.shape[:-1], view.shape[-1] + 2), -1.0, dtype=view.dtype)
+    orders.copy(wide[..., 1:-1], view)  # into a part of a larger one
+    assert torch.equal(wide[..., 1:-1], view) and (wide[..., :: wide.shape[-1] - 1] == -1).all()
     lasting = orders.contiguous(view)
     assert lasting.is_contiguous() and torch.equal(lasting, view)
     back = orders.like(other.contiguous(), other.stride())

@@ -16,7 +16,7 @@ from torch.nn import functional
 _Gradient: TypeAlias = torch.Tensor | None
 
 
-class _Settings(NamedTuple):
+class Settings(NamedTuple):
     """Settings of a convolution of pictures, one for each axis, but for `groups`."""
 
     stride: Sequence[int]
@@ -45,7 +45,7 @@ def convolve(
         dilation: of rows and columns.
         groups: of filters and channels.
     """
-    settings = _Settings(stride, padding, dilation, groups)
+    settings = Settings(stride, padding, dilation, groups)
     if groups > 1 or picture.device.type != "cpu" or not weight.requires_grad:
         return functional.conv2d(picture, weight, bias, *settings)
     return cast(torch.Tensor, _Convolution.apply(picture, weight, bias, settings))  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, picture: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: _Settings
+        ctx: Any, picture: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: Settings
     ) -> torch.Tensor:
         """Returns `conv2d`, and keeps picture and weight for its gradients."""
         ctx.save_for_backward(picture, weight)
@@ -68,21 +68,26 @@ class _Convolution(torch.autograd.Function):
         """The gradients of picture, weight and bias."""
         (picture, weight), (*settings, groups) = ctx.saved_tensors, ctx.settings
         of_picture, of_weight, of_bias, _ = ctx.needs_input_grad
-        by_product = of_weight and grad.numel() < len(weight) ** 2  # fewer places than filters
+        by_product = of_weight and is_product(grad)
         wanted = [of_picture, of_weight and not by_product, of_bias]
         given = grad, picture, weight, [len(weight)], *settings, False, [0, 0], groups
         found: list[_Gradient] = list(torch.ops.aten.convolution_backward(*given, wanted))
         if by_product:
-            found[1] = _of_weight(picture, grad, weight.shape, ctx.settings)
+            found[1] = of_patches(grad, patches_of(picture, weight.shape, ctx.settings), weight.shape)
         return found[0], found[1], found[2], None
 
 
-def _of_weight(
-    picture: torch.Tensor, grad: torch.Tensor, shape: torch.Size, settings: _Settings
-) -> torch.Tensor:
-    """The products of the gradient and the patches, summed over places and examples; `shape` in channels
-    last.
+def is_product(grad: torch.Tensor) -> bool:
+    """Returns whether the gradient of the weight is a product: for fewer places than filters.
+
+    Args:
+        grad: of the convolution's result, `[example, filter, row, column]`.
     """
+    return grad.numel() < grad.shape[1] ** 2
+
+
+def patches_of(picture: torch.Tensor, shape: torch.Size, settings: Settings) -> torch.Tensor:
+    """Returns the patch of each place of each example, `[place, number]`, for a weight of this shape."""
     rows, columns = settings.padding
     patches = functional.pad(picture.permute(0, 2, 3, 1), (0, 0, columns, columns, rows, rows))
     for axis, (size, stride, dilation) in enumerate(
@@ -90,6 +95,12 @@ def _of_weight(
     ):
         reach = (size - 1) * dilation + 1
         patches = patches.unfold(axis, reach, stride)[..., ::dilation]
-    patches = patches.permute(0, 1, 2, 4, 5, 3).reshape(-1, shape[1:].numel())
+    return patches.permute(0, 1, 2, 4, 5, 3).reshape(-1, shape[1:].numel())
+
+
+def of_patches(grad: torch.Tensor, patches: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Returns the gradient of a weight of this shape: the products of the gradient and the patches, summed
+    over places and examples; in channels last.
+    """
     products = grad.permute(1, 0, 2, 3).flatten(1) @ patches
     return products.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
