@@ -123,6 +123,7 @@ class Attention(Layer):
     }
 
     several_inputs = True
+    divides_examples = True
     slowdown = 3.0
 
     num_heads: int

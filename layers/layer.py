@@ -137,6 +137,9 @@ class Layer(Arguments, ABC):
     stops_gradient: ClassVar[bool] = False
     """States whether the gradient of its inputs is zero. Then none is computed or sent, neither of this
     layer nor of layers that feed no other."""
+    divides_examples: ClassVar[bool] = False
+    """States whether threads divide the examples of a `forward`, and not its rows: for a layer without
+    parameters whose rows take unequal time."""
     integer_inputs: ClassVar[bool] = False
     """States whether its inputs are numbers of classes, from 0."""
     slowdown: ClassVar[float] = 1.0

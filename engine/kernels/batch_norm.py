@@ -123,7 +123,7 @@ class BatchNormKernel(OneToOneKernel):
         """Writes the gradient of the machine's rows, when those for the summary are there."""
         return sequence(self._prepared(), super().backward_input(source, rows, accumulate=accumulate))
 
-    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
+    def write_gradient(self, source: int, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Writes the gradient of some rows; of a row of features, these are channels."""
         first, window = self.context.rows[0], self.context.windows[0]
         inputs = rows_of(self.arrays.inputs[0], (own.start + first, own.stop + first), window)

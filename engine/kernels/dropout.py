@@ -74,7 +74,7 @@ class DropoutKernel(OneToOneKernel):
             counted_bits(key, examples.visit, numbers, start, out[begin : begin + stop - start])
             begin += stop - start
 
-    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
+    def write_gradient(self, source: int, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Multiplies by the same."""
         if not self._bits.size:
             (_add if accumulate else _copy)(flat(grad), flat(out))

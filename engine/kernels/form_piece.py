@@ -1,5 +1,5 @@
-"""Some of a machine's rows by the layer's `forward`: what it is given for them, and the gradients that it
-returns. Importing this imports torch.
+"""Some of a machine's rows, or of their examples, by the layer's `forward`: what it is given for them, and
+the gradients that it returns. Importing this imports torch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Keep: TypeAlias = Callable[[torch.Tensor, Step, tuple[torch.Tensor, ...]], None]
 
 
 class FormPiece:
-    """Some of the machine's rows.
+    """Some of the machine's rows, for all examples or some of them.
 
     Attributes:
         rows: of the layer.
+        examples: `[start, stop)` of the arrays.
         windows: of each input, the rows that feed these.
         slices: of each parameter, the part for these rows.
         output: receives the result.
@@ -42,8 +43,9 @@ class FormPiece:
         rows: Span,
         windows: tuple[Span, ...],
         *,
+        examples: Span,
         grad: torch.Tensor | None,
-        step: Callable[[Span, tuple[Span, ...], torch.Tensor], Step],
+        step: Callable[[Span, tuple[Span, ...], torch.Tensor, Span], Step],
         keep: Keep,
     ) -> None:
         """Finds the tensors of these rows.
@@ -53,25 +55,31 @@ class FormPiece:
             arrays: of the machine.
             rows: of the layer.
             windows: of each input, the rows that feed these.
-            grad: the gradient of the output; None without a backward pass.
-            step: makes the step of some rows, their windows and their output.
+            examples: `[start, stop)` of the arrays.
+            grad: the gradient of the output for all examples; None without a backward pass.
+            step: makes the step of some rows, their windows, their output and the examples.
             keep: is called with each output.
         """
         self._context, self._arrays, self.rows, self.windows = context, arrays, rows, windows
-        self._layer, self._new_step, self._keep, self._grad = context.grid.layer, step, keep, grad
+        self.examples, own = examples, slice(*examples)
+        self._layer, self._new_step, self._keep = context.grid.layer, step, keep
+        self._grad = None if grad is None else grad[..., own]
         given = zip(arrays.inputs, windows, context.windows, strict=True)
-        self._inputs = tuple(as_tensor(array[a - low : b - low]) for array, (a, b), (low, _) in given)
+        self._inputs = tuple(
+            as_tensor(array[a - low : b - low])[..., own] for array, (a, b), (low, _) in given
+        )
         self.slices = tuple(_part(one, rows, context.rows) for one in context.grid.parameters)
         parameters = zip(arrays.parameters, self.slices, strict=True)
         self._parameters = tuple(as_tensor(array[part]) for array, part in parameters)
-        self.output = as_tensor(arrays.output[rows[0] - context.rows[0] : rows[1] - context.rows[0]])
+        output = arrays.output[rows[0] - context.rows[0] : rows[1] - context.rows[0]]
+        self.output = as_tensor(output)[..., own]
         self._learns = grad is not None and not self._layer.has_backward
         self._exchange: Exchange | None = None
 
     def _begin(self) -> None:
         """Takes the numbers of the next step."""
         wide = self._layer.rounds_products
-        self._step = self._new_step(self.rows, self.windows, self.output)
+        self._step = self._new_step(self.rows, self.windows, self.output, self.examples)
         grads = self._arrays.grad_inputs or (None,) * len(self._inputs)
         pairs = zip(self._inputs, grads, strict=True)
         self._given = tuple(leaf(one, self._learns and grad is not None, wide) for one, grad in pairs)

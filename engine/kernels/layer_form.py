@@ -61,7 +61,7 @@ class LayerFormKernel(Kernel):
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
-        self._pieces: dict[Span, FormPiece] = {}
+        self._pieces: dict[tuple[Span, Span], FormPiece] = {}
         self._per_run = self._pieces_per_run()
         self._torch_threads = context.threads if self._per_run == 1 and not context.grid.layer.cuttable else 1
         self._multiply = multiplication(context.products, pool.at_most(self._torch_threads))
@@ -85,18 +85,21 @@ class LayerFormKernel(Kernel):
         self.mean_over = mean_over or self.context.minibatch
         self._free()
 
-    def step(self, rows: Span, windows: tuple[Span, ...], output: torch.Tensor) -> Step:
-        """The circumstances of the next call, for some rows."""
+    def step(
+        self, rows: Span, windows: tuple[Span, ...], output: torch.Tensor, among: Span | None = None
+    ) -> Step:
+        """The circumstances of the next call, for some rows, and some examples of the arrays or all."""
         grid, context = self.context.grid, self.context
-        examples, first = self._examples, self._first_example
+        begin, end = among or (0, context.batch)
+        examples, first = self._examples, self._first_example + begin
 
         def random(noise: Shape | None = None) -> torch.Tensor:
-            numbers, nodes = examples.numbers(first, context.batch), context.node_ranges(rows, noise)
+            numbers, nodes = examples.numbers(first, end - begin), context.node_ranges(rows, noise)
             key, device = key_of(examples.seed, grid.name), output.device
             together = [extent == 1 for extent in noise or ()]
             shape = [1 if one else extent for one, extent in zip(together, output.shape, strict=False)]
             found = random_bits(key, examples.visit, numbers, nodes, device)
-            return found.reshape([*shape, context.batch] if noise else output.shape)
+            return found.reshape([*shape, end - begin] if noise else output.shape)
 
         return Step(
             examples.step,
@@ -110,7 +113,7 @@ class LayerFormKernel(Kernel):
             wiring=grid.connectivity,
             torch=torch,
             random=random,
-            examples=self._real,
+            examples=min(max(self._real - begin, 0), end - begin),
             mean_over=self.mean_over,
             position=examples.position + first,
             with_gradient=with_gradient,
@@ -125,13 +128,18 @@ class LayerFormKernel(Kernel):
 
     def forward_rows(self, rows: Spans) -> Call:
         """Computes some of the machine's rows."""
-        pieces = [self._piece(part) for run in rows for part in self._parts(run)]
+        pieces = [self._piece(*part) for run in rows for part in self._parts(run)]
 
         def call() -> None:
             self._free()
             self._each(FormPiece.play, pieces)
 
         return call
+
+    @property
+    def _divides_examples(self) -> bool:
+        """States whether pieces are of some examples, and not of some rows."""
+        return self.context.grid.layer.divides_examples and not self.context.grid.parameters
 
     def _pieces_per_run(self) -> int:
         """The pieces into which a run of rows is divided: one for each thread that has enough to do."""
@@ -142,11 +150,12 @@ class LayerFormKernel(Kernel):
         each = max(self.pool.shares.layer, _FOR_A_GRADIENT * shared)
         return max(min(context.threads, int(context.operations * grid.layer.slowdown / each)), 1)
 
-    def _parts(self, run: Span) -> list[Span]:
-        """Divides a run of rows."""
-        n = min(self._per_run, run[1] - run[0])
-        cuts = [run[0] + (run[1] - run[0]) * k // n for k in range(n)] if n else []
-        return list(pairwise((*cuts, run[1])))
+    def _parts(self, run: Span) -> list[tuple[Span, Span]]:
+        """Divides a run of rows, or its examples."""
+        whole = 0, self.context.batch
+        if self._divides_examples:
+            return [(run, part) for part in _divided(whole, self._per_run)]
+        return [(part, whole) for part in _divided(run, self._per_run)]
 
     def _each(self, act: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
         """Calls a function of each piece, on the threads of the pool if there are several for a run."""
@@ -163,12 +172,15 @@ class LayerFormKernel(Kernel):
             self.pool.split(0, len(items), work)
         return found
 
-    def _piece(self, rows: Span) -> FormPiece:
-        if rows not in self._pieces:
+    def _piece(self, rows: Span, examples: Span | None = None) -> FormPiece:
+        examples = examples or (0, self.context.batch)
+        if (rows, examples) not in self._pieces:
             windows, grad = self.windows(rows), self.grad_output(rows)
             given = self.context, self.arrays, rows, windows
-            self._pieces[rows] = FormPiece(*given, grad=grad, step=self.step, keep=self.keep)
-        return self._pieces[rows]
+            self._pieces[rows, examples] = FormPiece(
+                *given, examples=examples, grad=grad, step=self.step, keep=self.keep
+            )
+        return self._pieces[rows, examples]
 
     def summarise(self, piece: int) -> Call:
         """Computes the summary of the machine's rows."""
@@ -215,17 +227,21 @@ class LayerFormKernel(Kernel):
         places = [out[start - window[0] : stop - window[0]] for start, stop in rows]
 
         def call() -> None:
-            spans = [windows[source] for windows in self._all_windows()]
-            pairs = zip(spans, (found[source] for found, _ in self._all_gradients()), strict=True)
-            given = [(span, found) for span, found in pairs if found is not None]
-            apart = _cover(rows, [span for span, _ in given])
+            found = zip(self._all_spans(source), self._all_gradients(), strict=True)
+            given = [(*spans, grads[source]) for spans, (grads, _) in found]
+            given = [one for one in given if one[2] is not None]
+            alike = {among for _, among, _ in given}
+            apart = bool(given) and all(
+                _cover(rows, [span for span, own, _ in given if own == among]) for among in alike
+            )
 
-            def add(pair: tuple[Span, torch.Tensor]) -> None:
-                (low, high), found = pair
+            def add(piece: tuple[Span, Span, torch.Tensor]) -> None:
+                (low, high), among, found = piece
                 for place, (start, stop) in zip(places, rows, strict=True):
                     begin, end = max(start, low), min(stop, high)
                     if begin < end:
-                        part, own = place[begin - start : end - start], found[begin - low : end - low]
+                        part = place[begin - start : end - start, ..., slice(*among)]
+                        own = found[begin - low : end - low]
                         if apart and not accumulate:
                             orders.copy(part, own)
                         else:
@@ -236,8 +252,8 @@ class LayerFormKernel(Kernel):
             else:
                 for place in () if accumulate else places:
                     place.zero_()
-                for pair in given:
-                    add(pair)
+                for piece in given:
+                    add(piece)
             self._wrote()
 
         return call
@@ -273,9 +289,9 @@ class LayerFormKernel(Kernel):
 
         return call
 
-    def _all_windows(self) -> list[tuple[Span, ...]]:
-        """The rows of the inputs that each piece reads."""
-        return [piece.windows for piece in self._pieces.values()]
+    def _all_spans(self, source: int) -> list[tuple[Span, Span]]:
+        """The rows of an input that each piece reads, and the examples."""
+        return [(piece.windows[source], piece.examples) for piece in self._pieces.values()]
 
     def _slices(self) -> list[tuple[slice, ...]]:
         """The parts of the parameters that belong to each piece."""
@@ -303,6 +319,14 @@ class LayerFormKernel(Kernel):
     def _derived(self) -> Sequence[Gradients]:
         """The gradients of all inputs and parameters, for each piece."""
         return self._each(FormPiece.gradients, list(self._pieces.values()))
+
+
+def _divided(span: Span, pieces: int) -> list[Span]:
+    """Divides a span into so many nearly equal ones, or fewer where it is shorter; an empty one stays."""
+    start, length = span[0], span[1] - span[0]
+    n = min(pieces, length)
+    cuts = [start + length * k // n for k in range(n)] if n else []
+    return list(pairwise((*cuts, span[1])))
 
 
 def _cover(rows: Spans, spans: Sequence[Span]) -> bool:

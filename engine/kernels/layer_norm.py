@@ -58,7 +58,7 @@ class LayerNormKernel(OneToOneKernel):
         numbers = float(output.size)
         return split_spans(self.pool, ((0, len(output)),), work, operations=numbers, kind="numbers")
 
-    def write_gradient(self, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
+    def write_gradient(self, source: int, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Adds up two sums over the features of a place, and then writes its gradients."""
         kept = self._of(self._kept, own.start, own.stop)
         x, places = _places(self._input[own]), _places(out)

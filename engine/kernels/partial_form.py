@@ -132,8 +132,8 @@ class PartialFormKernel(LayerFormKernel, PartialKernel):
         found: list[torch.Tensor | None] = [grads[there].to(wide).sum(axes) for _, _, there in biased]
         return found or [None] * len(self._parameters[1:])
 
-    def _all_windows(self) -> list[tuple[Span, ...]]:
-        return [self._windows]
+    def _all_spans(self, source: int) -> list[tuple[Span, Span]]:
+        return [(self._windows[source], (0, self.context.batch))]
 
     def _slices(self) -> list[tuple[slice, ...]]:
         return [(slice(None),) * len(self._parameters)]

@@ -9,7 +9,7 @@ from partita.engine.kernels.batch_norm import BatchNormKernel
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
 from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.dropout import DropoutKernel
-from partita.engine.kernels.elementwise import ActivationKernel
+from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.layer_norm import LayerNormKernel
 from partita.engine.kernels.linear import LinearKernel
@@ -20,12 +20,14 @@ from partita.engine.kernels.normalisation import LocalContrastNormalisationKerne
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
 from partita.engine.kernels.position_losses import PositionCrossEntropyKernel
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.kernels.torch_activation import TorchActivationKernel
 from partita.layers import Loss
 
 Maker: TypeAlias = Callable[[KernelContext, Arrays, ThreadPool], Kernel]
 
 KERNELS: Final[tuple[type[Kernel], ...]] = (
     ActivationKernel,
+    AddKernel,
     AveragePoolKernel,
     BatchNormKernel,
     Conv2DKernel,
@@ -39,6 +41,7 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     MaxPoolKernel,
     PositionCrossEntropyKernel,
     SoftmaxCrossEntropyKernel,
+    TorchActivationKernel,
 )
 """The kernels of a CPU; each names its `layer`, and no two of a layer compute the same context."""
 

@@ -27,7 +27,7 @@ from partita.engine.pytorch.nodes import (
 from partita.engine.pytorch.program import Program
 from partita.engine.pytorch.state_dict import array_of, constant_of, dtype_name, parameters_of, state_of
 from partita.engine.pytorch.values import Stacked, Unsupported, Value
-from partita.layers import Dense, Layer, Linear, Network
+from partita.layers import Dense, Layer, Linear, Network, Slice
 from partita.layers.graph import Graph
 from partita.layers.module_state import ModuleState, StateEntry
 from partita.layers.states import SymbolicTensor
@@ -148,6 +148,17 @@ class ImportedNetwork(Network):
             same_as, shape = first.setdefault(id(kept), name), tuple(kept.shape)
             entry = StateEntry(name, shape, dtype_name(kept), same_as, constant=constant_of(kept))
             self._state.append(entry)
+
+    def slice_of(self, states: SymbolicTensor) -> tuple[SymbolicTensor, range] | None:
+        """Returns the source of a layer that takes successive positions of its last axis, and these; else
+        None.
+        """
+        grid = self._grids[states.name]
+        if type(grid.layer) is not Slice or grid.layer.axis % len(grid.shape) != len(grid.shape) - 1:
+            return None
+        source = SymbolicTensor(self, grid.sources[0])
+        found = range(source.shape[-1])[grid.layer.start : grid.layer.stop]
+        return (source, found) if grid.layer.step == 1 else None
 
     def drop_unused(self) -> None:
         """Drops the layers whose result nothing reads, but the output and losses.

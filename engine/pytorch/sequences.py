@@ -122,9 +122,17 @@ def attention(at: Conversion, node: fx.Node) -> Value:
         node,
         Attention,
         queries,
-        Concatenate()(keys, values),
+        _side_by_side(at, keys, values),
         num_heads=heads,
         key_dim=features,
         causal=a["is_causal"],
     )
     return Value(found, (1, 0, 2), shape=(found.shape[0], heads, features))
+
+
+def _side_by_side(at: Conversion, one: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
+    """Features of two sequences side by side: one part of a sequence, where they lie so in it."""
+    before, after = at.network.slice_of(one), at.network.slice_of(other)
+    if before and after and before[0] == after[0] and before[1].stop == after[1].start:
+        return Slice(before[1].start, after[1].stop)(before[0])
+    return Concatenate()(one, other)

@@ -7,8 +7,9 @@ import pytest
 
 from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.layers import Conv1D, GroupNorm, Layer, LayerNorm, Linear
+from partita.layers import Attention, Conv1D, GroupNorm, Layer, LayerNorm, Linear
 from tests.kernels.cases import case, play
+from tests.properties.kernels import assert_same_bits
 
 LARGE: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "as many rows of the input": (Linear(64), (9, 64)),
@@ -50,3 +51,14 @@ def test_other_layers_are_computed_at_once(layer: Layer, shape: tuple[int, ...],
     kernel.forward()
     pool.close()
     assert len(kernel._pieces) == 1, why
+
+
+def test_threads_divide_the_examples_where_rows_take_unequal_time() -> None:
+    given = case(Attention(2, 8, causal=True), (24, 16), (24, 32), batch=41, dtype=np.float32)
+    kernel = LayerFormKernel(
+        context := given.context(threads=3), given.arrays(context), pool := ThreadPool(3)
+    )
+    kernel.forward()
+    pool.close()
+    assert [piece.examples for piece in kernel._pieces.values()] == [(0, 13), (13, 27), (27, 41)]
+    assert_same_bits(play(given, threads=3), play(given))

@@ -35,6 +35,13 @@ def views(draw: st.DrawFn) -> torch.Tensor:
     return found.permute(draw(st.permutations(range(found.dim()))))
 
 
+def test_copies_into_some_examples_of_an_array() -> None:
+    array, found = torch.zeros(30, 20, 11), torch.randn(7, 30, 20)
+    orders.copy(array[..., 2:9], found.permute(1, 2, 0))
+    assert torch.equal(array[..., 2:9], found.permute(1, 2, 0))
+    assert not array[..., :2].any() and not array[..., 9:].any()
+
+
 @given(views(), views())
 @settings(max_examples=examples(60))
 def test_copies_have_every_number_in_its_place(view: torch.Tensor, other: torch.Tensor) -> None:

@@ -36,6 +36,12 @@ def test_a_step_is_the_modules(make: Any, like: torch.Tensor, machines: int) -> 
     check(make(), like, machines=machines)
 
 
+def test_keys_and_values_that_lie_side_by_side_are_one_part() -> None:
+    net = from_torch(Decoder(), (torch.empty(BATCH, 6, 8),))
+    kinds = [one.layer.kind for one in net.graph().grids]
+    assert kinds.count("Slice") == 2 and "Concatenate" not in kinds
+
+
 def test_what_has_no_layer_is_named_with_its_line_and_may_stay_as_it_is() -> None:
     torch.manual_seed(3)
     like = torch.empty(BATCH, 4)
