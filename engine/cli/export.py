@@ -13,7 +13,13 @@ from partita.engine.drivers.identity import identity
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import check_target
 from partita.engine.parameters.reader import Checkpoint
-from partita.engine.run.state_files import has_modules, save_state, state_dict_of, tensors_of
+from partita.engine.run.state_files import (
+    checkpoint_tensors,
+    has_modules,
+    save_state,
+    state_dict_of,
+    tensors_of,
+)
 from partita.layers.graph import Graph
 from partita.layers.text import counted
 
@@ -32,13 +38,13 @@ Folder = Annotated[
 def export(source: Source, *, to: To, checkpoints: Folder = None) -> None:
     """Writes the parameters of a run's newest checkpoint as a file of safetensors.
 
-    With a Python file whose network() comes from a module of PyTorch, names are the module's; else they are
-    the network's own.
+    Of a network that comes from a module of PyTorch, names are those of the module's state dict; else they
+    are the network's own.
     """
     check_target(to)
     if source.is_dir():
         found = _newest(source, None)
-        state = tensors_of(found.parameters())
+        state = checkpoint_tensors(found)
     else:
         graph = UserFile.load(source).network().graph()
         found = _newest(checkpoints or Path(f"{source.stem}.checkpoints"), graph)

@@ -17,6 +17,7 @@ import msgspec
 from partita.engine.parameters.formats import CheckpointError as CheckpointError
 from partita.engine.parameters.formats import Fields, NewerFormat, Upgrade, decode_any, newest, renamed
 from partita.engine.parameters.layout import Shape
+from partita.engine.parameters.module_names import ModuleEntry
 from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.names import part_indices, shard_index
 
@@ -41,7 +42,10 @@ def _manifest_2(fields: Fields) -> Fields:
 
 
 RECORD_UPGRADES: Final[tuple[Upgrade, ...]] = (_record_2,)
-MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (_manifest_2, dict)  # format 3 may have `callbacks`
+MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (
+    _manifest_2,
+    dict,
+)  # format 3 may have `callbacks` and `module`
 
 
 class UnitsOfRange(msgspec.Struct, frozen=True, array_like=True):
@@ -121,6 +125,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         done: units of the run that the files hold: ascending ranges `[start, stop)` of steps where the
             replicas share them, of examples where they do each step together. Empty in older files.
         callbacks: state of the run's callbacks, and the learning rate's factor; empty where there are none.
+        module: the state dict of the module of PyTorch that the network was made of, or that is a layer;
+            empty where there is none, and in older files.
         format: of manifests.
     """
 
@@ -137,6 +143,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     position: Annotated[int, msgspec.Meta(ge=0)] | None = None
     done: tuple[tuple[int, int], ...] = ()
     callbacks: dict[str, Any] = {}
+    module: tuple[ModuleEntry, ...] = ()
     format: int = newest(MANIFEST_UPGRADES)
 
     @property

@@ -17,7 +17,10 @@ import safetensors
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import check_target, load_parameters, write_atomically
+from partita.engine.parameters.module_names import state_entries
+from partita.engine.parameters.reader import Checkpoint
 from partita.layers.graph import Graph
+from partita.layers.module_state import ModuleState
 from partita.partitioner.plan import Plan
 
 if TYPE_CHECKING:
@@ -32,17 +35,16 @@ def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
 
     Args:
         path: a file of safetensors; a state dict that `torch.save` wrote, which is read with
-            `weights_only=True`; or a folder of checkpoints, whose newest whole one is read: parameters in
-            float32 or float64, by the network's own names.
+            `weights_only=True`; or a folder of checkpoints, whose newest whole one is read: by the names of
+            the module's state dict where the network was made of one, for `load_state_dict(...,
+            strict=True)`, and else by the network's own names.
 
     Raises:
         ValueError: there is nothing, or it is damaged, or holds something else.
     """
-    import torch
-
     path = Path(path)
     if path.is_dir():
-        return {name: torch.from_numpy(values) for name, values in _checkpoint(path).items()}
+        return checkpoint_tensors(_newest(path))
     return _pickled(path) if _is_pickled(path) else _safe(path)
 
 
@@ -53,12 +55,27 @@ def tensors_of(parameters: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(values) for name, values in parameters.items()}
 
 
-def _checkpoint(folder: Path) -> dict[str, Any]:
-    """The parameters of the newest whole checkpoint in a folder. Raises ValueError."""
+def _newest(folder: Path) -> Checkpoint:
+    """The newest whole checkpoint in a folder. Raises ValueError."""
     found = Checkpoints(folder).latest(None)
     if found is None:
         raise ValueError(f"{folder} holds no complete checkpoint; give the folder of a run, or a file")
-    return found.parameters()
+    return found
+
+
+def checkpoint_tensors(found: Checkpoint) -> dict[str, torch.Tensor]:
+    """Returns the state dict of the module of which a checkpoint was made, or else its parameters by the
+    network's own names.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    parameters = found.parameters()
+    if not found.manifest.module:
+        return tensors_of(parameters)
+    from partita.engine.pytorch.state_dict import state_of
+
+    return state_of(state_entries(found.manifest.module, parameters), parameters)
 
 
 def _is_pickled(path: Path) -> bool:
@@ -109,6 +126,15 @@ def has_modules(graph: Graph) -> bool:
     return bool(graph.origin) or any(hasattr(grid.layer, "state_dict") for grid in graph.computed)
 
 
+def module_state(graph: Graph) -> ModuleState:
+    """Every entry of the state dict of a network that is a module of PyTorch, or has one; none for others."""
+    if graph.origin or not has_modules(graph):
+        return graph.origin
+    from partita.engine.pytorch.state_dict import entries_of
+
+    return entries_of(graph)
+
+
 def initial_of(
     plan: Plan, given: Mapping[str, Any] | str | Path | None
 ) -> tuple[Plan, Mapping[str, Any] | None]:
@@ -132,7 +158,8 @@ def initial_of(
         if plain and not path.is_dir() and not _is_pickled(path):
             shapes = {name: parameter.shape for name, parameter in graph.parameters.items()}
             return plan, load_parameters(path, shapes)
-        given = load_tensors(path)
+        # a checkpoint's own numbers: under the module's names those of narrow types are rounded
+        given = tensors_of(_newest(path).parameters()) if path.is_dir() else load_tensors(path)
     else:
         what = "the initial parameters do"
     if given is None or (plain and not any(hasattr(one, "detach") for one in given.values())):

@@ -19,6 +19,7 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.log import log_folders, next_log, remove_logs
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.parameters.module_names import module_entries
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import (
@@ -42,6 +43,7 @@ from partita.engine.run.metrics import Metrics
 from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
+from partita.engine.run.state_files import module_state
 from partita.engine.run.stops import Stops
 from partita.engine.run.supervisor import Supervisor, Work
 from partita.engine.runtime.reported_sums import ReportedSums
@@ -280,6 +282,7 @@ class Training(Work):
             run=trainer.run_id if journal is None else journal.header.run,
             shapes=job.shapes,
             network=job.network,
+            module=module_entries(module_state(job.plan.graph)),
             dtype=job.precision,
             optimizer=repr(trainer.learner),
             steps=commit.steps,

@@ -80,7 +80,7 @@ def test_files_from_before_there_were_units_and_stops_are_read() -> None:
     )
     later = {"rule": "optimizer", "steps_per_epoch": "units_per_epoch", "epoch": "incarnation"}
     files = [{later.get(name, name): value for name, value in one.items()} for one in former["entries"]]
-    changed = {"entries": files, "done": [], "callbacks": {}, "format": 3}
+    changed = {"entries": files, "done": [], "callbacks": {}, "module": [], "format": 3}
     assert today == {later.get(name, name): value for name, value in former.items()} | changed
     assert [(record.version, record.updates) for record in found.records.values()] == [(7, 50), (8, 51)]
 
