@@ -4,9 +4,9 @@
 learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an algorithm
 (`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which
 can be saved; callbacks such as `EarlyStopping` watch a run, and loggers such as `CSVLog` write its figures;
-`evaluate` and `predict` apply a run to data; `Session` runs single steps; `check_gradients`
-compares a layer's backward function with finite differences; `Torch` makes a layer of a module of PyTorch,
-and `from_torch` a network; `minimise` runs a batch method on any function.
+`evaluate` and `predict` apply a run to data; `Session` runs single steps; a `Loader` says how data of any
+kind is read; `check_gradients` compares a layer's backward function with finite differences; `Torch` makes a
+layer of a module of PyTorch, and `from_torch` a network; `minimise` runs a batch method on any function.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING
 from partita.engine.lazily import names_of
 
 if TYPE_CHECKING:
+    from partita.engine.data.dataset import Dataset, Field, Reader
+    from partita.engine.data.draws import Draws
+    from partita.engine.data.loader import Loader
+    from partita.engine.data.npz_files import Npz
+    from partita.engine.data.parquet_files import Parquet
+    from partita.engine.data.pictures import Pictures
+    from partita.engine.data.stream import Stream
+    from partita.engine.data.transforms import ChannelsLast, HorizontalFlip, Normalize, PerExample, RandomCrop
     from partita.engine.drivers.all_reduce import AllReduce
     from partita.engine.drivers.downpour import Downpour
     from partita.engine.drivers.sandblaster import Sandblaster
@@ -96,21 +104,26 @@ __all__ = [
     "AllReduce",
     "CSVLog",
     "Callback",
+    "ChannelsLast",
     "CheckpointStore",
     "Control",
     "Cosine",
     "DataSource",
+    "Dataset",
     "Direction",
     "DirectionGenerator",
     "Downpour",
+    "Draws",
     "EarlyStopping",
     "Environment",
     "Evaluation",
     "ExponentialDecay",
+    "Field",
     "Files",
     "GradientCheck",
     "GradientDescent",
     "Hierarchical",
+    "HorizontalFlip",
     "HostError",
     "HostFile",
     "Interrupted",
@@ -119,6 +132,7 @@ __all__ = [
     "JSONLinesLog",
     "LineSearchMethod",
     "LinearWarmup",
+    "Loader",
     "Log",
     "MLflowLog",
     "MeanAbsoluteError",
@@ -128,14 +142,21 @@ __all__ = [
     "ModelCheckpoint",
     "Momentum",
     "NonlinearCG",
+    "Normalize",
+    "Npz",
     "Objective",
     "Optimizer",
     "Outcome",
+    "Parquet",
     "PartitionedModule",
+    "PerExample",
+    "Pictures",
     "Pool",
     "PythonLog",
     "RMSProp",
+    "RandomCrop",
     "Ray",
+    "Reader",
     "Record",
     "ReduceOnPlateau",
     "Replicated",
@@ -149,6 +170,7 @@ __all__ = [
     "SharedFolder",
     "SlowNodeWarning",
     "StepDecay",
+    "Stream",
     "TensorBoardLog",
     "TopK",
     "Torch",

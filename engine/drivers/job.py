@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from partita.engine.data.columns import Columns
+from partita.engine.data.conversion import has_labels, stored_type
+from partita.engine.data.prepared import HostData, Prepared, files_in
 from partita.engine.drivers.identity import identity
 from partita.engine.files.sources import ArrayFile, DataSource
 from partita.engine.files.stores import CheckpointStore, Folder
@@ -27,11 +30,11 @@ from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.validation import ValidationData
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.graph import Grid
-from partita.layers.layer import Placeholder
 from partita.partitioner.plan import Plan
 
 _MOST_VECTORS: Final = 256  # a method's history is the longest
 _MOST_COUNTS: Final = 1 << 26
+_BLOCK_BYTES: Final = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,14 @@ class Job:
 
     Args:
         plan, seed: see `train`.
-        arrays: an array for each input and target, `[example, *shape]`.
+        arrays: those of the data that this process holds, by name: `[example, *shape]`.
         folder: temporary folder of the files that hosts read.
         sources: those of the data that are no arrays.
         store: where checkpoints are kept; None: in the temporary folder, for restarts within the run.
         instruction_timeout_s: seconds that one computation of a part may take.
         metrics: figures that are reported beside the loss.
         validation: the data of validations; None: there are none.
+        prepared: how minibatches are made of the data, or of other data; None: as they are.
     """
 
     plan: Plan
@@ -58,6 +62,7 @@ class Job:
     instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S
     metrics: tuple[Metric, ...] = ()
     validation: ValidationData | None = None
+    prepared: Prepared | None = None
 
     @property
     def keep(self) -> bool:
@@ -97,6 +102,8 @@ class Job:
     @cached_property
     def examples(self) -> int:
         """Number of examples in the data."""
+        if self.prepared is not None:
+            return self.prepared.examples
         lengths = [len(array) for array in self.arrays.values()]
         return next(iter((*lengths, *(source.shape[0] for source in self.sources.values()))))
 
@@ -105,12 +112,26 @@ class Job:
         """Checksum of all arrays, with their names and the order of the examples."""
         found = 0
         for name in sorted(self.arrays):
-            numbers = np.ascontiguousarray(self.arrays[name])
-            found = zlib.crc32(numbers.data, zlib.crc32(name.encode(), found))
+            found = zlib.crc32(name.encode(), found)
+            for block in self._blocks(name):
+                found = zlib.crc32(block.data, found)
         for name in sorted(self.sources):
             source = self.sources[name]
             found = zlib.crc32(f"{name} {getattr(source, 'checksum', source)}".encode(), found)
+        if self._is_elsewhere:
+            assert self.prepared is not None
+            found = zlib.crc32(self.prepared.dataset.identity.encode(), found)
         return f"{found:08x}"
+
+    def _blocks(self, name: str) -> Iterator[Array]:
+        """Yields an array in the type of the network, some examples at a time."""
+        array, grid = self.arrays[name], self._grids.get(name)
+        dtype = array.dtype
+        if grid is not None and dtype.kind in "biuf":
+            dtype = np.dtype(np.int64) if has_labels(grid) else np.dtype(self.precision)
+        rows = max(_BLOCK_BYTES // max(array[:1].nbytes, 1), 1)
+        for start in range(0, len(array), rows):
+            yield np.ascontiguousarray(array[start : start + rows], dtype)
 
     @property
     def precision(self) -> str:
@@ -174,24 +195,42 @@ class Job:
 
     @property
     def files(self) -> dict[str, ArrayFile]:
-        """File of each input and target that is given as an array, by name."""
-        grids = (*self.plan.graph.inputs, *self.plan.graph.targets)
-        return {grid.name: self._file_of(grid) for grid in grids if grid.name not in self.sources}
+        """File of each array that this process holds, by name: in the type in which it was given, if that is
+        small.
+        """
+        return {name: self._file_of(name, array) for name, array in self.arrays.items()}
 
     @property
     def validation_files(self) -> tuple[ArrayFile, ...]:
         """Files of the validation data that is given as arrays."""
-        sources = {} if self.validation is None else self.validation.sources
-        return tuple(source for source in sources.values() if isinstance(source, ArrayFile))
+        return () if self.validation is None else files_in(self.validation.sources)
 
     @property
-    def data(self) -> dict[str, DataSource]:
-        """Source of each input and target, by name."""
-        return {**self.files, **self.sources}
+    def served(self) -> dict[str, Path]:
+        """The files of the data that hosts on other machines fetch from this one, by their names."""
+        return {one.name: one.path for one in (*files_in(self.data), *self.validation_files)}
 
-    def _file_of(self, grid: Grid) -> ArrayFile:
-        path = self.folder / f"{grid.name}.data"
-        if isinstance(grid.layer, Placeholder) and grid.layer.classes is not None:
-            shape = () if grid.shape == (1,) else grid.shape  # a label is a number
-            return ArrayFile(path, "int64", (self.examples, *shape))
-        return ArrayFile(path, self.precision, (self.examples, *grid.shape))
+    @property
+    def data(self) -> HostData:
+        """The data, as parts open it."""
+        if self.prepared is not None and self._is_elsewhere:
+            return self.prepared
+        sources: dict[str, DataSource] = {**self.files, **self.sources}
+        return sources if self.prepared is None else replace(self.prepared, dataset=Columns(sources))
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Returns whether the data are neither arrays nor sources."""
+        return not self.arrays and not self.sources
+
+    @cached_property
+    def _grids(self) -> dict[str, Grid]:
+        return {grid.name: grid for grid in (*self.plan.graph.inputs, *self.plan.graph.targets)}
+
+    def _file_of(self, name: str, array: Array) -> ArrayFile:
+        path, grid = self.folder / f"{name.replace('/', '-')}.data", self._grids.get(name)
+        is_made = self.prepared is not None and bool(self.prepared.transforms)
+        dtype = array.dtype
+        if grid is not None and not is_made:
+            dtype = stored_type(grid, dtype, self.plan.precision)
+        return ArrayFile(path, dtype.name if dtype.kind in "biuf" else dtype, array.shape)

@@ -235,7 +235,7 @@ class Trainer(ABC):
         job = self.job
         return Catalogue(
             folder=job.folder,
-            files={f"data/{file.name}": file.path for file in (*job.files.values(), *job.validation_files)}
+            files={f"data/{name}": path for name, path in job.served.items()}
             | {f"initial/{path.name}": path for path in (job.initial, self.initial)},
             checkpoints=Checkpoints(job.checkpoints, run=self.run_id),
             pushes=self.pushes,

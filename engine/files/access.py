@@ -83,11 +83,17 @@ class NotesPushes(Protocol):
 
 
 class HostFiles:
-    """Files of a machine that the host has by their paths."""
+    """Files of a machine that the host has by their paths.
+
+    Attributes:
+        has_paths: whether other processes of this machine can open the data by its paths, too.
+    """
+
+    has_paths: bool = True
 
     def array(self, file: ArrayFile) -> Rows:
         """Opens an array. Hosts of one machine share its memory, and read what they need."""
-        return np.memmap(file.path, file.dtype, mode="r", shape=file.shape)
+        return np.memmap(file.path, file.dtype, mode="r", offset=file.offset, shape=file.shape)
 
     def parameters(
         self, path: Path, shapes: Mapping[str, Shape], *, only: Collection[str]
@@ -142,6 +148,7 @@ class RemoteFiles(HostFiles):
         self._address, self._name, self._mailbox = address, name, mailbox
         self._scratch = scratch
         self._has_folder: Final = address.has(address.folder)
+        self.has_paths = self._has_folder
         self._has_checkpoints: Final = address.has(address.checkpoints)
         self._connection: FileConnection | None = None
         self._private: Path | None = None
@@ -152,9 +159,9 @@ class RemoteFiles(HostFiles):
         if self._has_folder:
             return super().array(file)
         name = f"data/{file.name}"
-        copy = self._copy(name, (self._scratch or self._own()) / f"{file.path.stem.encode().hex()}.data")
+        copy = self._copy(name, (self._scratch or self._own()) / f"{file.name.encode().hex()}.data")
         self._arrays.append((file.name, copy))
-        return FetchedArray(copy, file.shape, np.dtype(file.dtype))
+        return FetchedArray(copy, file.shape, np.dtype(file.dtype), offset=file.offset)
 
     @override
     def parameters(

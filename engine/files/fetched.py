@@ -22,19 +22,22 @@ class FetchedArray:
         dtype: of the numbers.
     """
 
-    def __init__(self, copy: SparseCopy, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        """Maps the copy.
+    def __init__(
+        self, copy: SparseCopy, shape: tuple[int, ...], dtype: np.dtype[Any], *, offset: int = 0
+    ) -> None:
+        """Maps the copy, in which the numbers begin at `offset` bytes.
 
         Raises:
-            ValueError: the file has another size.
+            ValueError: the file is too small.
         """
         self.copy: Final = copy
         self.shape: Final = shape
         self.dtype: Final = dtype
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        if copy.n_bytes != self._row_bytes * shape[0]:
+        self._offset = offset
+        if copy.n_bytes < offset + self._row_bytes * shape[0]:
             raise ValueError(f"the file of {shape} {dtype} has {copy.n_bytes} bytes")
-        self._mapped: Array = np.memmap(copy.path, dtype, mode="r", shape=shape)
+        self._mapped: Array = np.memmap(copy.path, dtype, mode="r", offset=offset, shape=shape)
 
     def ready(self, chosen: Array | slice) -> Array:
         """Waits until these examples are there, and returns the array of all. Raises FilesUnavailable."""
@@ -55,5 +58,5 @@ class FetchedArray:
     def _chunks(self, chosen: Array | slice) -> npt.NDArray[np.int64]:
         if isinstance(chosen, slice):
             chosen = np.arange(*chosen.indices(self.shape[0]))
-        starts = np.asarray(chosen, np.int64) * self._row_bytes
+        starts = self._offset + np.asarray(chosen, np.int64) * self._row_bytes
         return self.copy.chunks_of(starts, self._row_bytes)

@@ -86,7 +86,7 @@ class Files(DataSource):
             return found
         if kind == ".npz":
             assert self.key is not None
-            return _member(path, self.key)
+            return member(path, self.key)
         return np.memmap(path, self.dtype, mode="r", shape=self.shape)
 
     def bound(self, name: str) -> FileOfHosts:
@@ -158,7 +158,7 @@ def checksum_of(path: Path, size: int) -> int:
     return found
 
 
-def _member(path: Path, key: str) -> Array:
+def member(path: Path, key: str) -> Array:
     """Maps an array in an uncompressed .npz file."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()

@@ -9,12 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+_BLOCK_BYTES: Final = 1 << 26
+"""Bytes of an array that are converted at once."""
 
 
 class Rows(Protocol):
@@ -68,25 +71,37 @@ class DataSource(ABC):
 
 @dataclass(frozen=True)
 class ArrayFile(DataSource):
-    """An array in a file of the coordinator's machine: its numbers in C order and nothing else.
+    """An array in a file of the coordinator's machine: its numbers in C order.
 
     Hosts of that machine map the file; others fetch chunks of it from the coordinator's process, ahead of
     their use, and keep them.
+
+    Args:
+        path: of the file.
+        dtype: of the numbers.
+        shape: the number of examples, and the shape of each.
+        offset: the byte at which the numbers begin.
+        named: see `name`; the file's name without its suffix if not given.
     """
 
     path: Path
     dtype: Any
     shape: tuple[int, ...]
+    offset: int = 0
+    named: str = ""
 
     @property
     def name(self) -> str:
-        """The name of the input or target."""
-        return self.path.stem
+        """The name by which hosts ask for the file."""
+        return self.named or self.path.stem
 
     def write(self, array: Array) -> None:
-        """Writes the array to the file."""
-        assert (array.dtype, array.shape) == (np.dtype(self.dtype), self.shape), (array.dtype, array.shape)
-        array.tofile(self.path)
+        """Writes the array to the file, some examples at a time, in the file's type."""
+        assert array.shape == self.shape, (array.shape, self.shape)
+        rows = max(_BLOCK_BYTES // max(array[:1].nbytes, 1), 1)
+        with self.path.open("wb") as file:
+            for start in range(0, len(array), rows):
+                np.ascontiguousarray(array[start : start + rows], self.dtype).tofile(file)
 
     def open(self, files: OpensArrays) -> Rows:
         """Maps the file, or a copy of it that is fetched as it is needed."""

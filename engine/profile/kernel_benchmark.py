@@ -26,7 +26,7 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.session_messages import Play, Played
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import DatasetFeed, Sampler
+from partita.engine.runtime.feed import DatasetFeed, Examples, Sampler
 from partita.engine.runtime.task import Body, HostContext
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.box import Box, BoxSet
@@ -85,7 +85,7 @@ class KernelBenchmark:
             plan.graph, DATA_BATCHES * plan.batch, draw, lambda shape: draw.standard_normal(shape, np.float32)
         )
         self._feed = DatasetFeed(
-            self._data,
+            Examples(self._data),
             Sampler(examples=DATA_BATCHES * plan.batch, batch=plan.batch, seed=0),
         )
         self._updates = LocalOptimizer(SGD(1e-9), vectors)

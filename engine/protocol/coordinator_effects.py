@@ -150,6 +150,7 @@ class Progress:
         values: present values: "loss", "gradient_norm".
         note: exceptional events, in a few words; "" for none.
         further: further sums over these examples, in the order in which parts report them; () for none.
+        read: seconds and examples of reading the data since the last report; () where nothing is read.
     """
 
     source: str
@@ -160,6 +161,7 @@ class Progress:
     values: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     further: tuple[float, ...] = ()
+    read: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

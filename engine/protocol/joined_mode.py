@@ -247,7 +247,9 @@ class JoinedMode(WorkMode):
             self._pace.note(replica.steps_done, now)
             self.run.extend_stop(now)
         sums = {"loss": report.loss, "correct": report.correct}
-        return [Progress(host.name, report.step, report.examples, sums, further=report.sums)]
+        return [
+            Progress(host.name, report.step, report.examples, sums, further=report.sums, read=report.read)
+        ]
 
     @property
     @override

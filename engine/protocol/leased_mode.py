@@ -239,7 +239,7 @@ class LeasedMode(WorkMode):
         counters = {"staleness": report.staleness, "pushes": report.pushes}
         shown = self._before[index] + report.step - replica.skipped
         effects: list[CoordinatorEffect] = [
-            Progress(host.name, shown, report.examples, sums, counters, further=report.sums)
+            Progress(host.name, shown, report.examples, sums, counters, further=report.sums, read=report.read)
         ]
         if replica.steps_done > before:
             self.run.shards_answer()

@@ -46,3 +46,12 @@ class LeasedSteps:
         assert n >= 0 and step < leases[n].end, f"step {step} has no unit: {leases}"
         del leases[:n]
         return leases[0].start + step - leases[0].step
+
+    def following(self, step: int, count: int) -> list[int]:
+        """Returns the units of at most so many steps after one, as far as they are leased."""
+        found: list[int] = []
+        for lease in self._leases:
+            first = max(step + 1, lease.step)
+            last = min(lease.end, first + count - len(found))
+            found += range(lease.start + first - lease.step, lease.start + last - lease.step)
+        return found

@@ -292,7 +292,7 @@ class Report(MessageStruct, frozen=True, tag=True):
     """Progress of a part: steps done, sums over the examples since the last report, and over all pushes.
 
     The shards have acknowledged the gradients of its steps below `held`. `sums` are further ones over the
-    examples, likewise.
+    examples, likewise, and `read` those of reading the data.
     """
 
     step: Count
@@ -303,6 +303,7 @@ class Report(MessageStruct, frozen=True, tag=True):
     pushes: Count
     held: Count = 0
     sums: tuple[float, ...] = ()
+    read: tuple[float, ...] = ()
 
 
 class Finished(MessageStruct, frozen=True, tag=True):

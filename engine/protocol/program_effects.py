@@ -111,7 +111,8 @@ class StepDone:
     """Event, answers `RunStep`: the gradient is there, and finite; else the body raises, and not the machine.
 
     The sums are over the examples whose losses this part evaluates; `examples` counts those it reports.
-    `sums` are further ones, in an order that the coordinator's user knows.
+    `sums` are further ones, in an order that the coordinator's user knows. `read` has seconds and examples of
+    reading the data, in such an order, too; () where nothing is read.
     """
 
     number: int
@@ -119,6 +120,7 @@ class StepDone:
     loss: float = 0.0
     correct: int = 0
     sums: tuple[float, ...] = ()
+    read: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class ProgramReports:
         self._open: list[StepDone] = []
         self._examples, self._loss, self._correct = 0, 0.0, 0
         self._sums: tuple[float, ...] = ()
+        self._read: tuple[float, ...] = ()
 
     def begin(self, now: float) -> None:
         """Notes that the part begins to work."""
@@ -45,6 +46,7 @@ class ProgramReports:
             self._loss += one.loss
             self._correct += one.correct
             self._sums = added(self._sums, one.sums)
+            self._read = added(self._read, one.read)
         self._open.clear()
         passed_s = now - self._sent_at
         if step % self._every and passed_s < LATEST_REPORT_S:
@@ -60,8 +62,10 @@ class ProgramReports:
     ) -> list[Send]:
         """Returns the report of everything that is settled; for the numbers see `Report`."""
         self._sent_at = now
-        report = Report(step, self._examples, self._loss, self._correct, staleness, pushes, held, self._sums)
-        self._examples, self._loss, self._correct, self._sums = 0, 0.0, 0, ()
+        report = Report(
+            step, self._examples, self._loss, self._correct, staleness, pushes, held, self._sums, self._read
+        )
+        self._examples, self._loss, self._correct, self._sums, self._read = 0, 0.0, 0, (), ()
         return [Send(COORDINATOR, report)]
 
 

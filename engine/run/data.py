@@ -1,29 +1,65 @@
-"""Checks the user's arrays before anything starts: every mistake gets one clear sentence."""
+"""Takes the user's data, and checks it before anything starts: every mistake gets one clear sentence."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from partita.engine.data.columns import Columns, HeldArray
+from partita.engine.data.conversion import check_whole_array, converted
+from partita.engine.data.dataset import Dataset
+from partita.engine.data.naming import naming_of
+from partita.engine.data.prepared import Prepared
+from partita.engine.data.rows import place_of
+from partita.engine.data.taking import portable, taken_of
+from partita.engine.files.access import HostFiles
 from partita.engine.files.host_files import Files
-from partita.engine.files.sources import DataSource
-from partita.engine.numerics import master
+from partita.engine.files.sources import ArrayFile, DataSource
 from partita.engine.run.arrays import Array, array_of
 from partita.layers.graph import Graph, Grid
-from partita.layers.layer import Placeholder
 from partita.layers.node import Node
-from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
-Data: TypeAlias = Mapping[str, npt.ArrayLike | DataSource]
-"""An array or a source for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
+Data: TypeAlias = Any
+"""An array or a source for each input and target, by name: `[example, *shape]`, labels `[example]`; or data
+of another kind, see `partita.engine.data`."""
 
 _BLOCK_BYTES: Final = 1 << 26
 """Bytes of a file that are checked at once."""
+
+_MAPPED_BYTES: Final = 1 << 26
+"""Bytes of a mapped array from which on it is read where it lies, instead of copied."""
+
+_CHECKED_BYTES: Final = 1 << 30
+"""Bytes of a file up to which it is checked before a run; beyond, each minibatch is when it is made."""
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Data as a run takes it.
+
+    Args:
+        arrays: in memory, checked, in the types in which they were given: `[example, *shape]` by name.
+        sources: of the data that lies elsewhere.
+        prepared: how minibatches are made; None: they are taken from arrays and sources as they are.
+    """
+
+    arrays: Mapping[str, Array]
+    sources: Mapping[str, DataSource] = field(default_factory=dict)
+    prepared: Prepared | None = None
+
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        lengths = [len(array) for array in self.arrays.values()]
+        lengths += [source.shape[0] for source in self.sources.values()]
+        return lengths[0] if self.prepared is None else self.prepared.examples
 
 
 def check_plan(value: object) -> None:
@@ -56,30 +92,144 @@ def warn_of_slow_nodes(graph: Graph) -> None:
 
 
 def check_data(
-    graph: Graph,
-    data: Data,
-    *,
-    targets: bool,
-    precision: str,
-    ignored: Collection[str] | None = None,
-    sources: dict[str, DataSource] | None = None,
+    graph: Graph, data: Data, *, targets: bool, precision: str, ignored: Collection[str] | None = None
 ) -> dict[str, Array]:
     """Returns the arrays that feed the network: float32, or float64 if it computes in it; labels as int64.
 
     Args:
         graph: the network.
-        data: as the user gave it; targets that are not needed are left out.
+        data: arrays by name, as the user gave them; targets that are not needed are left out.
         targets: whether the losses need theirs.
         precision: precision of the plan.
         ignored: names that the data may have besides those of the network. If not given, a network without a
             loss takes any: it may be the rest of a network for prediction.
-        sources: receives the sources in the data, which are then not among the arrays. If not given, files
-            are read as arrays are.
 
     Raises:
         ValueError: an array is missing or unknown, is no array of real numbers, has the wrong shape or
             length, is not finite, or holds a label that is no class.
     """
+    wanted = _wanted(graph, data, targets=targets, ignored=ignored)
+    found = {}
+    for grid in wanted:
+        given = data[grid.name]
+        array = given.array() if isinstance(given, Files) else array_of(grid.name, given)
+        found[grid.name] = converted(grid, array, precision)
+    _check_lengths({name: len(array) for name, array in found.items()})
+    return found
+
+
+def run_data(
+    graph: Graph,
+    data: Data,
+    *,
+    targets: bool,
+    precision: str,
+    batch: int,
+    folder: Path,
+    seed: int = 0,
+    ignored: Collection[str] | None = None,
+    here: bool = False,
+    note: Callable[[str], object] = lambda line: None,
+) -> RunData:
+    """Takes data of any kind for a run.
+
+    Args:
+        graph: see `check_data`.
+        data: of any kind.
+        targets: see `check_data`.
+        precision: of the plan.
+        batch: examples of a minibatch.
+        folder: for a copy of what only this process can read.
+        seed: of transforms.
+        ignored: see `check_data`.
+        here: whether this process alone reads the data, in the order in which it lies.
+        note: called with a line where data is copied.
+
+    Raises:
+        ValueError: the data do not fit the network, or cannot be read.
+        OSError: the copy cannot be written.
+    """
+    names = [*graph.inputs, *(graph.targets if targets else ())]
+    others = {grid.name for grid in (*graph.inputs, *graph.targets)} | set(ignored or ())
+    taken = taken_of(data, names, batch=batch, others=others)
+    if taken is None:
+        _wanted(graph, data, targets=targets, ignored=ignored)
+        raise AssertionError("only a mapping passes")
+    loader = taken.loader
+    if taken.columns is not None:
+        if not loader.transforms:
+            _wanted(graph, taken.columns, targets=targets, ignored=ignored)
+        found = _columns(names, taken.columns, precision, free=bool(loader.transforms))
+        dataset: Dataset = found.columns
+        is_held = not found.sources if here else not found.is_read_ahead
+        if is_held and (loader.is_plain or (here and not loader.transforms)):
+            return RunData(found.arrays, found.sources)
+    else:
+        found, dataset = _Found(), portable(taken, folder, note)
+        if not dataset.examples:
+            raise ValueError("the data has no examples; give at least one")
+    prepared = Prepared(
+        dataset,
+        naming_of(dataset, names, others=others, transforms=bool(loader.transforms)),
+        tuple(names),
+        precision,
+        transforms=loader.transforms,
+        ordering=loader.ordering(dataset),
+        workers=loader.workers,
+        processes=loader.processes,
+        ahead_bytes=loader.ahead_bytes,
+        seed=seed,
+    )
+    prepared.check(HostFiles())
+    return RunData(found.arrays, found.sources, prepared)
+
+
+@dataclass
+class _Found:
+    """Columns by where they lie."""
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    sources: dict[str, DataSource] = field(default_factory=dict)
+    is_read_ahead: bool = False
+
+    @property
+    def columns(self) -> Columns:
+        """All of them, to be read in this process."""
+        return Columns({name: HeldArray(array) for name, array in self.arrays.items()} | self.sources)
+
+
+def _columns(wanted: Sequence[Grid], data: Mapping[str, Any], precision: str, *, free: bool) -> _Found:
+    """Takes arrays and sources. `free`: transforms follow, which may take any, and are checked later."""
+    grids, found = {grid.name: grid for grid in wanted}, _Found()
+    for name in data if free else grids:
+        one = _column(name, data[name])
+        if not isinstance(one, DataSource):
+            found.arrays[name] = one if free else check_whole_array(grids[name], one, precision)
+            continue
+        found.sources[name] = one
+        n_bytes = math.prod(one.shape) * np.dtype(one.dtype).itemsize
+        is_large = isinstance(data[name], Files) and n_bytes > _CHECKED_BYTES
+        found.is_read_ahead |= is_large or isinstance(one, ArrayFile)
+        if not free:
+            _check_source(grids[name], one if is_large else data[name], precision)
+    lengths = {name: len(array) for name, array in found.arrays.items()}
+    _check_lengths(lengths | {name: source.shape[0] for name, source in found.sources.items()})
+    return found
+
+
+def _column(name: str, given: Any) -> Array | DataSource:
+    """Returns an array in memory, or the source of one that lies elsewhere."""
+    if isinstance(given, DataSource):
+        return given.bound(name)
+    if isinstance(given, np.memmap) and given.nbytes > _MAPPED_BYTES:
+        place = place_of(given)
+        if place is not None:
+            return ArrayFile(Path(place[0]), given.dtype, given.shape, offset=place[1], named=name)
+    return array_of(name, given)
+
+
+def _wanted(graph: Graph, data: Any, *, targets: bool, ignored: Collection[str] | None) -> list[Grid]:
+    """Returns the inputs and targets that are needed. Raises ValueError where the data lacks one."""
     wanted = [*graph.inputs, *(graph.targets if targets else ())]
     known = {grid.name for grid in (*graph.inputs, *graph.targets)} | set(ignored or ())
     any_goes = ignored is None and not graph.losses
@@ -93,144 +243,35 @@ def check_data(
             raise ValueError(
                 f"the data has '{name}', but the network takes {_names(wanted)}; rename it or leave it out"
             )
-    found: dict[str, Array] = {}
-    lengths: dict[str, int] = {}
     for grid in wanted:
         if grid.name not in data:
             raise ValueError(f"the data has no '{grid.name}'; the network takes {_names(wanted)}")
-        given = data[grid.name]
-        if isinstance(given, DataSource) and sources is not None:
-            source = sources[grid.name] = given.bound(grid.name)
-            _check_source(grid, given, precision)
-            lengths[grid.name] = source.shape[0]
-            continue
-        if isinstance(given, Files):
-            given = given.array()
-        found[grid.name] = _checked(grid, array_of(grid.name, given), precision)
-        lengths[grid.name] = len(found[grid.name])
+    return wanted
+
+
+def _check_lengths(lengths: Mapping[str, int]) -> None:
+    """Refuses arrays of different lengths, or of none. Raises ValueError."""
     if len(set(lengths.values())) > 1:
         raise ValueError(
             f"the arrays differ in their number of examples: {lengths}; give each example every array"
         )
     if not next(iter(lengths.values())):
         raise ValueError("the data has no examples; give at least one")
-    return found
 
 
 def _check_source(grid: Grid, source: DataSource, precision: str) -> None:
     """Refuses a source that does not fit; reads the examples of files. Raises ValueError."""
     if not isinstance(source, Files):
-        _checked(grid, np.empty((0, *source.shape[1:]), source.dtype), precision)
+        converted(grid, np.empty((0, *source.shape[1:]), source.dtype), precision)
         return
     array = source.array()
     rows = max(_BLOCK_BYTES // max(array[:1].nbytes, 1), 1)
     for start in range(0, len(array), rows):
         try:
-            _checked(grid, array[start : start + rows], precision)
+            converted(grid, array[start : start + rows], precision)
         except ValueError as error:
             last = min(start + rows, len(array))
             raise ValueError(f"{error} (examples {start} to {last} of {source.path})") from error
-
-
-def _checked(grid: Grid, array: Array, precision: str) -> Array:
-    assert isinstance(grid.layer, Placeholder)
-    if grid.layer.classes is not None and grid.shape == (1,):
-        return _labels(grid.name, array, grid.layer.classes, grid.layer.ignored)
-    if array.ndim == 1 and grid.shape == (1,):
-        array = array[:, None]
-    if array.shape[1:] != grid.shape or array.ndim < 1:
-        alone = "; for one example give array[None]" if array.shape == grid.shape else ""
-        raise ValueError(
-            f"'{grid.name}' has shape {array.shape}, but the network declares {grid.shape} for each example; "
-            f"give an array of shape (examples, {', '.join(map(str, grid.shape))}){alone}"
-        )
-    if grid.layer.classes is not None:
-        return _classes(grid.name, array, grid.layer.classes, grid.layer.ignored)
-    if array.dtype.kind not in "biuf":
-        wanted = master(precision)
-        raise ValueError(f"'{grid.name}' holds {_kind(array)}, not real numbers; convert it to {wanted}")
-    with np.errstate(over="ignore"):
-        converted = np.ascontiguousarray(array, dtype=master(precision))
-    _check_finite(grid.name, array, converted)
-    return converted
-
-
-def _check_finite(name: str, given: Array, converted: Array) -> None:
-    """Refuses NaN and infinity, given or made by conversion. Raises ValueError."""
-    axes = tuple(range(1, converted.ndim))
-    bad: Array = ~np.asarray(np.isfinite(converted).all(axis=axes))
-    if not bad.any():
-        return
-    large: Array = bad & np.isfinite(given).all(axis=axes)
-    if large.any():
-        raise ValueError(
-            f"'{name}' has numbers too large for {converted.dtype} in {int(large.sum())} of {len(bad)} "
-            f"examples, first in example {int(large.argmax())}; scale it, or plan with precision='float64'"
-        )
-    raise ValueError(
-        f"'{name}' is not finite in {int(bad.sum())} of {counted(len(bad), 'example')}, first in example "
-        f"{int(bad.argmax())}; remove them, or replace NaN and infinity by numbers"
-    )
-
-
-def _classes(name: str, array: Array, classes: int, ignored: int | None) -> Array:
-    """Numbers of classes in any shape."""
-    rule = f"its numbers are whole, from 0 to {classes - 1}{_or(ignored)}"
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"'{name}' holds {_kind(array)}; {rule}")
-    if array.size and array.min() >= 0 and array.max() < classes:
-        return array.astype(np.int64)
-    strange: Array = ((array < 0) | (array >= classes)) & (array != ignored)
-    outside: Array = np.asarray(strange.any(axis=tuple(range(1, array.ndim))))
-    if outside.any():
-        first = int(outside.argmax())
-        raise ValueError(f"'{name}' names a class that is none in example {first}; {rule}")
-    return array.astype(np.int64)
-
-
-def _or(ignored: int | None) -> str:
-    return "" if ignored is None else f", or {ignored} where it is ignored"
-
-
-def _labels(name: str, array: Array, classes: int, ignored: int | None) -> Array:
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        alone = "; for one example give array[None]" if array.ndim == 0 else ""
-        hot = "; if 1 marks its class, give array.argmax(axis=1)" if array.shape[1:] == (classes,) else ""
-        raise ValueError(
-            f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)"
-            f"{alone}{hot}"
-        )
-    rule = f"labels are whole numbers from 0 to {classes - 1}{_or(ignored)}"
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"'{name}' holds {_kind(array)}; {rule}{_as_labels(array)}")
-    outside = ((array < 0) | (array >= classes)) & (array != ignored)
-    if outside.any():
-        first = int(outside.argmax())
-        from_one = "; yours seem to begin at 1: subtract 1" if _from_one(array, classes) else ""
-        raise ValueError(
-            f"'{name}' has the label {array[first]} in example {first}, but the network has {classes} "
-            f"classes; {rule}{from_one}"
-        )
-    return array.astype(np.int64)
-
-
-def _from_one(labels: Array, classes: int) -> bool:
-    return int(labels.min()) == 1 and int(labels.max()) == classes
-
-
-def _as_labels(array: Array) -> str:
-    """The expression that converts such an array to labels; "" where there is none."""
-    if array.dtype.kind in "US":
-        return "; number them: np.unique(array, return_inverse=True)[1]"
-    if array.dtype.kind == "b" or (array.dtype.kind == "f" and bool((array == np.floor(array)).all())):
-        return "; convert it: array.astype(np.int64)"
-    return ""
-
-
-def _kind(array: Array) -> str:
-    return "text" if array.dtype.kind in "US" else str(array.dtype)
 
 
 def _names(grids: Sequence[Grid]) -> str:

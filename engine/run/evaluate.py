@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from partita.engine.launch.on import On
 from partita.engine.run.arrays import Array
-from partita.engine.run.data import Data, check_data
+from partita.engine.run.data import Data, run_data
 from partita.engine.run.figures import Evaluation as Evaluation
 from partita.engine.run.figures import Figures
-from partita.engine.run.minibatches import Minibatches, SharedSession
+from partita.engine.run.minibatches import Minibatches, SharedSession, minibatches_of
 from partita.engine.run.phases import Phases, Show
 from partita.engine.run.run import Run
 from partita.engine.run.session import Hosts
 from partita.engine.run.step import Step
 from partita.engine.runtime.metric import Metric, check_metrics
 from partita.layers.checks import check_whole
+from partita.partitioner.plan import Plan
 
 
 def evaluate(
@@ -35,7 +39,7 @@ def evaluate(
 
     Args:
         run: a trained (or loaded) network and its plan.
-        data: an array for each input and target, `[example, *shape]`.
+        data: an array for each input and target, `[example, *shape]`, or data of any kind that `train` takes.
         replicas: copies of the network that share the batches; the result has the same bits with any number.
             With several, a host that dies is started again, and its batches are done by another replica.
         hosts: "threads" of this process, "processes" that talk over ZeroMQ, or a
@@ -52,18 +56,17 @@ def evaluate(
     _check_run(run, "evaluate")
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
-    arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
     figures = Figures(run.plan.graph, check_metrics(metrics))
     reported, graph = figures.reported, run.plan.graph
     scores = tuple(dict.fromkeys(graph[one.loss].sources[0] for one in reported.metrics))
     session = partial(SharedSession, run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    given = Minibatches(arrays, run.plan.batch, scores)
-    for step, real in _steps(session, given, "evaluating", show, replicas=replicas):
-        seen = slice(figures.examples, figures.examples + real)
-        collected = {name: np.moveaxis(step.collected[name], -1, 0)[:real] for name in scores}
-        figures.add_sums(reported.of_arrays(collected, {name: one[seen] for name, one in arrays.items()}))
-        counts = {"correct": step.correct, "labels": step.labels, "examples": real}
-        figures.add(loss=step.loss, losses=step.losses, **counts)
+    with _minibatches(run.plan, data, scores, targets=True) as given:
+        for number, (step, real) in enumerate(_steps(session, given, "evaluating", show, replicas=replicas)):
+            if reported.metrics:
+                collected = {name: np.moveaxis(step.collected[name], -1, 0)[:real] for name in scores}
+                figures.add_sums(reported.of_arrays(collected, given.real_batch(number)))
+            counts = {"correct": step.correct, "labels": step.labels, "examples": real}
+            figures.add(loss=step.loss, losses=step.losses, **counts)
     return figures.evaluation()
 
 
@@ -89,7 +92,8 @@ def predict(
 
     Args:
         run: a trained (or loaded) network and its plan.
-        inputs: an array for each input, `[example, *shape]`; targets are ignored.
+        inputs: an array for each input, `[example, *shape]`, or data of any kind that `train` takes; targets
+            are ignored.
         replicas: see `evaluate`.
         hosts: see `evaluate`.
         timeout_s: see `evaluate`.
@@ -105,17 +109,35 @@ def predict(
     _check_run(run, "predict")
     plan, given = run.plan.for_prediction(), (*run.plan.graph.inputs, *run.plan.graph.targets)
     ignored = [grid.name for grid in given]  # also those that only the losses of the whole network need
-    arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}
     session = partial(SharedSession, plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    for step, real in _steps(
-        session, Minibatches(arrays, plan.batch, names), "predicting", show, replicas=replicas
-    ):
-        for name in names:
-            found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
+    with _minibatches(plan, inputs, names, targets=False, ignored=ignored) as minibatches:
+        for step, real in _steps(session, minibatches, "predicting", show, replicas=replicas):
+            for name in names:
+                found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return joined[names[0]] if len(names) == 1 else joined
+
+
+@contextmanager
+def _minibatches(
+    plan: Plan, data: Data, collect: Sequence[str], *, targets: bool, ignored: Collection[str] | None = None
+) -> Iterator[Minibatches]:
+    """Yields the minibatches of data of any kind, in their order. Raises ValueError where it does not fit."""
+    with TemporaryDirectory(prefix="partita-data-") as folder:
+        taken = run_data(
+            plan.graph,
+            data,
+            targets=targets,
+            precision=plan.precision,
+            batch=plan.batch,
+            folder=Path(folder),
+            ignored=ignored,
+            here=True,
+        )
+        with closing(minibatches_of(taken, plan, collect=tuple(collect))) as minibatches:
+            yield minibatches
 
 
 def _steps(

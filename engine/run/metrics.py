@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from partita.engine.data.times import ReadSums
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.protocol.names import part_indices
 from partita.engine.runtime.reported_sums import ReportedSums
@@ -110,7 +111,8 @@ class Record:
         step: steps of the replica, or iterations, done.
         examples: examples of these steps; 0 for an iteration.
         metrics: numbers by name: means over the examples ("loss", "accuracy", each loss where there are
-            several), `metrics`, means over all pushes so far ("staleness"), and the present values of a
+            several), `metrics`, "data_wait" (the share of the time in which computing waited for data that is
+            read ahead), means over all pushes so far ("staleness"), and the present values of a
             method ("loss", "gradient_norm").
         note: exceptional events, in a few words; "" for none.
     """
@@ -149,6 +151,7 @@ class _Replica:
         sums = Sums(float, progress.sums)
         sums["examples"] += progress.examples
         sums.update((str(n), one) for n, one in enumerate(progress.further))
+        sums.update(zip(ReadSums._fields, progress.read, strict=False))
         self._waiting.setdefault(progress.source, {})[progress.step] = sums
         whole = Sums(float)
         if len(self._waiting) < self._machines:
@@ -172,6 +175,7 @@ class Metrics:
         unit: "step", or "iteration" for a batch method.
         title: words for what is done.
         total: the last step of all replicas, or the last iteration; None where it is not known.
+        read: how long was waited for data.
         history: entries so far: one for each look at the steps, or for each iteration.
     """
 
@@ -211,6 +215,7 @@ class Metrics:
         self._since = Sums(float)  # since the last look
         self._epoch = Sums(float)  # since the last epoch
         self._examples = 0
+        self.read = ReadSums()
         self._looked_at = 0
         self._last_values: Mapping[str, float] = {}  # of the last iteration
 
@@ -252,6 +257,7 @@ class Metrics:
         sums = replica.add(progress)
         examples = int(sums["examples"])
         self._examples += examples
+        self.read = self.read.plus(tuple(sums[name] for name in ReadSums._fields))
         _add(self._since, sums)
         _add(self._epoch, sums)
         if examples and self._on_record is not None:
@@ -278,6 +284,8 @@ class Metrics:
             further = [sums[str(n)] for n in range(len(self._reported))]
             answers = self._reported.answers(further, examples)
             more = self._reported.figures(further)
+        if sums["passed_s"]:
+            more["data_wait"] = sums["waited_s"] / sums["passed_s"]
         return {
             "loss": sums["loss"] / examples,
             "accuracy": sums["correct"] / answers if answers else math.nan,

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
+from partita.engine.data.ahead import ReadAhead
+from partita.engine.data.conversion import has_labels
+from partita.engine.data.prepared import Prepared
 from partita.engine.drivers.evaluate import Evaluate
 from partita.engine.drivers.session import Steps
+from partita.engine.files.access import HostFiles
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
+from partita.engine.numerics import master
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.minibatch_mode import MinibatchMode
@@ -21,12 +27,14 @@ from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.request_mode import Answered
 from partita.engine.protocol.session_messages import Load, Play
 from partita.engine.protocol.views import Outline
+from partita.engine.run.data import RunData
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase
 from partita.engine.run.session import Session
 from partita.engine.run.step import Step
 from partita.engine.runtime.session import PartStep
 from partita.engine.transport.payload import PayloadLike
+from partita.partitioner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -37,11 +45,13 @@ class Minibatches:
         arrays: for each input and target, `[example, *shape]`.
         size: examples of a batch.
         collect: buffers that are wanted of each step.
+        types: the type in which the network takes an array, where it has another one.
     """
 
     arrays: Mapping[str, Array]
     size: int
     collect: tuple[str, ...] = ()
+    types: Mapping[str, npt.DTypeLike] = field(default_factory=dict)
 
     @cached_property
     def examples(self) -> int:
@@ -57,8 +67,64 @@ class Minibatches:
 
     def batch(self, number: int) -> dict[str, Array]:
         """Returns the arrays of a batch."""
-        chosen = np.minimum(np.arange(number * self.size, (number + 1) * self.size), self.examples - 1)
-        return {name: array[chosen] for name, array in self.arrays.items()}
+        chosen = self._chosen(number)
+        found = {name: array[chosen] for name, array in self.arrays.items()}
+        return {
+            name: array.astype(self.types.get(name, array.dtype), copy=False) for name, array in found.items()
+        }
+
+    def real_batch(self, number: int) -> dict[str, Array]:
+        """Returns the examples of a batch that count."""
+        return {name: array[: self.real(number)] for name, array in self.batch(number).items()}
+
+    def close(self) -> None:
+        """Ends what reads the examples."""
+
+    def _chosen(self, number: int) -> Array:
+        return np.minimum(np.arange(number * self.size, (number + 1) * self.size), self.examples - 1)
+
+
+@dataclass(frozen=True)
+class PreparedMinibatches(Minibatches):
+    """Batches that are made ahead, of data of any kind.
+
+    Args:
+        prepared: the data.
+    """
+
+    _: KW_ONLY
+    prepared: Prepared
+
+    @cached_property
+    @override
+    def examples(self) -> int:
+        return self.prepared.examples
+
+    @override
+    def batch(self, number: int) -> dict[str, Array]:
+        following = range(number + 1, min(number + 1 + self._ahead.depth, len(self)))
+        found = self._ahead.take(self._chosen(number), 0)
+        self._ahead.announce([(self._chosen(one), 0) for one in following])
+        return found
+
+    @cached_property
+    def _ahead(self) -> ReadAhead:
+        return ReadAhead(self.prepared, HostFiles())
+
+    @override
+    def close(self) -> None:
+        if "_ahead" in self.__dict__:
+            self._ahead.close()
+
+
+def minibatches_of(data: RunData, plan: Plan, *, collect: tuple[str, ...] = ()) -> Minibatches:
+    """Returns the minibatches of data, in their order."""
+    if data.prepared is not None:
+        return PreparedMinibatches({}, plan.batch, collect, prepared=data.prepared)
+    grids = {grid.name: grid for grid in (*plan.graph.inputs, *plan.graph.targets)}
+    precision = master(plan.precision)
+    types = {name: np.dtype(np.int64) if has_labels(grids[name]) else precision for name in data.arrays}
+    return Minibatches(data.arrays, plan.batch, collect, types)
 
 
 class _SharedBackend(HostedBackend):

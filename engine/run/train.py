@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -11,7 +11,6 @@ from typing import Any, ClassVar, get_args
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainers import trainers
-from partita.engine.files.sources import DataSource
 from partita.engine.files.stores import CheckpointStore, store_of
 from partita.engine.files.temporary import temporary_folder
 from partita.engine.launch.launcher import Launcher
@@ -26,7 +25,7 @@ from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, S
 from partita.engine.run.arrays import Array
 from partita.engine.run.callbacks.dispatch import ending
 from partita.engine.run.caller import CALL, Caller
-from partita.engine.run.data import Data, check_data, check_plan, warn_of_slow_nodes
+from partita.engine.run.data import Data, check_plan, run_data, warn_of_slow_nodes
 from partita.engine.run.interrupt import ends_on_sigterm
 from partita.engine.run.metrics import OnRecord
 from partita.engine.run.phases import Show
@@ -55,8 +54,9 @@ class TrainArguments(Arguments):
 
     Args:
         plan: the plan of one replica.
-        data: an array for each input and target, `[example, *shape]`, or a source, as `Files(...)`; it is
-            divided among the replicas.
+        data: an array for each input and target, `[example, *shape]`, or a source, as `Files(...)`; or data
+            of another kind (a data set of PyTorch or Hugging Face, a frame of pandas, a pattern of files, a
+            function that opens a stream), or a `Loader` of any of these. The replicas share it.
         driver: `Downpour(...)`, `AllReduce(...)`, `Sandblaster(...)`, or one of your own.
         epochs: passes over the data, which the replicas share. Each example comes once in an epoch; the last
             minibatch of an epoch has the remainder. A batch method decides itself when it is done.
@@ -237,14 +237,33 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
     given = replace(arguments, plan=plan, initial=initial)
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
-    sources: dict[str, DataSource] = {}
-    arrays = check_data(plan.graph, given.data, targets=True, precision=plan.precision, sources=sources)
-    arrays, held_out = divided(given, arrays, sources)
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
+        data = run_data(
+            plan.graph,
+            given.data,
+            targets=True,
+            precision=plan.precision,
+            batch=plan.batch,
+            folder=folder,
+            seed=given.seed,
+            note=_noted(given.show),
+        )
         metrics, timeout_s = tuple(given.metrics), given.instruction_timeout_s
+        data, held_out = divided(given, data, folder, _noted(given.show))
         validation = None if held_out is None else validation_data(plan, held_out, folder, metrics)
-        job = Job(plan, given.seed, arrays, folder, sources, given.store, timeout_s, metrics, validation)
+        job = Job(
+            plan,
+            given.seed,
+            data.arrays,
+            folder,
+            data.sources,
+            given.store,
+            timeout_s,
+            metrics,
+            validation,
+            data.prepared,
+        )
         callbacks = callbacks_of(given)
         trainings = [
             Training(one, caller, callbacks, pacing_of(given, one, callbacks, validation))
@@ -261,6 +280,11 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         with ending(callbacks) as found:
             found.append(_run(trainings[begun:], given, first_checkpoint=first))
     return found[0]
+
+
+def _noted(show: Show) -> Callable[[str], object]:
+    """Returns a function that shows a line before the display is there."""
+    return (lambda line: None) if show == "nothing" else (lambda line: print(line, flush=True))
 
 
 def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoint: int) -> Run:

@@ -393,6 +393,9 @@ class Training(Work):
             self._display.print_line(stopped if outcome is None else outcome.reason)
         if self._callbacks.error is not None and (kept := self._kept()):
             self._callbacks.error.add_note(kept)
+        prepared = trainer.job.prepared
+        if prepared is not None and (line := self._metrics.read.sentence(prepared)):
+            self._display.print_line(line)
         return run
 
     def _parameters(self, number: int | None) -> dict[str, Vector]:

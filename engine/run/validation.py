@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.engine.data.columns import Columns
+from partita.engine.data.conversion import stored_type
+from partita.engine.data.prepared import HostData
 from partita.engine.drivers.paced import Pacing
 from partita.engine.drivers.trainer import Trainer
 from partita.engine.files.sources import ArrayFile, DataSource
-from partita.engine.run.arrays import Array
 from partita.engine.run.callbacks.dispatch import METHODS, Callbacks, OnlyRecords
-from partita.engine.run.data import check_data
+from partita.engine.run.data import RunData, run_data
 from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.validation import ValidationData
 from partita.layers.checks import check_fields, check_number, check_whole
@@ -22,14 +24,6 @@ from partita.partitioner.plan import Plan
 
 if TYPE_CHECKING:
     from partita.engine.run.train import TrainArguments
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The validation data, as arrays and other sources by name."""
-
-    arrays: Mapping[str, Array]
-    sources: Mapping[str, DataSource]
 
 
 def check_watched(given: TrainArguments) -> None:
@@ -71,26 +65,36 @@ def pacing_of(
 
 
 def divided(
-    given: TrainArguments, arrays: dict[str, Array], sources: Mapping[str, DataSource]
-) -> tuple[dict[str, Array], HeldOut | None]:
-    """Returns the arrays of the training, and the validation data.
+    given: TrainArguments, data: RunData, folder: Path, note: Callable[[str], object]
+) -> tuple[RunData, RunData | None]:
+    """Returns the data of the training, and the validation data.
+
+    Args:
+        given: the arguments of the call.
+        data: all data.
+        folder: for a copy of what only this process can read.
+        note: called with a line where data is copied.
 
     Raises:
         ValueError: the data does not fit the network, or a fraction of it cannot be held out.
     """
     plan, asked = given.plan, given.validation
     if asked is None:
-        return arrays, None
-    if isinstance(asked, Mapping):
-        found: dict[str, DataSource] = {}
-        checked = check_data(plan.graph, asked, targets=True, precision=plan.precision, sources=found)
-        return arrays, HeldOut(checked, found)
-    if sources:
-        raise ValueError(
-            f"validation={asked} holds out examples of arrays, and {', '.join(sorted(sources))} is a source; "
-            "give the validation data itself"
+        return data, None
+    if not isinstance(asked, int | float):
+        (folder / "validation").mkdir()
+        settings: dict[str, Any] = {"precision": plan.precision, "batch": plan.batch, "note": note}
+        held_out = run_data(
+            plan.graph, asked, targets=True, folder=folder / "validation", seed=given.seed, **settings
         )
-    examples = len(next(iter(arrays.values())))
+        return data, held_out
+    if data.sources or data.prepared is not None:
+        what = ", ".join(sorted(data.sources)) or "the data"
+        raise ValueError(
+            f"validation={asked} holds out examples of arrays, and {what} is a source; give the validation "
+            "data itself"
+        )
+    examples = data.examples
     held = round(asked * examples)
     if not 0 < held < examples:
         raise ValueError(
@@ -99,16 +103,25 @@ def divided(
         )
     chosen = np.zeros(examples, bool)
     chosen[np.random.default_rng([given.seed, 2]).permutation(examples)[:held]] = True
-    rest = {name: array[~chosen] for name, array in arrays.items()}
-    return rest, HeldOut({name: array[chosen] for name, array in arrays.items()}, {})
+    rest = RunData({name: array[~chosen] for name, array in data.arrays.items()})
+    return rest, RunData({name: array[chosen] for name, array in data.arrays.items()})
 
 
-def validation_data(plan: Plan, given: HeldOut, folder: Path, metrics: tuple[Metric, ...]) -> ValidationData:
+def validation_data(plan: Plan, given: RunData, folder: Path, metrics: tuple[Metric, ...]) -> ValidationData:
     """Writes the arrays where every host can read them."""
-    files: dict[str, DataSource] = {}
+    grids = {grid.name: grid for grid in (*plan.graph.inputs, *plan.graph.targets)}
+    sources: dict[str, DataSource] = {}
     for name, array in given.arrays.items():
-        file = ArrayFile(folder / f"{name}@validation.data", array.dtype.name, array.shape)
+        dtype = array.dtype
+        if name in grids and not (given.prepared and given.prepared.transforms):
+            dtype = stored_type(grids[name], dtype, plan.precision)
+        file = ArrayFile(folder / f"{name.replace('/', '-')}@validation.data", dtype, array.shape)
         file.write(array)
-        files[name] = file
-    lengths = [source.shape[0] for source in (*files.values(), *given.sources.values())]
-    return ValidationData(plan, {**files, **given.sources}, lengths[0], metrics)
+        sources[name] = file
+    for name, source in given.sources.items():
+        is_file = isinstance(source, ArrayFile)
+        sources[name] = replace(source, named=f"{source.name}@validation") if is_file else source
+    data: HostData = sources
+    if given.prepared is not None:
+        data = given.prepared if not sources else replace(given.prepared, dataset=Columns(sources))
+    return ValidationData(plan, data, given.examples, metrics)

@@ -16,7 +16,8 @@ A part's program is played by `player` on kernel threads, and `trace` records th
 folds for those who watch. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls`, `fused_update` and
 `regularisation` for parameters. `buffers` holds every array in a `window` on one of the `devices` (a GPU is a
-`torch_device`; `open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler` fill in the
+`torch_device`; `open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler`
+(with `prepared_examples` of data that is read ahead) fill in the
 examples, `updates` uses the gradients (of sparse tables, `row_tables`). `metrics` sums losses, and the
 `reported_sums` of each `metric` that is asked for; `nonfinite` finds the first array that is not finite,
 `watchdog` computations that do not end; `compile_events` counts what is compiled. Import the modules

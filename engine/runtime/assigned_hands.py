@@ -49,9 +49,10 @@ class AssignedHands(Hands):
         work = AssignedWork(links, alone=not task.other_parts)
         needed = (*task.other_parts, *links.shards)
         machine = Part(task.program, work, needed=needed, watched=links.shards)
-        order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=self.shuffled)
-        feed = PortionFeed(task.opened(host), order)
+        portions = Portions(task.examples, plan.batch)
+        order = PortionOrder(portions, seed=task.seed, shuffled=self.shuffled, ordering=task.ordering)
         updates, program = GradientSum(vectors), plan.programs_for(StepKind())[task.machine]
+        feed = PortionFeed(task.opened(host, program), order)
         buffers = Buffers(plan, task.machine, program, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
         arrays, prepare = LinkArrays(vectors, updates), _prepared(work, feed, updates)

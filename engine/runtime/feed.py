@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from partita.engine.data.ahead import Wanted
+from partita.engine.data.order import SHUFFLED, Ordering
+from partita.engine.data.times import FeedTimes
 from partita.engine.files.fetched import FetchedArray
 from partita.engine.files.sources import Rows
 from partita.engine.kernels.kernel import Array
@@ -64,6 +67,11 @@ class Feed(ABC):
         """The numbers in the data of so many of the step's examples; where nobody knows them, in the step."""
         return np.arange(first, first + count)
 
+    @property
+    def times(self) -> FeedTimes | None:
+        """Times of reading and waiting so far; None where nothing is read ahead."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - most have none
         """Ends the threads of the feed."""
 
@@ -80,21 +88,37 @@ class Sampler:
         units_per_epoch: units of an epoch, of all replicas together.
     """
 
-    def __init__(self, *, examples: int, batch: int, seed: int, minibatches: int = 1) -> None:
+    def __init__(
+        self, *, examples: int, batch: int, seed: int, minibatches: int = 1, ordering: Ordering = SHUFFLED
+    ) -> None:
         """Orders the examples, for units of so many minibatches."""
-        self._examples, self.seed = np.random.default_rng([seed, 0]).permutation(examples), seed
+        self.seed = seed
         self.per_step = batch * minibatches
         self.units_per_epoch = -(-examples // self.per_step)
-        self._epoch = -1
-        self._order = self._examples
+        self._examples = examples
+        self._order = ordering.of(examples, lambda epoch: [seed, 1, 0, epoch], self._draw)
+
+    @cached_property
+    def _first(self) -> Array:
+        """An order of all examples, of which each epoch has a permutation."""
+        return np.random.default_rng([self.seed, 0]).permutation(self._examples)
+
+    def _draw(self, epoch: int) -> Array:
+        return np.random.default_rng([self.seed, 1, 0, epoch]).permutation(self._first)
 
     def indices(self, unit: int) -> Array:
         """The examples of a unit, `[count]`, of which there is at least one."""
         epoch, position = divmod(unit, self.units_per_epoch)
-        if epoch != self._epoch:
-            random = np.random.default_rng([self.seed, 1, 0, epoch])
-            self._order, self._epoch = random.permutation(self._examples), epoch
-        return self._order[position * self.per_step : (position + 1) * self.per_step]
+        return self._order.at(epoch, position * self.per_step, (position + 1) * self.per_step)
+
+    def padded(self, unit: int) -> Array:
+        """The examples of a unit, as many as a full one has: padding is its own examples, once more."""
+        found = self.indices(unit)
+        return found if len(found) == self.per_step else np.resize(found, self.per_step)
+
+    def epoch(self, unit: int) -> int:
+        """The epoch of a unit."""
+        return unit // self.units_per_epoch
 
 
 class Examples:
@@ -103,17 +127,23 @@ class Examples:
     def __init__(self, arrays: Mapping[str, Rows]) -> None:
         self._arrays = arrays
         self._fetched: set[str] = set()  # that `put` has used, and whose rows come from elsewhere
+        self._told: set[bytes] = set()  # the minibatches that are fetched ahead
         self._gathered: dict[tuple[str, int], Array] = {}
 
-    def put(self, name: str, box: Box, out: Array, chosen: Array | slice) -> None:
+    def put(
+        self, name: str, box: Box, out: Array, chosen: Array | slice, *, first: int = 0, epoch: int = 0
+    ) -> None:
         """Writes rows of an input or target into `out`, node-major, see `Feed.fill`. From any thread.
 
         Args:
             name: of the input or target.
             box: rows, or rows and columns.
             out: `[rows, ..., example]`.
-            chosen: the numbers of as many examples as `out` has, or their range.
+            chosen: the numbers of the examples of a minibatch, or their range.
+            first: the place in the minibatch of the first example of `out`.
+            epoch: how often the examples were seen before.
         """
+        chosen = _some(chosen, first, out.shape[-1])
         array = self._arrays[name]
         if not isinstance(array, np.ndarray):
             array = self._ready(name, array, chosen)
@@ -124,7 +154,7 @@ class Examples:
             np.take(array, chosen, axis=0, out=taken, mode="clip")
         transposed = node_major(taken, box, out.shape)
         if out.dtype == np.uint16:
-            out[...] = stored(transposed, out.dtype)
+            out[...] = stored(np.asarray(transposed, np.float32), out.dtype)
         else:
             np.copyto(out, transposed)
 
@@ -142,16 +172,28 @@ class Examples:
         return array
 
     @property
-    def fetches(self) -> bool:
-        """Returns whether some rows come from elsewhere, so that `ahead` saves time."""
-        return bool(self._fetched)
+    def steps_ahead(self) -> int:
+        """The number of following minibatches that `ahead` is to know; 0 where all examples are there."""
+        return AHEAD_STEPS if self._fetched else 0
 
-    def ahead(self, chosen: Array | slice) -> None:
-        """Has these examples fetched soon, of the inputs and targets that were used so far."""
-        for name in tuple(self._fetched):
-            ahead = getattr(self._arrays[name], "ahead", None)
-            if ahead is not None:
-                ahead(chosen)
+    def ahead(self, following: Iterable[Wanted]) -> None:
+        """Has the examples of these minibatches fetched soon, of the inputs and targets used so far."""
+        wanted = {chosen.tobytes(): chosen for chosen, _ in following}
+        for key, chosen in wanted.items():
+            if key not in self._told:
+                for name in tuple(self._fetched):
+                    ahead = getattr(self._arrays[name], "ahead", None)
+                    if ahead is not None:
+                        ahead(chosen)
+        self._told = set(wanted)
+
+    @property
+    def times(self) -> FeedTimes | None:
+        """Times of reading and waiting so far; None where nothing is read ahead."""
+        return None
+
+    def close(self) -> None:
+        """Ends the threads that read ahead."""
 
     def _scratch(self, name: str, array: Array, count: int) -> Array:
         """The array in which this thread gathers examples; reused."""
@@ -162,42 +204,54 @@ class Examples:
         return found
 
 
-class Lookahead:
-    """Has the examples of the next steps fetched while one is computed."""
-
-    def __init__(self, examples: Examples, chosen: Callable[[int], Array | slice]) -> None:
-        """`chosen` returns the examples of a step."""
-        self._examples, self._chosen = examples, chosen
-        self._next = 0
-
-    def after(self, step: int) -> None:
-        """Has the examples of the steps after this one fetched, which were not asked for yet."""
-        if self._examples.fetches:
-            first = self._next if step < self._next <= step + AHEAD_STEPS else step + 1
-            for following in range(first, step + 1 + AHEAD_STEPS):
-                self._examples.ahead(self._chosen(following))
-            self._next = step + 1 + AHEAD_STEPS
+def _some(chosen: Array | slice, first: int, count: int) -> Array | slice:
+    """Returns so many of the chosen examples."""
+    if isinstance(chosen, slice):
+        return slice(chosen.start + first, chosen.start + first + count)
+    return chosen[first : first + count]
 
 
 class DatasetFeed(Feed):
     """Takes each step's examples from the data, as a sampler says."""
 
-    def __init__(self, arrays: Mapping[str, Rows], sampler: Sampler) -> None:
-        """`arrays` hold, for each input and target, `[example, *shape]`; labels are `[example]`."""
-        self._examples, self._sampler = Examples(arrays), sampler
-        self._lookahead = Lookahead(self._examples, copy(sampler).indices)
+    def __init__(self, examples: Examples, sampler: Sampler) -> None:
+        """Chooses nothing yet."""
+        self._examples, self._sampler = examples, sampler
         self._chosen: Array = np.zeros(0, np.int64)
+        self._known: dict[int, Array] = {}  # of the units that follow
         self.seed = sampler.seed
 
-    def choose(self, unit: int) -> None:
-        """Chooses the examples of the next step. Padding is its own examples, once more."""
-        self._chosen = self._sampler.indices(unit)
-        self.step, self.visit = unit, unit // self._sampler.units_per_epoch
-        self.position = unit * self._sampler.per_step
+    def choose(self, unit: int, following: Callable[[int], Iterable[int]] | None = None) -> None:
+        """Chooses the examples of the next step. Padding is its own examples, once more.
+
+        Args:
+            unit: of the step.
+            following: returns so many of the units after it; if not given, those of the next numbers.
+        """
+        sampler = self._sampler
+        self._chosen = sampler.indices(unit)
+        self.step, self.visit = unit, sampler.epoch(unit)
+        self.position = unit * sampler.per_step
         self.count = len(self._chosen)
-        if self.count < self._sampler.per_step:
-            self._chosen = np.resize(self._chosen, self._sampler.per_step)
-        self._lookahead.after(unit)
+        if self.count < sampler.per_step:
+            self._chosen = np.resize(self._chosen, sampler.per_step)
+        count = self._examples.steps_ahead
+        if count:
+            units = range(unit + 1, unit + 1 + count) if following is None else following(count)
+            self._known = {one: self._known.get(one, _NONE) for one in units}
+            for one, chosen in self._known.items():
+                if chosen is _NONE:
+                    self._known[one] = sampler.padded(one)
+            self._examples.ahead([(chosen, sampler.epoch(one)) for one, chosen in self._known.items()])
+
+    @property
+    @override
+    def times(self) -> FeedTimes | None:
+        return self._examples.times
+
+    @override
+    def close(self) -> None:
+        self._examples.close()
 
     @override
     def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
@@ -205,7 +259,10 @@ class DatasetFeed(Feed):
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
+        self._examples.put(name, box, out, self._chosen, first=first, epoch=self.visit)
+
+
+_NONE: Final = np.zeros(0, np.int64)
 
 
 class MessageFeed(Feed):

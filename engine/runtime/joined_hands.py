@@ -18,7 +18,6 @@ from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.exchange_arrays import ExchangeArrays
-from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
@@ -56,11 +55,12 @@ class JoinedHands(Hands):
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, machine = task.plan, task.machine
         batches = JoinedBatches(task.examples, plan.batch)
-        feed = JointFeed(Examples(task.opened(host)), JointSampler(batches, seed=task.seed))
         vectors, instructions = (
             Vectors(plan, machine),
             plan.programs_for(StepKind(gradients="whole"))[machine],
         )
+        sampler = JointSampler(batches, seed=task.seed, ordering=task.ordering)
+        feed = JointFeed(task.opened(host, instructions), sampler)
         buffers = Buffers(plan, machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, metrics=task.metrics)
         slots, norms = task.layout.machines[machine], self._norms(task)

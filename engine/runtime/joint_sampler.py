@@ -7,26 +7,25 @@ seed and the epoch alone: every process knows it, also one that was started agai
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from partita.engine.data.order import SHUFFLED, Ordering
+from partita.engine.data.times import FeedTimes
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.views import JoinedBatches
-from partita.engine.runtime.feed import AHEAD_STEPS, Examples, Feed
+from partita.engine.runtime.feed import Examples, Feed
 from partita.layers.box import Box
 
 
 class JointSampler:
     """The examples of each replica in a joined batch, see `JoinedBatches`."""
 
-    def __init__(self, batches: JoinedBatches, *, seed: int) -> None:
+    def __init__(self, batches: JoinedBatches, *, seed: int, ordering: Ordering = SHUFFLED) -> None:
         """An order of all examples for each epoch."""
         self.batches, self.seed = batches, seed
-        self._epoch = -1
-        self._order: Array = np.zeros(0, np.int64)
+        self._order = ordering.of(batches.examples, lambda epoch: [seed, 2, epoch])
 
     def total(self, position: int, replicas: int) -> int:
         """The number of examples of all replicas in the step at a position: fewer in the last of an epoch."""
@@ -37,11 +36,17 @@ class JointSampler:
 
         `rank` is the replica's index among so many.
         """
-        epoch, examples = position // self.batches.examples, self.batches.examples
-        if epoch != self._epoch:
-            self._order = np.random.default_rng([self.seed, 2, epoch]).permutation(examples)
-            self._epoch = epoch
-        return self._order[slice(*self.batches.share(position, rank, replicas))]
+        return self._order.at(self.epoch(position), *self.batches.share(position, rank, replicas))
+
+    def padded(self, position: int, *, rank: int, replicas: int) -> tuple[Array, int]:
+        """Returns the examples padded to as many as a replica takes at most, and how many of them count."""
+        share = self.indices(position, rank=rank, replicas=replicas)
+        padded = share if len(share) else np.zeros(1, np.int64)
+        return np.resize(padded, self.batches.batch), len(share)
+
+    def epoch(self, position: int) -> int:
+        """The epoch of a position."""
+        return position // self.batches.examples
 
 
 class JointFeed(Feed):
@@ -55,7 +60,6 @@ class JointFeed(Feed):
             sampler: chooses those of a step.
         """
         self._examples, self._sampler = examples, sampler
-        self._ahead = copy(sampler)  # has an epoch of its own
         self._chosen: Array = np.zeros(0, np.int64)
         self.seed = sampler.seed
 
@@ -64,17 +68,27 @@ class JointFeed(Feed):
 
         A replica without a share computes a gradient of zeros. `alone`: gradients are the mean of the share.
         """
-        share = self._sampler.indices(position, rank=rank, replicas=replicas)
-        self.step, self.visit = position, position // self._sampler.batches.examples
-        self.position = position + rank * self._sampler.batches.batch
-        self.count = len(share)
-        self.mean_over = max(len(share), 1) if alone else self._sampler.total(position, replicas)
-        padded = share if len(share) else np.zeros(1, np.int64)
-        self._chosen = np.resize(padded, self._sampler.batches.batch)
-        if self._examples.fetches:
-            for _ in range(AHEAD_STEPS):
-                position += self._ahead.total(position, replicas)
-                self._examples.ahead(self._ahead.indices(position, rank=rank, replicas=replicas))
+        sampler = self._sampler
+        self._chosen, self.count = sampler.padded(position, rank=rank, replicas=replicas)
+        self.step, self.visit = position, sampler.epoch(position)
+        self.position = position + rank * sampler.batches.batch
+        self.mean_over = max(self.count, 1) if alone else sampler.total(position, replicas)
+        following = []
+        for _ in range(self._examples.steps_ahead):
+            position += sampler.total(position, replicas)
+            chosen, _ = sampler.padded(position, rank=rank, replicas=replicas)
+            following.append((chosen, sampler.epoch(position)))
+        if following:
+            self._examples.ahead(following)
+
+    @property
+    @override
+    def times(self) -> FeedTimes | None:
+        return self._examples.times
+
+    @override
+    def close(self) -> None:
+        self._examples.close()
 
     @override
     def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
@@ -82,4 +96,4 @@ class JointFeed(Feed):
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
+        self._examples.put(name, box, out, self._chosen, first=first, epoch=self.visit)

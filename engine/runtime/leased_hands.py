@@ -70,14 +70,23 @@ class LeasedHands(Hands):
             held=held,
             replicas=task.replicas,
         )
-        sampler = Sampler(examples=task.examples, batch=plan.batch, minibatches=minibatches, seed=task.seed)
-        feed = DatasetFeed(task.opened(host), sampler)
-        buffers = Buffers(plan, task.machine, self._instructions(task), vectors, keep=plan.kept)
+        sampler = Sampler(
+            examples=task.examples,
+            batch=plan.batch,
+            minibatches=minibatches,
+            seed=task.seed,
+            ordering=task.ordering,
+        )
+        instructions = self._instructions(task)
+        feed = DatasetFeed(task.opened(host, instructions), sampler)
+        links = self._links(task, host.incarnation, vectors.parameters.itemsize, held)
+        work = LeasedWork(links, delay=instructions.pipeline.delay)
+        buffers = Buffers(plan, task.machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
 
         def prepare(step: RunUnit) -> None:
             updates.advance(step.updates, step.scale)
-            feed.choose(step.unit)
+            feed.choose(step.unit, lambda count: work.leases.following(step.step, count))
 
         incarnation = host.incarnation
         log = host.files.push_log(self.acknowledged, host.name, incarnation, shards=task.shards)
@@ -92,7 +101,8 @@ class LeasedHands(Hands):
             timeout_s=task.instruction_timeout_s,
             validation=task.validator(host, vectors),
         )
-        return self._machine(task, incarnation, vectors.parameters.itemsize, held), body
+        machine = Part(task.program, work, needed=task.other_parts, watched=links.shards)
+        return machine, body
 
     def _held(self, task: PartTask, host: HostContext, dtype: npt.DTypeLike) -> HeldState | None:
         """The optimizer's state in the checkpoint. Steps between two fetches are estimates: any will do."""
@@ -108,13 +118,9 @@ class LeasedHands(Hands):
         vectors = {name: vector.astype(dtype, copy=False) for name, vector in state.items()}
         return HeldState(vectors, found.updates(slots))
 
-    def _machine(
-        self,
-        task: PartTask,
-        incarnation: int,
-        item_bytes: int,
-        held: HeldState | None,
-    ) -> Part:
+    def _links(
+        self, task: PartTask, incarnation: int, item_bytes: int, held: HeldState | None
+    ) -> ParameterLinks:
         links = ParameterLinks(
             incarnation=incarnation,
             shards=task.shard_spans,
@@ -125,8 +131,7 @@ class LeasedHands(Hands):
             item_bytes=item_bytes,
         )
         links.take_rows(task.rows_bytes)
-        work = LeasedWork(links, delay=self._instructions(task).pipeline.delay)
-        return Part(task.program, work, needed=task.other_parts, watched=links.shards)
+        return links
 
     def _instructions(self, task: PartTask) -> Instructions:
         kind = StepKind(norms=self.optimizer.needs_norms, overlap=self.minibatches)

@@ -167,6 +167,7 @@ def step_body(
         finish=finish,
         counted=lambda: examples_counted(plan, machine, feed.count),
         replica=replica,
+        times=lambda: feed.times,
     )
     return PartBody(
         host,

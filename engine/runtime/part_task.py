@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from partita.engine.data.ahead import ReadAhead
+from partita.engine.data.dataset import DataError
+from partita.engine.data.order import SHUFFLED, Ordering
+from partita.engine.data.prepared import HostData, Prepared
 from partita.engine.files.host_files import FileDiffers
-from partita.engine.files.sources import DataSource, Rows
 from partita.engine.numerics import master
 from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.row_payload import n_bytes
@@ -18,10 +21,14 @@ from partita.engine.protocol.actions import Program
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.runtime.buffers import Vectors, layout_of
+from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.part_body import PartBody
+from partita.engine.runtime.prepared_examples import PreparedExamples
 from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.runtime.validation import ValidationData, ValidationRunner
+from partita.partitioner.ir.program import Op
+from partita.partitioner.ir.program import Program as Instructions
 from partita.partitioner.plan import Plan
 
 
@@ -43,7 +50,7 @@ class PartTask:
 
     Args:
         plan, machine, replica, replicas: identify the part.
-        data: a source for each input and target, `[example, *shape]`.
+        data: a source for each input and target, `[example, *shape]`; or data that is prepared ahead.
         examples: the number of examples in them.
         seed: of the order of the examples.
         shards: the number of shards that hold the parameters; 0: the parts keep them.
@@ -58,7 +65,7 @@ class PartTask:
     machine: int
     replica: int
     replicas: int
-    data: Mapping[str, DataSource]
+    data: HostData
     examples: int
     seed: int
     shards: int
@@ -72,19 +79,23 @@ class PartTask:
         """See the protocol `HostTask`."""
         return self.hands.build(self, host)
 
-    def opened(self, host: HostContext) -> dict[str, Rows]:
-        """Opens the data on a host, by the names of inputs and targets. Raises OSError, CannotGoOn."""
-        return _opened(self.data, host)
+    def opened(self, host: HostContext, program: Instructions) -> Examples:
+        """Opens the data on a host, as far as a program reads it. Raises OSError, CannotGoOn."""
+        return _opened(self.data, host, program)
 
     def validator(self, host: HostContext, vectors: Vectors) -> ValidationRunner | None:
         """Makes what evaluates the validation data by the part's parameters. Raises OSError, CannotGoOn."""
-        if self.validation is None:
+        given = self.validation
+        if given is None:
             return None
-        rows, place = (
-            _opened(self.validation.sources, host),
-            {"machine": self.machine, "replica": self.replica},
-        )
-        return ValidationRunner(self.validation, rows, vectors, host, **place)
+        examples = _opened(given.sources, host, given.plan.forward_programs[self.machine])
+        place = {"machine": self.machine, "replica": self.replica}
+        return ValidationRunner(given, examples, vectors, host, **place)
+
+    @property
+    def ordering(self) -> Ordering:
+        """The order of the examples in an epoch."""
+        return self.data.ordering if isinstance(self.data, Prepared) else SHUFFLED
 
     @property
     def threads(self) -> int:
@@ -124,8 +135,13 @@ class PartTask:
         return [part_name(self.replica, machine) for machine in machines if machine != self.machine]
 
 
-def _opened(sources: Mapping[str, DataSource], host: HostContext) -> dict[str, Rows]:
+def _opened(data: HostData, host: HostContext, program: Instructions) -> Examples:
+    """Opens data on a host, as far as a program reads it. Raises OSError, CannotGoOn."""
     try:
-        return {name: source.open(host.files) for name, source in sources.items()}
-    except FileDiffers as error:
+        if isinstance(data, Prepared):
+            read = {one.target.buffer.layer for one in program.instructions if one.op is Op.FEED}
+            ahead = ReadAhead(data.only(read), host.files, own_process=host.files.has_paths)
+            return PreparedExamples(ahead)
+        return Examples({name: source.open(host.files) for name, source in data.items()})
+    except (FileDiffers, DataError) as error:
         raise CannotGoOn(str(error)) from error

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from partita.engine.files.sources import Rows
+from partita.engine.data.ahead import Wanted
+from partita.engine.data.order import SHUFFLED, Ordering
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.commands import Portions
-from partita.engine.runtime.feed import AHEAD_STEPS, Examples, Feed
+from partita.engine.runtime.feed import Examples, Feed
 from partita.layers.box import Box
 
 KEPT_BYTES: Final = 64 << 20
@@ -43,11 +42,13 @@ class PortionOrder:
     The order follows from the seed alone, so that every replica takes the same examples for a portion.
     """
 
-    def __init__(self, portions: Portions, *, seed: int, shuffled: bool) -> None:
-        """The order of so many examples."""
+    def __init__(
+        self, portions: Portions, *, seed: int, shuffled: bool, ordering: Ordering = SHUFFLED
+    ) -> None:
+        """The order of so many examples; `ordering` says how they are shuffled."""
         self.portions: Final = portions
         self.seed, self._shuffled = seed, shuffled
-        self._orders = lru_cache(maxsize=2)(self._draw)
+        self._order = ordering.of(portions.examples, lambda epoch: [seed, epoch])
 
     def same(self, portion: int) -> int:
         """The lowest portion that has the same examples."""
@@ -63,15 +64,18 @@ class PortionOrder:
         epoch, start, stop = self.portions.place(portion)
         if not self._shuffled and first + count <= stop - start:
             return slice(start + first, start + first + count)
-        places = start + np.arange(first, first + count) % (stop - start)
-        return self._orders(epoch)[places] if self._shuffled else places
+        places = np.arange(first, first + count) % (stop - start)
+        return self._order.at(epoch, start, stop)[places] if self._shuffled else start + places
 
     def all_of(self, portion: int) -> Array | slice:
-        """A portion's real examples."""
-        return self.chosen(portion, 0, self.real(portion))
+        """A portion's examples, as many as a full one has."""
+        return self.chosen(portion, 0, self.portions.size)
 
-    def _draw(self, epoch: int) -> Array:
-        return np.random.default_rng([self.seed, epoch]).permutation(self.portions.examples)
+    def wanted(self, portion: int) -> Wanted:
+        """A portion's examples by their numbers, and its epoch."""
+        chosen = self.all_of(portion)
+        numbers = np.arange(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen
+        return numbers, self.portions.place(portion)[0]
 
 
 class PortionFeed(Feed):
@@ -79,17 +83,15 @@ class PortionFeed(Feed):
 
     pads_portions = True  # an objective divides the sum of all portions by the number of examples
 
-    def __init__(
-        self, arrays: Mapping[str, Rows], order: PortionOrder, *, kept_bytes: int = KEPT_BYTES
-    ) -> None:
+    def __init__(self, examples: Examples, order: PortionOrder, *, kept_bytes: int = KEPT_BYTES) -> None:
         """Feeds nothing yet.
 
         Args:
-            arrays: for each input and target, `[example, *shape]`; labels are `[example]`.
+            examples: of all inputs and targets.
             order: the examples of each portion.
             kept_bytes: the memory for portions that are kept.
         """
-        self._examples, self._order, self._kept_bytes = Examples(arrays), order, kept_bytes
+        self._examples, self._order, self._kept_bytes = examples, order, kept_bytes
         self._lock = threading.Lock()
         self._like: dict[_Key, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}  # all that was asked for
         self._portions: dict[int, Future[_Fetched]] = {}  # the oldest first
@@ -101,9 +103,10 @@ class PortionFeed(Feed):
         """Chooses the portion that is played now."""
         self._chosen, self.count = self._order.same(portion), self._order.real(portion)
         self.step, (self.visit, *_) = portion, self._order.portions.place(self._chosen)
-        if self._examples.fetches:
-            for following in range(portion + 1, portion + 1 + AHEAD_STEPS):
-                self._examples.ahead(self._order.all_of(self._order.same(following)))
+        count = self._examples.steps_ahead
+        if count:
+            following = map(self._order.same, range(portion + 1, portion + 1 + count))
+            self._examples.ahead([self._order.wanted(one) for one in following])
 
     def ahead(self, portion: int) -> None:
         """Fetches the portion that will be played next, as far as is known."""
@@ -130,13 +133,14 @@ class PortionFeed(Feed):
                 self._fetch(self._chosen, memory, future)
             found = future.result().get(key)
         if found is None:
-            self._examples.put(name, box, out, self._order.chosen(self._chosen, first, out.shape[-1]))
+            self._put(key, self._chosen, out)
         else:
             np.copyto(out, found)
 
     @override
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._examples.close()
 
     @property
     def _keeps_all(self) -> bool:
@@ -157,15 +161,19 @@ class PortionFeed(Feed):
             future = self._portions[portion] = Future()
             return future, memory
 
+    def _put(self, key: _Key, portion: int, out: Array) -> None:
+        name, box, first = key
+        chosen, (epoch, *_) = self._order.all_of(portion), self._order.portions.place(portion)
+        self._examples.put(name, box, out, chosen, first=first, epoch=epoch)
+
     def _fetch(self, portion: int, memory: _Fetched, future: Future[_Fetched]) -> None:
         """Fetches all that was asked for, into the memory of a portion that is not kept any more."""
         try:
             for key, (shape, dtype) in list(self._like.items()):
-                name, box, first = key
                 out = memory.setdefault(key, np.empty(0, dtype))
                 if out.shape != shape:
                     out = memory[key] = np.empty(shape, dtype)
-                self._examples.put(name, box, out, self._order.chosen(portion, first, shape[-1]))
+                self._put(key, portion, out)
             future.set_result(memory)
         except BaseException as error:  # noqa: BLE001 - raised again by `fill`
             future.set_exception(error)

@@ -6,11 +6,13 @@ A step whose numbers are not finite ends the run: its gradient goes to nobody.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from typing_extensions import override
 
+from partita.engine.data.times import NOTHING_READ, FeedTimes
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import PlayedStep, Player
@@ -37,6 +39,7 @@ class StepRunner(PlayerRunner):
         finish: Callable[[], bool],
         counted: Callable[[], int],
         replica: int,
+        times: Callable[[], FeedTimes | None] = lambda: None,
     ) -> None:
         """Takes over the player, which has not begun.
 
@@ -47,15 +50,20 @@ class StepRunner(PlayerRunner):
             finish: called after each step; returns whether its gradient is finite.
             counted: the examples of the step that the part reports.
             replica: of the part, for error messages.
+            times: returns what reading the data took so far; None where nothing is read.
         """
         super().__init__(player)
         self._computations = computations
         self._prepare, self._finish, self._counted, self._replica = prepare, finish, counted, replica
+        self._times, self._read_before = times, NOTHING_READ
+        self._done_at: float | None = None  # when the last step was done, or the first began
         self._raises: tuple[NotFinite, float] | None = None
 
     @override
     def prepare(self, step: Any) -> None:
         self._computations.metrics.clear()
+        if self._done_at is None:
+            self._done_at = time.monotonic()
         self._prepare(step)
 
     @override
@@ -69,7 +77,19 @@ class StepRunner(PlayerRunner):
             self._fail(step.step, now)
             return None
         metrics = computations.metrics
-        return StepDone(over.step, self._counted(), metrics.loss, metrics.correct, metrics.sums)
+        counted, read = self._counted(), self._read(now)
+        return StepDone(over.step, counted, metrics.loss, metrics.correct, metrics.sums, read)
+
+    def _read(self, now: float) -> tuple[float, ...]:
+        """Returns what reading took since the last step, see `FeedTimes.since`."""
+        times = self._times()
+        if times is None:
+            return ()
+        found = times.since(
+            self._read_before, passed_s=now - (now if self._done_at is None else self._done_at)
+        )
+        self._read_before, self._done_at = times, now
+        return found
 
     def _fail(self, step: int, now: float) -> None:
         """Raises `NotFinite`; later if the array came from a machine that may raise an earlier cause."""

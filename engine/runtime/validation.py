@@ -6,14 +6,14 @@ are used, not updated. The minibatches are those of `evaluate`, too, so that sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
-from partita.engine.files.sources import DataSource, Rows
+from partita.engine.data.prepared import HostData
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.names import part_name
@@ -34,13 +34,13 @@ class ValidationData:
 
     Args:
         plan: of the run; a batch method computes portions by a plan with another batch.
-        sources: for each input and target, `[example, *shape]`.
+        sources: for each input and target, `[example, *shape]`; or data that is prepared ahead.
         examples: their number.
         metrics: figures that are reported beside the loss.
     """
 
     plan: Plan
-    sources: Mapping[str, DataSource]
+    sources: HostData
     examples: int
     metrics: tuple[Metric, ...] = ()
 
@@ -57,19 +57,29 @@ class ValidationData:
 class _OrderedFeed(Feed):
     """Takes the examples of a minibatch in their order."""
 
-    def __init__(self, rows: Mapping[str, Rows], data: ValidationData) -> None:
-        self._examples, self._data = Examples(rows), data
+    def __init__(self, examples: Examples, data: ValidationData) -> None:
+        self._examples, self._data = examples, data
         self._chosen: Array = np.zeros(0, np.int64)
 
     def choose(self, unit: int) -> None:
         """Chooses the examples of a minibatch."""
-        batch = self._data.plan.batch
-        self._chosen = np.minimum(np.arange(unit * batch, (unit + 1) * batch), self._data.examples - 1)
+        self._chosen = self._numbers(unit)
         self.count, self.visit = self._data.real(unit), unit
+        ahead = range(unit + 1, min(unit + 1 + self._examples.steps_ahead, self._data.minibatches))
+        if ahead:
+            self._examples.ahead([(self._numbers(one), 0) for one in ahead])
+
+    def _numbers(self, unit: int) -> Array:
+        batch = self._data.plan.batch
+        return np.minimum(np.arange(unit * batch, (unit + 1) * batch), self._data.examples - 1)
 
     @override
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
+        self._examples.put(name, box, out, self._chosen, first=first)
+
+    @override
+    def close(self) -> None:
+        self._examples.close()
 
 
 def start_player(host: HostContext, computations: Computations, *, replica: int, lanes: int) -> Player:
@@ -93,7 +103,7 @@ class ValidationRunner:
     def __init__(
         self,
         data: ValidationData,
-        rows: Mapping[str, Rows],
+        examples: Examples,
         vectors: Vectors,
         host: HostContext,
         *,
@@ -104,14 +114,14 @@ class ValidationRunner:
 
         Args:
             data: the validation data.
-            rows: the same, opened on this host.
+            examples: the same, opened on this host.
             vectors: of the part, whose parameters are read.
             host: the context of the host.
             machine: of the part.
             replica: of the part.
         """
         plan = data.plan
-        self._feed = _OrderedFeed(rows, data)
+        self._feed = _OrderedFeed(examples, data)
         buffers = Buffers(plan, machine, plan.forward_programs[machine], vectors, keep=plan.kept)
         self._computations = Computations(buffers, self._feed, metrics=data.metrics)
         self.watchdog = self._computations.watchdog
@@ -156,3 +166,4 @@ class ValidationRunner:
     def close(self) -> None:
         """Ends all threads, after the computations that are going on."""
         self._player.close()
+        self._feed.close()

@@ -113,12 +113,12 @@ def test_a_feed_fetches_ahead_and_ends_with_an_ordinary_array(run: Run) -> None:
     chosen = np.array([5, 7, 6, 5])
     examples.put("image", box, out, chosen)
     np.testing.assert_array_equal(out, run.numbers[chosen].T)
-    assert examples.fetches and rows.copy.waited_s > 0.0
-    examples.ahead(np.arange(1000))
+    assert examples.steps_ahead and rows.copy.waited_s > 0.0
+    examples.ahead([(np.arange(1000), 0)])
     rows.copy.ensure(np.arange(-(-run.numbers.nbytes // COPY_CHUNK_BYTES)))
     assert rows.copy.fetched_bytes == run.numbers.nbytes, "what was on its way is not asked for again"
     examples.put("image", box, out, chosen)
-    assert not examples.fetches and files.waits(0.0) == ()
+    assert not examples.steps_ahead and files.waits(0.0) == ()
     examples.put("image", box, out, slice(3, 7))
     np.testing.assert_array_equal(out, run.numbers[3:7].T)
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.runtime.feed import DatasetFeed, Sampler, node_major
+from partita.engine.runtime.feed import DatasetFeed, Examples, Sampler, node_major
 from partita.layers import Box
 
 
@@ -63,7 +63,7 @@ def test_rows_are_transposed_to_node_major() -> None:
 def test_a_dataset_feed_fills_the_examples_of_its_step() -> None:
     images = np.random.default_rng(0).normal(size=(12, 3, 2))
     sampler = Sampler(examples=12, batch=4, seed=0)
-    feed = DatasetFeed({"image": images}, sampler)
+    feed = DatasetFeed(Examples({"image": images}), sampler)
     feed.choose(2)
     out = np.empty((2, 2, 4))
     feed.fill("image", Box.of_rows(1, 3), out)
@@ -75,7 +75,7 @@ def test_a_dataset_feed_fills_the_examples_of_its_step() -> None:
 def test_a_step_that_is_not_full_is_filled_up_with_its_own_examples() -> None:
     labels = np.arange(10)
     sampler = Sampler(examples=10, batch=4, seed=0)
-    feed = DatasetFeed({"label": labels}, sampler)
+    feed = DatasetFeed(Examples({"label": labels}), sampler)
     feed.choose(2)
     assert feed.count == 2
     out = np.empty((1, 4), np.int64)

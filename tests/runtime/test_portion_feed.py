@@ -63,7 +63,7 @@ def test_what_is_fed_does_not_depend_on_what_came_before(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portion_feed, "WORTH_A_THREAD", worth)
-        feed = PortionFeed(data, order, kept_bytes=kept)
+        feed = PortionFeed(Examples(data), order, kept_bytes=kept)
         try:
             for portion, following in played:
                 feed.choose(portion)
@@ -83,12 +83,12 @@ def test_what_is_fed_does_not_depend_on_what_came_before(
 def test_an_array_that_cannot_be_read_says_so_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portion_feed, "WORTH_A_THREAD", 0)
     data = {"picture": np.ones((8, 1))}
-    feed = PortionFeed(data, PortionOrder(Portions(8, 2), seed=0, shuffled=False))
+    feed = PortionFeed(Examples(data), PortionOrder(Portions(8, 2), seed=0, shuffled=False))
     out = np.zeros((1, 2))
     feed.choose(0)
     feed.fill("picture", Box.of_rows(0, 1), out)
 
-    def torn(*arguments: object) -> None:
+    def torn(*arguments: object, **settings: object) -> None:
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(Examples, "put", torn)

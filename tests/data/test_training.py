@@ -1,0 +1,73 @@
+"""Training over data that is read ahead: the bits of a training over arrays, for any driver and replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partita.engine import AllReduce, Downpour, Loader, Record, Sandblaster, Stream, train
+from tests.data import kinds
+
+
+def trained(data: Any, driver: Any = None, *, machines: int = 1, **settings: Any) -> dict[str, Any]:
+    driver = driver or Downpour()
+    epochs = None if isinstance(driver, Sandblaster) else 2
+    run = train(kinds.plan(machines), data, driver=driver, epochs=epochs, show="nothing", **settings)
+    return dict(run.parameters)
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_downpour(machines: int, on_threads: object) -> None:
+    records: list[Record] = []
+    found = trained(Loader(kinds.Pairs(), workers=2), machines=machines, on_record=records.append)
+    assert_same(found, trained(kinds.ARRAYS, machines=machines))
+    assert sum(record.examples for record in records) == 2 * kinds.EXAMPLES
+    assert all(0.0 <= record.metrics["data_wait"] <= 1.5 for record in records)
+
+
+def test_small_types_have_the_same_bits(on_threads: object) -> None:
+    assert_same(
+        trained({"picture": kinds.PICTURES, "digit": kinds.DIGITS.astype(np.int8)}), trained(kinds.ARRAYS)
+    )
+
+
+def test_the_order_is_the_same_for_any_number_of_replicas(on_threads: object) -> None:
+    data = Loader({"picture": kinds.PICTURES, "digit": kinds.DIGITS}, transform=kinds.halved)
+    arrays = {"picture": kinds.ARRAYS["picture"] / 2, "digit": kinds.DIGITS}
+    assert_same(trained(data, AllReduce(replicas=2)), trained(arrays, AllReduce(replicas=2)))
+
+
+@pytest.mark.parametrize("shuffle", [True, 7])
+def test_streams_train_in_windows(shuffle: bool | int, on_threads: object) -> None:
+    """Two replicas of half the batch see what one sees, and the order of a stream is that of its windows."""
+    stream = Loader(Stream(kinds.shard, shards=3, examples=[10, 11, 9]), shuffle=shuffle)
+    assert_same(trained(stream), trained(stream))
+    assert not all(
+        (trained(stream)[name] == values).all()
+        for name, values in trained(Loader(stream.data, shuffle=False)).items()
+    )
+
+
+def test_sandblaster(on_threads: object) -> None:
+    assert_same(trained(Loader(kinds.Pairs()), Sandblaster()), trained(kinds.ARRAYS, Sandblaster()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memmap", "torch data set", "tensors", "torch loader", "generator", "npz"])
+def test_every_kind_on_processes(kind: str, tmp_path: Path) -> None:
+    found = trained(kinds.random_access(tmp_path)[kind])
+    assert_same(found, trained(kinds.ARRAYS))
+
+
+@pytest.mark.slow
+def test_worker_processes_in_hosts() -> None:
+    data = Loader(kinds.Pairs(), workers=2, processes=True)
+    assert_same(trained(data, Downpour(replicas=1)), trained(kinds.ARRAYS))
