@@ -119,8 +119,9 @@ def validation_data(plan: Plan, given: RunData, folder: Path, metrics: tuple[Met
         file.write(array)
         sources[name] = file
     for name, source in given.sources.items():
-        is_file = isinstance(source, ArrayFile)
-        sources[name] = replace(source, named=f"{source.name}@validation") if is_file else source
+        if isinstance(source, ArrayFile):
+            source = replace(source, named=f"{source.name}@validation")
+        sources[name] = source
     data: HostData = sources
     if given.prepared is not None:
         data = given.prepared if not sources else replace(given.prepared, dataset=Columns(sources))
