@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
-from typer import Option
+from typer import Option as TyperOption
 
 from partita.engine.cli import drivers
-from partita.engine.cli.fields import ByHand, command, options_of, values_of
+from partita.engine.cli.fields import ByHand, Option, command, options_of, values_of
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
@@ -21,26 +21,45 @@ from partita.engine.parameters.files import check_target
 from partita.engine.run.caller import Caller
 from partita.engine.run.data import Data, check_data
 from partita.engine.run.evaluate import evaluate
+from partita.engine.run.loggers import CSVLog, JSONLinesLog, TensorBoardLog
+from partita.engine.run.loggers.figures import Logger
 from partita.engine.run.run import Run
 from partita.engine.run.train import TrainArguments, train_as
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 from partita.partitioner.table import plan_table
 
-RUN: Final = options_of(
-    TrainArguments,
-    "seed",
-    "checkpoints",
-    "checkpoint_every_s",
-    "checkpoint_timeout_s",
-    "start_timeout_s",
-    "instruction_timeout_s",
-    "resume",
-    "overwrite",
-    "initial",
-    "listen",
-    checkpoints="Folder or URL for checkpoints; FILE's name with .checkpoints if not given.",
+RUN: Final = (
+    *options_of(
+        TrainArguments,
+        "seed",
+        "checkpoints",
+        "checkpoint_every_s",
+        "checkpoint_timeout_s",
+        "start_timeout_s",
+        "instruction_timeout_s",
+        "resume",
+        "overwrite",
+        "initial",
+        "listen",
+        "max_steps",
+        "validate_every",
+        checkpoints="Folder or URL for checkpoints; FILE's name with .checkpoints if not given.",
+    ),
+    Option("max_s", "max_s", (TrainArguments,)),
 )
+
+Logs: TypeAlias = Annotated[
+    list[str] | None,
+    TyperOption(help="Write figures: csv:FILE, jsonl:FILE or tensorboard:FOLDER."),
+]
+Validation: TypeAlias = Annotated[bool, TyperOption(help="Evaluate the held-out data during the run.")]
+
+_LOGGERS: Final[Mapping[str, Callable[[str], Logger]]] = {
+    "csv": CSVLog,
+    "jsonl": JSONLinesLog,
+    "tensorboard": TensorBoardLog,
+}
 
 
 @command(driver=drivers.OPTIONS, run=RUN)
@@ -52,11 +71,30 @@ def train(
     driver: ByHand,
     run: ByHand,
     place: OnOptions,
-    save: Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")] = None,
+    validation: Validation = False,
+    log: Logs = None,
+    save: Annotated[Path | None, TyperOption(help="Write the parameters as a safetensors file.")] = None,
 ) -> None:
     """Trains the network on processes of this machine, or on other machines."""
     with used(place) as on:
-        train_on(on, file, machines, planning=planning, driver=driver, run=run, save=save)
+        watch = Watch(validation, tuple(map(logger, log or ())))
+        train_on(on, file, machines, planning=planning, driver=driver, run=run, watch=watch, save=save)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The options about what is evaluated and written in the course of a run."""
+
+    validates: bool
+    loggers: tuple[Logger, ...]
+
+
+def logger(text: str) -> Logger:
+    """Makes the logger that `--log` names. Raises ValueError."""
+    kind, _, place = text.partition(":")
+    if kind not in _LOGGERS or not place:
+        raise ValueError(f"--log is {text!r}; give csv:FILE, jsonl:FILE or tensorboard:FOLDER")
+    return _LOGGERS[kind](place)
 
 
 @contextmanager
@@ -81,6 +119,7 @@ def train_on(
     planning: Planning,
     driver: ByHand,
     run: ByHand,
+    watch: Watch,
     save: Path | None,
 ) -> None:
     """Trains, and reports what it has come to."""
@@ -93,7 +132,10 @@ def train_on(
     data, held_out = users.data()
     check_end(plan, held_out, save)
     print(plan_table(plan, width=terminal_width()), flush=True)
-    given = {"checkpoints": f"{file.stem}.checkpoints", **values_of(RUN, run)}
+    if watch.validates and held_out is None:
+        raise ValueError("--validation needs held-out data; let data() of the file return (data, held_out)")
+    given = {"checkpoints": f"{file.stem}.checkpoints", **values_of(RUN, run), "callbacks": watch.loggers}
+    given |= {"validation": held_out} if watch.validates else {}
     if on is not None:
         given["on"] = on
     caller = Caller.of_command(["partita", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""The display of a run: a live line in a terminal, plain lines elsewhere."""
+"""The display of a run: a live line in a terminal or a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.progress import Progress as Bar
 
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.run.metrics import Metrics
+from partita.engine.run.notebook import NotebookLine
 
 LINE_EVERY_S = 2.0
 
@@ -31,7 +32,10 @@ class Display:
 
     def __init__(self, show: str = "auto", *, stream: TextIO | None = None) -> None:
         """`show` is as in `train`; `stream` is standard error if not given."""
-        self._console = Console(file=stream or sys.stderr)
+        in_notebook = stream is None and show in ("auto", "live")
+        self._line = NotebookLine.here() if in_notebook else None
+        usual = sys.stdout if self._line else sys.stderr
+        self._console = Console(file=stream or usual, force_jupyter=False)
         live = show == "live" or (show == "auto" and self._console.is_terminal)
         self._quiet = show == "nothing"
         self._metrics: Metrics | None = None
@@ -44,7 +48,7 @@ class Display:
         ]
         if self._console.width >= BAR_FROM:
             columns.insert(1, BarColumn(bar_width=20))
-        self._bar = Bar(*columns, console=self._console) if live and not self._quiet else None
+        self._bar = Bar(*columns, console=self._console) if live and not (self._quiet or self._line) else None
         self._task: TaskID | None = None
         self._phase: TaskID | None = None
         self._last_phase, self._last_phase_at = "", float("-inf")  # the last line of a phase
@@ -53,7 +57,9 @@ class Display:
     def phase(self, text: str) -> None:
         """Shows a phase before metrics have news; as lines, at most one in `LINE_EVERY_S`."""
         now = time.monotonic()
-        if self._bar is not None:
+        if self._line is not None:
+            self._line.update(text)
+        elif self._bar is not None:
             if self._phase is None:
                 self._phase = self._bar.add_task("", total=None, latest="")
             self._bar.update(self._phase, description=text)
@@ -81,7 +87,7 @@ class Display:
         assert self._metrics is not None
         self._end_phase()
         self._metrics.add(progress)
-        every = 0.5 if self._bar is not None else LINE_EVERY_S
+        every = LINE_EVERY_S if self._bar is None and self._line is None else 0.5
         now = time.monotonic()
         if self._last is None:
             self._last = now
@@ -116,9 +122,13 @@ class Display:
         if self._bar is not None and self._task is not None:
             fitting = self._fitting(str(latest))
             self._bar.update(self._task, completed=latest.done, latest=fitting, visible=True)
+            return
+        total = "" if self._metrics.total is None else f"/{self._metrics.total}"
+        text = f"{self._metrics.unit} {latest.done}{total}  {latest}"
+        if self._line is None:
+            self.print_line(text)
         else:
-            total = "" if self._metrics.total is None else f"/{self._metrics.total}"
-            self.print_line(f"{self._metrics.unit} {latest.done}{total}  {latest}")
+            self._line.update(text)
 
     def _fitting(self, latest: str) -> str:
         """The first figures that fit a line beside the percentage and the remaining time."""

@@ -200,3 +200,42 @@ def test_every_option_has_the_help_and_the_default_of_its_field(partita: Partita
     for command in ("plan", "train", "profile", "calibrate", "kernels"):
         for parameter in get_command(cli.app_of()).commands[command].params:  # type: ignore[attr-defined]
             assert len(parameter.help) > 8, (command, parameter.name)
+
+
+def test_a_run_is_validated_logged_and_limited(
+    partita: Partita, tmp_path: Path, on_threads: list[WatchedThreads]
+) -> None:
+    (tmp_path / "held.py").write_text(
+        "from tests.faults.toy import network\nfrom tests.faults import toy\n"
+        "def data():\n    return toy.data(64), toy.data(20)\n"
+    )
+    asked = [
+        "--machines",
+        "1",
+        "--batch",
+        "8",
+        "--max-steps",
+        "12",
+        "--driver",
+        "all-reduce",
+        "--epochs",
+        "3",
+    ]
+    logs = ["--validation", "--log", "csv:log.csv", "--log", "jsonl:log.jsonl"]
+    ended = partita("train", "held.py", *asked, *logs, "--max-s", "600", "--epochs", "3")
+    assert ended.code == 0 and "max_steps=12 is reached" in ended.err
+    rows = [line.split(",")[:2] for line in (tmp_path / "log.csv").read_text().splitlines()]
+    assert [row for row in rows if row[0] == "validation"] == [["validation", "8"], ["validation", "12"]]
+    assert (tmp_path / "log.jsonl").read_text().count('"kind":"validation"') == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["--log", "xml:file"], "--log is 'xml:file'; give csv:FILE, jsonl:FILE or tensorboard:FOLDER"),
+        (["--validation"], "--validation needs held-out data"),
+    ],
+)
+def test_mistakes_about_logs_and_validations_are_said(partita: Partita, given: list[str], text: str) -> None:
+    ended = partita("train", FILE, "--epochs", "1", *given)
+    assert ended.code != 0 and text in ended.err
