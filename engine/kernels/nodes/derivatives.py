@@ -8,7 +8,7 @@ from typing import Final
 
 from partita.engine.kernels.nodes import ir
 
-E = ir.Expression
+E = ir.Operand
 
 
 def constant(value: float) -> ir.Constant:
@@ -17,34 +17,30 @@ def constant(value: float) -> ir.Constant:
 
 
 def _sum(a: E, b: E) -> E:
-    return ir.Operation("+", (a, b))
+    return ir.Value("+", (a, b))
 
 
 def _less(a: E, b: E) -> E:
-    return ir.Operation("-", (a, b))
+    return ir.Value("-", (a, b))
 
 
 def times(a: E, b: E) -> E:
     """Makes a product; of 1, the other factor."""
-    return b if a == constant(1.0) else a if b == constant(1.0) else ir.Operation("*", (a, b))
+    return b if a == constant(1.0) else a if b == constant(1.0) else ir.Value("*", (a, b))
 
 
 def over(a: E, b: E) -> E:
     """Makes the quotient of two numbers."""
-    return ir.Operation("/", (a, b))
+    return ir.Value("/", (a, b))
 
 
 def negative(a: E) -> E:
     """Makes the number with the other sign."""
-    return a.operands[0] if isinstance(a, ir.Operation) and _is_negative(a) else ir.Operation("-", (a,))
-
-
-def _is_negative(a: ir.Operation) -> bool:
-    return a.sign == "-" and len(a.operands) == 1
+    return ir.Value("-", (a,))
 
 
 def _call(name: str, *arguments: E) -> E:
-    return ir.Call(name, arguments)
+    return ir.Value(name, arguments)
 
 
 def _root(x: E) -> E:
@@ -52,24 +48,24 @@ def _root(x: E) -> E:
 
 
 def _square(x: E) -> E:
-    return ir.Operation("*", (x, x))
+    return ir.Value("*", (x, x))
 
 
 def _sided(x: E, a: E) -> E:
     """Makes `a`, with the sign of x."""
     zero = constant(0.0)
-    below = ir.Choice(ir.Operation("<", (x, zero)), negative(a), zero)
-    return ir.Choice(ir.Operation(">", (x, zero)), a, below)
+    below = ir.Value("choice", (ir.Value("<", (x, zero)), negative(a), zero))
+    return ir.Value("choice", (ir.Value(">", (x, zero)), a, below))
 
 
 def _power(a: E, y: E, base: E, exponent: E) -> tuple[E, ...]:
     if isinstance(exponent, ir.Constant):
         lower = exponent.value - 1
         slope = constant(1.0) if lower == 0 else base if lower == 1 else None
-        slope = slope or ir.Operation("**", (base, ir.Constant(lower)))
+        slope = slope or ir.Value("**", (base, ir.Constant(lower)))
         return (times(times(a, constant(float(exponent.value))), slope),)
-    lower_power = ir.Operation("**", (base, _less(exponent, constant(1.0))))
-    log = ir.Choice(ir.Operation(">", (base, constant(0.0))), _call("math.log", base), constant(0.0))
+    lower_power = ir.Value("**", (base, _less(exponent, constant(1.0))))
+    log = ir.Value("choice", (ir.Value(">", (base, constant(0.0))), _call("math.log", base), constant(0.0)))
     return times(times(a, exponent), lower_power), times(times(a, y), log)
 
 
@@ -79,7 +75,7 @@ _BELL: Final = constant(2 / math.sqrt(math.pi))
 SLOPES: Final[dict[str, Callable[..., tuple[E, ...]]]] = {
     "/": lambda a, y, x, z: (over(a, z), negative(over(times(a, y), z))),
     "**": _power,
-    "%": lambda a, y, x, z: (a, negative(times(a, ir.Operation("//", (x, z))))),
+    "%": lambda a, y, x, z: (a, negative(times(a, ir.Value("//", (x, z))))),
     "//": lambda a, y, *x: (),
     "abs": lambda a, y, x: (_sided(x, a),),
     "float": lambda a, y, x: (a,),
@@ -107,7 +103,7 @@ SLOPES: Final[dict[str, Callable[..., tuple[E, ...]]]] = {
     ),
     "math.expm1": lambda a, y, x: (times(a, _sum(y, _ONE)),),
     "math.fabs": lambda a, y, x: (_sided(x, a),),
-    "math.fmod": lambda a, y, x, z: (a, negative(times(a, ir.Call("math.trunc", (over(x, z),), "int")))),
+    "math.fmod": lambda a, y, x, z: (a, negative(times(a, ir.Value("math.trunc", (over(x, z),), "int")))),
     "math.hypot": lambda a, y, x, z: (over(times(a, x), y), over(times(a, z), y)),
     "math.log": lambda a, y, x: (over(a, x),),
     "math.log10": lambda a, y, x: (over(a, times(x, constant(math.log(10)))),),

@@ -7,54 +7,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from partita.engine.kernels.nodes import ir
 
-Make = Callable[..., ir.Expression]
+Emit: TypeAlias = Callable[..., ir.Operand]
+"""Computes `emit(operator, *operands, kind=...)`."""
+Make: TypeAlias = Callable[..., ir.Operand]
+"""Computes a function's value, given `emit` and the operands."""
 
 
-def _call(name: str, kind: Any = "real") -> Make:
-    return lambda *arguments: ir.Call(name, arguments, kind)
+def _call(name: str, kind: ir.Kind = "real") -> Make:
+    return lambda emit, *operands: emit(name, *operands, kind=kind)
 
 
-def larger(a: ir.Expression, b: ir.Expression) -> ir.Expression:
-    """Makes `max(a, b)` as in Python: the first, unless the second is larger."""
-    return ir.Choice(ir.Operation(">", (b, a)), b, a)
+def larger(emit: Emit, a: ir.Operand, b: ir.Operand) -> ir.Operand:
+    """Computes `max(a, b)` as Python does: the first, unless the second is larger."""
+    return emit("choice", emit(">", b, a), b, a)
 
 
-def smaller(a: ir.Expression, b: ir.Expression) -> ir.Expression:
-    """Makes `min(a, b)` as in Python."""
-    return ir.Choice(ir.Operation("<", (b, a)), b, a)
+def smaller(emit: Emit, a: ir.Operand, b: ir.Operand) -> ir.Operand:
+    """Computes `min(a, b)` as Python does."""
+    return emit("choice", emit("<", b, a), b, a)
 
 
 def _or_nan(choose: Make) -> Make:
     """Makes NumPy's variant: a NaN on either side stays one."""
-    return lambda a, b: ir.Choice(ir.Operation("!=", (a, a)), a, choose(b, a))
+    return lambda emit, a, b: emit("choice", emit("!=", a, a), a, choose(emit, b, a))
 
 
 def _first_of(choose: Make) -> Make:
-    def of_several(first: ir.Expression, second: ir.Expression, *others: ir.Expression) -> ir.Expression:
-        chosen = choose(first, second)
-        return of_several(chosen, *others) if others else chosen
+    def of_several(emit: Emit, first: ir.Operand, second: ir.Operand, *others: ir.Operand) -> ir.Operand:
+        chosen = choose(emit, first, second)
+        return of_several(emit, chosen, *others) if others else chosen
 
     return of_several
 
 
-def _power(base: ir.Expression, exponent: ir.Expression) -> ir.Expression:
-    return ir.Operation("**", (base, exponent))
+def _power(emit: Emit, base: ir.Operand, exponent: ir.Operand) -> ir.Operand:
+    return emit("**", base, exponent)
 
 
-def _sign(x: ir.Expression) -> ir.Expression:
-    zero, one = ir.Constant(0), ir.Constant(1)
-    below = ir.Choice(ir.Operation("<", (x, zero)), ir.Operation("-", (one,)), x)
-    return ir.Choice(ir.Operation(">", (x, zero)), one, below)
+def _sign(emit: Emit, x: ir.Operand) -> ir.Operand:
+    zero = ir.Constant(0)
+    below = emit("choice", emit("<", x, zero), ir.Constant(-1), x)
+    return emit("choice", emit(">", x, zero), ir.Constant(1), below)
 
 
-def _is_nan(x: ir.Expression) -> ir.Expression:
-    return ir.Operation("!=", (x, x))
+def _is_nan(emit: Emit, x: ir.Operand) -> ir.Operand:
+    return emit("!=", x, x)
 
 
 _REAL = (
@@ -93,11 +96,11 @@ NUMBERS: dict[Any, Make] = {
 EVERYWHERE: dict[Any, Make] = {
     np.exp: _call("exponential"),
     np.tanh: _call("hyperbolic_tangent"),
-    np.square: lambda x: _power(x, ir.Constant(2)),
+    np.square: lambda emit, x: emit("**", x, ir.Constant(2)),
     np.power: _power,
     np.maximum: _or_nan(larger),
     np.minimum: _or_nan(smaller),
-    np.where: ir.Choice,
+    np.where: lambda emit, test, yes, no: emit("choice", test, yes, no),
     np.sign: _sign,
     np.isnan: _is_nan,
     np.floor: _call("np.floor"),

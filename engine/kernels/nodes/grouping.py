@@ -1,114 +1,139 @@
-"""Groups statements that share a loop over the examples, and finds varying numbers that outlive one."""
+"""From values that are assigned once to loops over the examples, as few as the order of statements allows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.passes import Body, Varying, is_of_examples
+from partita.engine.kernels.nodes.passes import Body
+
+Varying = set[ir.Operand | str]
 
 
-def grouped(body: Body, varying: Varying) -> Body:
-    """Returns the body with as few loops over the examples (`ir.Each`) as their order allows."""
-    found: list[ir.Statement] = []
-    run: list[ir.Statement] = []
+def masked(body: Body, varying: Varying) -> Body:
+    """Makes loops run for all examples: a varying branch with a loop in it becomes choices of numbers."""
+    found: Body = []
     for statement in body:
-        if is_of_examples(statement, varying) and not _is_uniform_branch(statement, varying):
-            run.append(statement)
-            continue
-        found += _flushed(run)
+        statement = ir.with_bodies(statement, lambda inner: masked(inner, varying))
         match statement:
-            case ir.Loop(variable, start, stop, step, inner):
-                found.append(ir.Loop(variable, start, stop, step, grouped(inner, varying)))
-            case ir.Branch(condition, yes, no):
-                found.append(ir.Branch(condition, grouped(yes, varying), grouped(no, varying)))
+            case ir.Branch(condition, yes, no, merged) if condition in varying and not is_of_examples(
+                statement, varying
+            ):
+                opposite = ir.Value("not", (condition,))
+                found += [*_under(condition, yes, varying), opposite, *_under(opposite, no, varying)]
+                for one in merged:
+                    choice = ir.Value("choice", (condition, one.yes, one.no))
+                    varying.add(choice)
+                    found += [choice, ir.Assign(one, choice)]
+                varying.add(opposite)
             case _:
                 found.append(statement)
-    return (*found, *_flushed(run))
-
-
-def _flushed(run: list[ir.Statement]) -> list[ir.Statement]:
-    found: list[ir.Statement] = [ir.Each(tuple(run))] if run else []
-    run.clear()
     return found
 
 
-def _is_uniform_branch(statement: ir.Statement, varying: Varying) -> bool:
-    return isinstance(statement, ir.Branch) and not varying(statement.condition)
+def _under(condition: ir.Operand, body: Body, varying: Varying) -> Body:
+    """Lets only examples that meet a condition change arrays; numbers are computed for all."""
+    found: Body = []
+    for statement in body:
+        match statement:
+            case ir.Store(array, index, value):
+                before = ir.Value("item", (index,), array=array)
+                after = ir.Value("choice", (condition, value, before))
+                varying.update((before, after))
+                found += [before, after, ir.Store(array, index, after)]
+            case _:
+                found.append(ir.with_bodies(statement, lambda inner: _under(condition, inner, varying)))
+    return found
 
 
-class Flow:
-    """The data flow of a run of statements.
-
-    Attributes:
-        exposed: variables that are, or may be, read before it assigns them.
-        assigned: variables assigned somewhere.
-        surely: variables assigned on every path.
-    """
-
-    def __init__(self, body: Iterable[ir.Statement]) -> None:
-        self.exposed: set[str] = set()
-        self.assigned: set[str] = set()
-        self.surely = self._through(body, set())
-
-    @property
-    def entering(self) -> set[str]:
-        """Variables whose values from before matter."""
-        return self.exposed | (self.assigned - self.surely)
-
-    def _through(self, body: Iterable[ir.Statement], known: set[str]) -> set[str]:
-        known = set(known)
-        for statement in body:
-            for expression in ir.expressions(statement):
-                self.exposed |= variables(expression) - known
-            match statement:
-                case ir.Assign(name, _):
-                    self.assigned.add(name)
-                    known.add(name)
-                case ir.Branch(_, yes, no):
-                    known |= self._through(yes, known) & self._through(no, known)
-                case ir.Loop(variable, _, _, _, inner):
-                    self._through(inner, known | {variable})
-                case ir.Each(inner):
-                    known |= self._through(inner, known)
-        return known
+def assigned(body: Body) -> Body:
+    """Writes what loops carry and what branches leave as assignments."""
+    found: Body = []
+    for statement in body:
+        statement = ir.with_bodies(statement, assigned)
+        match statement:
+            case ir.Loop(carried=carried, body=inner):
+                found += [ir.Assign(one, one.start) for one in carried]
+                ends = {one: one.end for one in carried if one.end is not one}
+                copies = {one: ir.Value("+", (end,)) for one, end in ends.items() if end in carried}
+                ends |= copies
+                assignments = [ir.Assign(one, end) for one, end in ends.items()]
+                statement = replace(statement, body=[*inner, *copies.values(), *assignments])
+            case ir.Branch(condition, yes, no, merged):
+                yes = [*yes, *(ir.Assign(one, one.yes) for one in merged)]
+                no = [*no, *(ir.Assign(one, one.no) for one in merged)]
+                statement = ir.Branch(condition, yes, no)
+        found.append(statement)
+    return found
 
 
-def kept(body: Body, varying: Varying) -> set[str]:
-    """Finds the varying variables that pass from one loop over the examples to another, or to its next
+def is_of_examples(statement: ir.Statement, varying: Varying) -> bool:
+    """Returns whether a statement can stand in the loop over the examples."""
+    match statement:
+        case ir.Store(array):
+            return array in varying
+        case ir.Assign(target):
+            return target in varying
+        case ir.Branch(_, yes, no, merged):
+            return varying.issuperset(merged) and all(is_of_examples(one, varying) for one in (*yes, *no))
+        case ir.Loop():
+            return statement.scalar
+    return isinstance(statement, ir.Value | ir.Output)
+
+
+def grouped(body: Body, varying: Varying) -> Body:
+    """Returns the body with loops over the examples (`ir.Each`)."""
+    found: Body = []
+    run: Body = []
+    for statement in body:
+        is_uniform_branch = isinstance(statement, ir.Branch) and statement.condition not in varying
+        if is_of_examples(statement, varying) and not is_uniform_branch:
+            run.append(statement)
+            continue
+        found += _flushed(run, varying)
+        run = []
+        found.append(ir.with_bodies(statement, lambda inner: grouped(inner, varying)))
+    return [*found, *_flushed(run, varying)]
+
+
+def _flushed(run: Body, varying: Varying) -> Body:
+    is_uniform = all(isinstance(one, ir.Value) and one not in varying for one in run)
+    return run if is_uniform else [ir.Each(run)]
+
+
+def uniform_in(body: Sequence[ir.Statement], varying: Varying) -> list[ir.Value]:
+    """Finds the numbers in a loop over the examples that are the same for all."""
+    return [one for one in ir.every(body) if isinstance(one, ir.Value) and one not in varying]
+
+
+def read_in(body: Sequence[ir.Statement]) -> set[ir.Operand]:
+    """Finds the numbers that statements read."""
+    return {operand for one in ir.every(body) for operand in ir.operands(one)}
+
+
+def assigned_in(body: Sequence[ir.Statement]) -> set[ir.Operand]:
+    """Finds the numbers that statements compute or assign."""
+    statements = list(ir.every(body))
+    computed: set[ir.Operand] = {one for one in statements if isinstance(one, ir.Value)}
+    return computed | {one.target for one in statements if isinstance(one, ir.Assign)}
+
+
+def is_read_again(operand: ir.Operand) -> bool:
+    """Returns whether a number is read where it is wanted, and kept nowhere."""
+    return isinstance(operand, ir.Argument) or (
+        isinstance(operand, ir.Value) and operand.array == ir.INCOMING
+    )
+
+
+def kept(body: Body, varying: Set[ir.Operand | str]) -> set[ir.Operand]:
+    """Finds the varying numbers that pass from one loop over the examples to another, or to its next
     iteration.
     """
-    outside: set[str] = set()
-    users: dict[str, int] = {}
+    once, again = set[ir.Operand](), set[ir.Operand]()
     for statement in ir.every(body):
-        if not isinstance(statement, ir.Each):
-            continue
-        flow = Flow(statement.body)
-        outside |= flow.exposed
-        for name in flow.assigned | flow.exposed:
-            users[name] = users.get(name, 0) + 1
-    for statement in _outside_loops(body):
-        for expression in ir.expressions(statement):
-            outside |= variables(expression)
-    return {
-        name for name in outside | {n for n, count in users.items() if count > 1} if name in varying.names
-    }
-
-
-def _outside_loops(body: Body) -> Iterable[ir.Statement]:
-    """Yields the statements that are in no `Each`."""
-    for statement in body:
-        if not isinstance(statement, ir.Each):
-            yield statement
-            for inner in ir.bodies(statement):
-                yield from _outside_loops(inner)
-
-
-def variables(expression: ir.Expression) -> set[str]:
-    """Finds the variables in an expression."""
-    return {part.name for part in ir.walk(expression) if isinstance(part, ir.Variable)}
-
-
-def stores(body: Iterable[ir.Statement]) -> bool:
-    """Returns whether statements write to arrays."""
-    return any(isinstance(statement, ir.Store) for statement in ir.every(tuple(body)))
+        if isinstance(statement, ir.Each):
+            used = (read_in(statement.body) | assigned_in(statement.body)) & varying
+            again |= used & once
+            once |= used
+    return {one for one in again if not is_read_again(one)}

@@ -1,58 +1,68 @@
-"""The kind of number of each expression in a node's function: bool, int or real."""
+"""The kind of each number in a node's function: bool, int or real."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from partita.engine.kernels.nodes import ir
 
 _ORDER: Final[tuple[ir.Kind, ...]] = ("bool", "int", "real")
+Kinds: TypeAlias = Mapping[ir.Operand, ir.Kind]
 
 
-def kinds_of(body: tuple[ir.Statement, ...]) -> dict[str, ir.Kind]:
-    """Finds the kind of each variable: the widest of all values that it is ever assigned."""
-    kinds: dict[str, ir.Kind] = {}
-    settled = False
-    while not settled:
+def kinds_of(body: ir.Body, known: Kinds = MappingProxyType({})) -> dict[ir.Operand, ir.Kind]:
+    """Finds the kind of each number: the widest of all values that it ever has.
+
+    Args:
+        body: any.
+        known: the kinds of numbers that are made elsewhere.
+    """
+    kinds, before = dict(known), None
+    while before != kinds:
         before = dict(kinds)
         for statement in ir.every(body):
-            if isinstance(statement, ir.Loop):
-                kinds[statement.variable] = "int"
-            elif isinstance(statement, ir.Assign):
-                kinds[statement.name] = _widest(
-                    kinds.get(statement.name, "bool"), kind_of(statement.value, kinds)
-                )
-        settled = kinds == before
+            match statement:
+                case ir.Value():
+                    kinds[statement] = _of_value(statement, kinds)
+                case ir.Loop() | ir.While():
+                    for carried in statement.carried:
+                        kinds[carried] = widest(kind_of(carried.start, kinds), kind_of(carried.end, kinds))
+                case ir.Branch():
+                    for one in statement.merged:
+                        kinds[one] = widest(kind_of(one.yes, kinds), kind_of(one.no, kinds))
+                case ir.Assign(target, value):
+                    kinds[target] = widest(kinds.get(target, "bool"), kind_of(value, kinds))
     return kinds
 
 
-def kind_of(expression: ir.Expression, kinds: dict[str, ir.Kind]) -> ir.Kind:
-    """Finds the kind of an expression whose variables have these kinds."""
-    match expression:
+def kind_of(operand: ir.Operand, kinds: Kinds) -> ir.Kind:
+    """Returns the kind of a number, given those of all that are computed."""
+    match operand:
         case ir.Constant(value):
             return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "real"
-        case ir.Variable(name):
-            return kinds.get(name, "bool")
-        case ir.Choice(_, yes, no):
-            return _widest(kind_of(yes, kinds), kind_of(no, kinds))
-        case ir.Call("abs", (argument,)):
-            return _widest("int", kind_of(argument, kinds))
-        case ir.Call(_, _, kind):
-            return kind
-        case ir.Operation(sign, operands):
-            return _of_operation(sign, operands, kinds)
-    return "int" if expression == ir.FAN_IN else "real"
+        case ir.Argument():
+            return "int" if operand == ir.FAN_IN else "real"
+        case ir.Counter():
+            return "int"
+    return kinds.get(operand, "bool")
 
 
-def _of_operation(sign: str, operands: tuple[ir.Expression, ...], kinds: dict[str, ir.Kind]) -> ir.Kind:
-    if sign in ir.TRUTHS:
-        return "bool"
-    if sign == "/":
-        return "real"
-    if sign == "**" and not (isinstance(operands[1], ir.Constant) and operands[1].value >= 0):
-        return "real"
-    return _widest("int", *(kind_of(operand, kinds) for operand in operands))
-
-
-def _widest(*kinds: ir.Kind) -> ir.Kind:
+def widest(*kinds: ir.Kind) -> ir.Kind:
+    """Returns the kind that can hold numbers of all of these."""
     return max(kinds, key=_ORDER.index)
+
+
+def _of_value(value: ir.Value, kinds: Kinds) -> ir.Kind:
+    operands = [kind_of(operand, kinds) for operand in value.operands]
+    match value.operator:
+        case "choice":
+            return widest(*operands[1:])
+        case "abs" | "+" | "-" | "*" | "//" | "%":
+            return widest("int", *operands)
+        case "**":
+            exponent = value.operands[1]
+            is_whole = isinstance(exponent, ir.Constant) and exponent.value >= 0
+            return widest("int", *operands) if is_whole else "real"
+    return "bool" if value.operator in ir.TRUTHS else value.kind

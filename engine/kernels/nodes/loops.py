@@ -81,7 +81,7 @@ def read_upward(upward: Function, signature: Signature) -> ir.Function:
         Unsupported: it is not understood.
     """
     function = read_function(_written(upward), signature.given)
-    if function.returns_tuple or isinstance(function.results[0], ir.Elements):
+    if function.returns_tuple or function.are_arrays[0]:
         raise ir.Unsupported("a result that is not one number")
     return function
 
@@ -95,8 +95,8 @@ def read_downward(upward: Function, downward: Function | None, signature: Signat
     if downward is None:
         return backward_of(read_upward(upward, signature), signature.parameters)
     function = read_function(_written(downward), [*signature.given, ir.STATE, ir.ERROR])
-    wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
-    if [isinstance(one, ir.Elements) for one in function.results] != wanted or not function.returns_tuple:
+    wanted = (True, *(kind == "e" for _, kind in signature.parameters))
+    if function.are_arrays != wanted or not function.returns_tuple:
         raise ir.Unsupported("results of other shapes")
     return function
 
@@ -127,7 +127,7 @@ def sum_loops(
     flats = [np.empty(0, dtype) for _, kind in signature.parameters if kind == "n"]
     state, sums = np.empty((0, 0), dtype), (np.empty((0, 0), wide),)
     names = ready(
-        vectors.finish_text(found, up, signature),
+        vectors.finish_text(found, signature),
         lambda names: names["finish"](0, *flats, *(sums if dtype != wide else ()), state, 0),
     )
     weight = [name for name, _ in signature.parameters].index(found.weight)
@@ -135,7 +135,7 @@ def sum_loops(
         return SumLoops(weight, names["finish"], None, False)
     kept = sums if found.keeps_sums else ()
     back = ready(
-        vectors.backward_sum_text(found, down, signature),
+        vectors.backward_sum_text(found, signature),
         lambda names: names["backward_sum"](0, *flats, *kept, state, state, state, 0),
     )
     return SumLoops(weight, names["finish"], back["backward_sum"], found.keeps_sums)

@@ -7,14 +7,14 @@ both sides, and a mask chooses; what is not chosen has no gradient. Autograd der
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.named import added
-from partita.engine.kernels.nodes.templates import substituted
 
 Tensor = Any
 _WHOLE: Final = object()
@@ -67,42 +67,55 @@ class TorchFunction:
     ) -> None:
         self._torch, self._arrays, self._numbers = torch, dict(arrays), numbers
         self._like, self._shape, self._n_edges = arrays[ir.INCOMING], shape, n_edges
-        self._values: dict[str, Any] = {}
+        self._values: dict[ir.Operand, Any] = {}
         self._mask: Tensor = None
-        self._helpers: dict[str, ir.Helper] = {}
+        self._results: dict[int, Tensor] = {}
+        self._edges: dict[int, list[Tensor]] = {}
 
     def run(self, function: ir.Function) -> list[Tensor]:
         """The results: of a number `[node, example]`, of an array `[edge, node, example]`."""
-        self._helpers = dict(function.helpers)
         for name in function.arrays:
             self._arrays[name] = [0.0] * self._n_edges
         self._body(function.body)
-        return [self._result(result) for result in function.results]
-
-    def _result(self, result: ir.Expression | ir.Elements) -> Tensor:
-        if not isinstance(result, ir.Elements):
-            return self._real(self._of(result)).expand(self._shape)
-        self._values[ir.PLACE.name] = _WHOLE
-        return self._real(self._of(result.template)).expand(self._n_edges, *self._shape)
+        nothing = self._like.new_zeros((0, *self._shape))
+        found = {i: self._torch.stack(edges) for i, edges in self._edges.items()} | self._results
+        return [found.get(i, nothing) for i in range(len(function.are_arrays))]
 
     def _body(self, body: Sequence[ir.Statement]) -> None:
         for statement in body:
             match statement:
-                case ir.Assign(name, value):
-                    self._values[name] = self._chosen(self._of(value), self._values.get(name))
+                case ir.Value():
+                    self._values[statement] = self._computed(statement)
                 case ir.Store(array, index, value):
                     self._store(self._arrays[array], self._of(index), self._of(value))
-                case ir.Branch(condition, yes, no):
-                    test = self._truth(self._of(condition))
-                    for side, found in ((yes, test), (no, _opposite(self._torch, test))):
-                        with self._where(found) as runs:
-                            if runs:
-                                self._body(side)
+                case ir.Branch():
+                    self._branch(statement)
                 case ir.Loop():
                     if not self._at_once(statement):
                         self._loop(statement)
-                case ir.While(condition, inner):
-                    self._while(condition, inner)
+                case ir.While():
+                    self._while(statement)
+                case ir.Output(result, index, value):
+                    number = self._real(self._of(value))
+                    if index is None:
+                        self._results[result] = number.expand(self._shape)
+                    elif self._values[index] is _WHOLE:
+                        self._results[result] = number.expand(self._n_edges, *self._shape)
+                    else:
+                        self._edges.setdefault(result, []).append(number.expand(self._shape))
+
+    def _branch(self, branch: ir.Branch) -> None:
+        test = self._truth(self._of(branch.condition))
+        for side, found in ((branch.no, _opposite(self._torch, test)), (branch.yes, test)):
+            with self._where(found) as runs:
+                if runs:
+                    self._body(side)
+        for one in branch.merged:
+            if isinstance(test, bool):
+                self._values[one] = self._of(one.yes if test else one.no)
+            else:
+                sides = self._real(self._of(one.yes)), self._real(self._of(one.no))
+                self._values[one] = self._torch.where(test, *sides)
 
     @contextmanager
     def _where(self, test: Any) -> Iterator[bool]:
@@ -129,54 +142,72 @@ class TorchFunction:
                 array[place] = self._chosen(value, array[place])
 
     def _loop(self, loop: ir.Loop) -> None:
+        self._begin(loop.carried)
         start, stop = self._of(loop.start), self._of(loop.stop)
         if not self._is_tensor(start) and not self._is_tensor(stop):
             for count in range(int(start), int(stop), loop.step):
-                self._values[loop.variable] = count
-                self._body(loop.body)
+                self._values[loop.counter] = count
+                self._iteration(loop)
             return
         first, last = self._real(start), self._real(stop)
         turns = self._torch.ceil((last - first) / loop.step)
         for turn in range(int(turns.max())):
-            self._values[loop.variable] = start + turn * loop.step
+            self._values[loop.counter] = start + turn * loop.step
             with self._where(turns > turn):
-                self._body(loop.body)
+                self._iteration(loop)
 
-    def _while(self, condition: ir.Expression, body: Sequence[ir.Statement]) -> None:
+    def _while(self, loop: ir.While) -> None:
+        self._begin(loop.carried)
         before = self._mask
         while True:
-            test = self._truth(self._of(condition))
+            self._body(loop.head)
+            test = self._truth(self._of(loop.condition))
             if self._is_tensor(test):
                 self._mask = test if self._mask is None else self._mask & test
                 test = bool(self._mask.any())
             if not test:
                 break
-            self._body(body)
+            self._iteration(loop)
         self._mask = before
 
+    def _begin(self, carried: Sequence[ir.Carried]) -> None:
+        self._values.update({one: self._of(one.start) for one in carried})
+
+    def _iteration(self, loop: ir.Loop | ir.While) -> None:
+        self._body(loop.body)
+        ends = [self._of(one.end) for one in loop.carried]
+        for one, end in zip(loop.carried, ends, strict=True):
+            self._values[one] = self._chosen(end, self._values[one])
+
     def _at_once(self, loop: ir.Loop) -> bool:
-        """Runs a loop that sums over all edges as one sum; returns whether it is one."""
-        body = substituted(loop.body)
-        bounds = loop.start, loop.stop, loop.step
-        if body is None or len(body) != 1 or bounds != (ir.Constant(0), ir.FAN_IN, 1) or self._n_edges == 0:
+        """Runs a loop that sums over all edges, or hands them over, as one; returns whether it is one."""
+        sums = {one: _terms(one, one.end) for one in loop.carried}
+        if not loop.is_of_all_edges or self._n_edges == 0 or None in sums.values():
             return False
-        if not isinstance(body[0], ir.Assign) or len(loop.body) != len(body):
-            return False
-        name, place = body[0].name, ir.Variable(loop.variable)
-        rest = added(name, body[0].value)
-        if rest is None or any(
-            isinstance(one, ir.Item) and one.index != place and place in ir.walk(one.index)
-            for one in ir.walk(rest)
-        ):
-            return False
-        self._values[loop.variable] = _WHOLE
-        match rest:
-            case ir.Operation("*", factors):
-                terms = self._product(*map(self._of, factors))
-            case _:
-                terms = self._summed(self._of(rest))
-        total = self._values[name] + terms
-        self._values[name] = self._chosen(total, self._values[name])
+        totals = {one for total in sums for one in ir.behind(total.end) if total in ir.behind(one)}
+        for one in loop.body:
+            behind = set[ir.Operand]().union(*map(ir.behind, ir.operands(one)))
+            is_item = isinstance(one, ir.Value) and one.operator == "item"
+            if not isinstance(one, ir.Value | ir.Output) or (one not in totals and behind & totals):
+                return False
+            if is_item and loop.counter in behind and loop.counter not in ir.operands(one):
+                return False
+        self._values[loop.counter] = _WHOLE
+        terms = {term for found in sums.values() for _, term in found or ()}
+        uses = Counter(operand for one in loop.body for operand in ir.operands(one))
+        products = {
+            one for one in terms if uses[one] == 1 and isinstance(one, ir.Value) and one.operator == "*"
+        }
+        self._body([one for one in loop.body if one not in totals and one not in products])
+        for carried, found in sums.items():
+            total = self._of(carried.start)
+            for sign, term in found or ():
+                if isinstance(term, ir.Value) and term in products:
+                    added = self._product(*map(self._of, term.operands))
+                else:
+                    added = self._summed(self._of(term))
+                total = total + added if sign > 0 else total - added
+            self._values[carried] = total
         return True
 
     def _product(self, left: Any, right: Any) -> Tensor:
@@ -193,28 +224,37 @@ class TorchFunction:
             return terms.sum(0) if terms.shape[0] == self._n_edges else terms[0] * self._n_edges
         return terms * self._n_edges
 
-    def _of(self, expression: ir.Expression) -> Any:
-        match expression:
+    def _of(self, operand: ir.Operand) -> Any:
+        match operand:
             case ir.Constant(value):
                 return value
-            case ir.Variable(name):
-                found = self._values.get(name, 0.0)
-                if found is _WHOLE:
-                    return self._torch.arange(self._n_edges, device=self._like.device)[:, None, None]
-                return found
             case ir.Argument(name):
-                return self._n_edges if expression == ir.FAN_IN else self._numbers[name]
-            case ir.Item(array, index):
-                return self._item(self._arrays[array], index)
-            case ir.Choice(condition, yes, no):
-                return self._choice(self._truth(self._of(condition)), yes, no)
-            case ir.Operation(sign, operands):
-                return self._operation(sign, operands)
-            case ir.Call(name, arguments):
-                return self._call(name, [self._of(argument) for argument in arguments])
+                return self._n_edges if operand == ir.FAN_IN else self._numbers[name]
+        found = self._values.get(operand, 0.0)
+        if found is _WHOLE:
+            return self._torch.arange(self._n_edges, device=self._like.device)[:, None, None]
+        return found
 
-    def _item(self, array: Any, index: ir.Expression) -> Any:
-        whole = isinstance(index, ir.Variable) and self._values.get(index.name) is _WHOLE
+    def _computed(self, value: ir.Value) -> Any:
+        operator, operands = value.operator, value.operands
+        if operator == "item":
+            return self._item(self._arrays[value.array], operands[0])
+        values = [self._of(operand) for operand in operands]
+        if operator == "choice":
+            test, yes, no = self._truth(values[0]), *values[1:]
+            if isinstance(test, bool):
+                return yes if test else no
+            return self._torch.where(test, self._real(yes), self._real(no))
+        if operator in ("and", "or", "not"):
+            return self._logic(operator, list(map(self._truth, values)))
+        if operator in _COMPARISONS:
+            return _COMPARISONS[operator](*values)
+        if operator in _ARITHMETIC:
+            return self._operation(operator, list(map(self._counted, values)))
+        return self._call(operator, values)
+
+    def _item(self, array: Any, index: ir.Operand) -> Any:
+        whole = isinstance(index, ir.Counter) and self._values.get(index) is _WHOLE
         place = None if whole else self._of(index)
         if not whole and not self._is_tensor(place):
             return array[self._place(place)]
@@ -234,22 +274,7 @@ class TorchFunction:
             raise IndexError("an index lies outside of the node's edges")
         return int(index)
 
-    def _choice(self, test: Any, yes: ir.Expression, no: ir.Expression) -> Any:
-        if isinstance(test, bool):
-            return self._of(yes if test else no)
-        with self._where(test):
-            first = self._of(yes)
-        with self._where(~test):
-            second = self._of(no)
-        return self._torch.where(test, self._real(first), self._real(second))
-
-    def _operation(self, sign: str, operands: tuple[ir.Expression, ...]) -> Any:
-        if sign in ("and", "or", "not"):
-            return self._logic(sign, operands)
-        values = [self._of(operand) for operand in operands]
-        if sign in _COMPARISONS:
-            return _COMPARISONS[sign](*values)
-        values = [self._counted(value) for value in values]
+    def _operation(self, sign: str, values: list[Any]) -> Any:
         if len(values) == 1:
             return -values[0] if sign == "-" else values[0]
         if sign in ("/", "//", "%", "**"):
@@ -259,21 +284,12 @@ class TorchFunction:
                 values = [self._real(value) for value in values]
         return _ARITHMETIC[sign](*values)
 
-    def _logic(self, sign: str, operands: tuple[ir.Expression, ...]) -> Any:
-        found = self._truth(self._of(operands[0]))
+    def _logic(self, sign: str, truths: list[Any]) -> Any:
         if sign == "not":
-            return _opposite(self._torch, found)
-        for operand in operands[1:]:
-            if found is (sign == "or"):
-                return found
-            other = self._truth(self._of(operand))
-            both = isinstance(found, bool), isinstance(other, bool)
-            found = other if both[0] else (found & other if sign == "and" else found | other)
-        return found
+            return _opposite(self._torch, truths[0])
+        return functools.reduce(operator.and_ if sign == "and" else operator.or_, truths)
 
     def _call(self, name: str, values: list[Any]) -> Any:
-        if name[0].isdigit():
-            return self._helper(self._helpers[name], values)
         if name == "abs":
             return abs(self._counted(values[0]))
         if name == "float":
@@ -291,20 +307,6 @@ class TorchFunction:
     def _gamma(self, x: Tensor, log: Tensor) -> Tensor:
         odd = (x < 0) & (self._torch.floor(x) % 2 != 0)
         return log.exp() * self._torch.where(odd, -1.0, 1.0)
-
-    def _helper(self, helper: ir.Helper, values: list[Any]) -> Any:
-        inner = TorchFunction(
-            self._torch,
-            {ir.INCOMING: self._like},
-            dict(zip(helper.arguments, values, strict=True)),
-            self._shape,
-            self._n_edges,
-        )
-        inner._mask, inner._helpers = self._mask, dict(helper.function.helpers)
-        inner._body(helper.function.body)
-        (result,) = helper.function.results
-        assert not isinstance(result, ir.Elements)
-        return inner._of(result)
 
     def _truth(self, value: Any) -> Any:
         if not self._is_tensor(value):
@@ -332,3 +334,17 @@ class TorchFunction:
 
 def _opposite(torch: Any, test: Any) -> Any:
     return ~test if isinstance(test, torch.Tensor) else not test
+
+
+def _terms(total: ir.Carried, value: ir.Operand) -> list[tuple[int, ir.Operand]] | None:
+    """Finds what an iteration adds to a number, with signs; None if it does more."""
+    match value:
+        case ir.Carried() if value is total:
+            return []
+        case ir.Value("+" | "-" as sign, (first, second)):
+            if sign == "+" and total in ir.behind(second):
+                first, second = second, first
+            rest = _terms(total, first)
+            if rest is not None and total not in ir.behind(second):
+                return [*rest, (1 if sign == "+" else -1, second)]
+    return None

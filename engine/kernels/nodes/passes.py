@@ -6,93 +6,125 @@ uniform; varying statements run example by example, innermost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import replace
 from typing import TypeAlias
 
 from partita.engine.kernels.nodes import ir
 from partita.engine.kernels.nodes.kinds import kind_of, kinds_of
 
-Body: TypeAlias = tuple[ir.Statement, ...]
+Body: TypeAlias = ir.Body
 
 
 def useful(body: Body) -> Body:
     """Keeps the statements on which an output depends."""
-    needed: set[str] = set()
-    while True:
-        kept = _kept(body, needed)
-        found = {name for statement in ir.every(kept) for name in _read(statement)}
-        if found <= needed:
-            return kept
-        needed |= found
+    needed: set[ir.Operand | str] = set()
+    before = -1
+    while len(needed) != before:
+        before = len(needed)
+        _need(body, needed)
+    return _kept(body, needed)
 
 
-def _kept(body: Body, needed: set[str]) -> Body:
-    found: list[ir.Statement] = []
-    for statement in body:
+def _need(body: Body, needed: set[ir.Operand | str]) -> bool:
+    """Adds what useful statements read; returns whether there is one."""
+    found = False
+    for statement in reversed(body):
+        inner = [_need(one, needed) for one in ir.bodies(statement)]
         match statement:
-            case ir.Assign(name, _) if name not in needed:
+            case ir.Value():
+                is_useful = statement in needed
+                needed |= {statement.array} if is_useful and statement.array else set()
+            case ir.Store(array):
+                is_useful = array in needed
+            case ir.Loop() | ir.While():
+                carried = [one for one in statement.carried if one in needed]
+                needed.update(operand for one in carried for operand in (one.start, one.end))
+                is_useful = any(inner) or bool(carried)
+            case ir.Branch():
+                merged = [one for one in statement.merged if one in needed]
+                needed.update(operand for one in merged for operand in (one.yes, one.no))
+                is_useful = any(inner) or bool(merged)
+            case _:
+                is_useful = True
+        if is_useful:
+            needed.update(ir.operands(statement))
+        found = found or is_useful
+    return found
+
+
+def _kept(body: Body, needed: Set[ir.Operand | str]) -> Body:
+    found: Body = []
+    for statement in body:
+        statement = ir.with_bodies(statement, lambda inner: _kept(inner, needed))
+        match statement:
+            case ir.Value() if statement not in needed:
                 continue
-            case ir.Store(array, _, _) if array not in needed:
+            case ir.Store(array) if array not in needed:
                 continue
-            case ir.Loop(variable, start, stop, step, inner):
-                statement = ir.Loop(variable, start, stop, step, _kept(inner, needed))
-            case ir.Branch(condition, yes, no):
-                statement = ir.Branch(condition, _kept(yes, needed), _kept(no, needed))
-        if not ir.bodies(statement) or any(ir.bodies(statement)):
-            found.append(statement)
-    return tuple(found)
+            case ir.Loop() | ir.While():
+                statement = replace(statement, carried=[one for one in statement.carried if one in needed])
+                if not statement.body and not statement.carried:
+                    continue
+            case ir.Branch():
+                statement = replace(statement, merged=[one for one in statement.merged if one in needed])
+                if not statement.yes and not statement.no and not statement.merged:
+                    continue
+        found.append(statement)
+    return found
 
 
-def _read(statement: ir.Statement) -> Iterator[str]:
-    for expression in ir.expressions(statement):
-        for part in ir.walk(expression):
-            match part:
-                case ir.Variable(name) | ir.Item(name, _):
-                    yield name
+def with_results(body: Body, wanted: Set[int]) -> Body:
+    """Keeps what some of the results need."""
+
+    def change(inner: Body) -> Body:
+        others = (one for one in inner if not isinstance(one, ir.Output) or one.result in wanted)
+        return [ir.with_bodies(one, change) for one in others]
+
+    return useful(change(body))
 
 
-@dataclass
-class Varying:
-    """The variables and arrays that differ between examples.
+def varying_of(body: Body, given: Iterable[ir.Operand | str]) -> set[ir.Operand | str]:
+    """Finds the numbers and arrays that differ between examples.
 
     Args:
-        names: of variables and arrays; at first, those that the node is given.
-        given: the arguments that vary.
+        body: any.
+        given: the arguments and arrays that do.
     """
-
-    names: set[str]
-    given: set[str]
-    _stable: bool = field(default=False, init=False)
-
-    def settle(self, body: Body) -> None:
-        """Adds all that follow from those given."""
-        while not self._stable:
-            self._stable = True
-            self._spread(body, under=False)
-
-    def __call__(self, expression: ir.Expression) -> bool:
-        """Returns whether an expression varies."""
-        for part in ir.walk(expression):
-            match part:
-                case ir.Variable(name) | ir.Item(name, _) if name in self.names:
-                    return True
-                case ir.Argument(name) if name in self.given:
-                    return True
-        return False
-
-    def _spread(self, body: Body, *, under: bool) -> None:
-        for statement in body:
-            match statement:
-                case ir.Assign(name, value) | ir.Store(name, _, value) if under or self(value):
-                    self._stable = self._stable and name in self.names
-                    self.names.add(name)
-            inner = under or (isinstance(statement, ir.Branch) and self(statement.condition))
-            for one in ir.bodies(statement):
-                self._spread(one, under=inner)
+    found = set(given)
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        _spread(body, found, under=False)
+    return found
 
 
-def check(body: Body, varying: Varying) -> None:
+def _spread(body: Body, varying: set[ir.Operand | str], *, under: bool) -> None:
+    """Adds the numbers that follow from others; `under` a varying condition, whatever differs by path."""
+    for statement in body:
+        inner = under
+        match statement:
+            case ir.Value():
+                if statement.array in varying or varying & set(statement.operands):
+                    varying.add(statement)
+            case ir.Store(array, _, value) if under or value in varying:
+                varying.add(array)
+            case ir.Loop():
+                if statement.scalar:
+                    varying.add(statement.counter)
+                inner = under or statement.scalar
+                for one in statement.carried:
+                    if under or statement.scalar or one.start in varying or one.end in varying:
+                        varying.add(one)
+            case ir.Branch(condition, _, _, merged):
+                inner = under or condition in varying
+                varying |= {one for one in merged if inner or one.yes in varying or one.no in varying}
+        for one_body in ir.bodies(statement):
+            _spread(one_body, varying, under=inner)
+
+
+def check(body: Body, varying: Set[ir.Operand | str]) -> None:
     """Refuses what cannot be written with the examples innermost.
 
     Raises:
@@ -100,108 +132,119 @@ def check(body: Body, varying: Varying) -> None:
     """
     kinds = kinds_of(body)
     for statement in ir.every(body):
-        if isinstance(statement, ir.While):
-            raise ir.Unsupported("a loop that may end earlier for some examples", statement.condition)
-        whole = [
-            part.index for e in ir.expressions(statement) for part in ir.walk(e) if isinstance(part, ir.Item)
-        ]
-        if isinstance(statement, ir.Loop):
-            whole += [statement.start, statement.stop]
-        if isinstance(statement, ir.Store):
-            whole.append(statement.index)
-        for expression in whole:
-            if varying(expression) or kind_of(expression, kinds) != "int":
-                raise ir.Unsupported("a loop or a place that depends on an example", expression)
+        counts: tuple[ir.Operand, ...] = ()
+        match statement:
+            case ir.While(_, condition):
+                raise ir.Unsupported("a loop that may end earlier for some examples", condition)
+            case ir.Value("item", (index,)) | ir.Store(_, index):
+                counts = (index,)
+            case ir.Loop(_, start, stop) if not statement.scalar:
+                counts = (start, stop)
+        for one in counts:
+            if one in varying or kind_of(one, kinds) != "int":
+                raise ir.Unsupported("a loop or a place that depends on an example", one)
 
 
-def hoisted(body: Body, varying: Varying) -> Body:
+def hoisted(body: Body, varying: Set[ir.Operand | str]) -> Body:
     """Moves varying numbers that are the same in every iteration of a loop out of it."""
-    kinds = kinds_of(body)
-    found: list[ir.Statement] = []
+    found: Body = []
     for statement in body:
-        match statement:
-            case ir.Branch(condition, yes, no):
-                found.append(ir.Branch(condition, hoisted(yes, varying), hoisted(no, varying)))
-            case ir.Loop(variable, start, stop, step, inner):
-                names: dict[ir.Expression, str] = {}
-                inner = _without_constants(hoisted(inner, varying), variable, kinds, varying, names)
-                found += [ir.Assign(name, value) for value, name in names.items()]
-                found.append(ir.Loop(variable, start, stop, step, inner))
-            case _:
-                found.append(statement)
-    return tuple(found)
-
-
-def _without_constants(
-    body: Body, variable: str, kinds: dict[str, ir.Kind], varying: Varying, names: dict[ir.Expression, str]
-) -> Body:
-    """Replaces expressions that never change in a loop's body by variables, which are added to `names`."""
-    changed = {variable} | {s.name for s in ir.every(body) if isinstance(s, ir.Assign)}
-    changed |= {s.variable for s in ir.every(body) if isinstance(s, ir.Loop)}
-
-    def fixed(expression: ir.Expression) -> bool:
-        within = list(ir.walk(expression))
-        moves = any(
-            isinstance(part, ir.Item) or (isinstance(part, ir.Variable) and part.name in changed)
-            for part in within
-        )
-        return not moves and len(within) > 1 and varying(expression) and kind_of(expression, kinds) == "real"
-
-    def change(expression: ir.Expression) -> ir.Expression:
-        if not fixed(expression):
-            return ir.rebuilt(expression, change)
-        name = names.setdefault(expression, f"{len(varying.names)}_fixed")
-        varying.names.add(name)
-        return ir.Variable(name)
-
-    return tuple(ir.edited(statement, change) for statement in body)
-
-
-def masked(body: Body, varying: Varying) -> Body:
-    """Makes loops run for all examples, with masks inside them: no loop stays in a varying branch."""
-    found: list[ir.Statement] = []
-    for statement in body:
-        match statement:
-            case ir.Branch(condition, yes, no) if varying(condition) and not is_of_examples(
-                statement, varying
-            ):
-                mask = f"{len(varying.names)}_mask"
-                varying.names.add(mask)
-                found.append(ir.Assign(mask, ir.Operation("not", (ir.Operation("not", (condition,)),))))
-                found += _under(ir.Variable(mask), masked(yes, varying), varying)
-                found += _under(ir.Operation("not", (ir.Variable(mask),)), masked(no, varying), varying)
-            case ir.Branch(condition, yes, no):
-                found.append(ir.Branch(condition, masked(yes, varying), masked(no, varying)))
-            case ir.Loop(variable, start, stop, step, inner):
-                found.append(ir.Loop(variable, start, stop, step, masked(inner, varying)))
-            case _:
-                found.append(statement)
-    return tuple(found)
-
-
-def _under(condition: ir.Expression, body: Body, varying: Varying) -> list[ir.Statement]:
-    found: list[ir.Statement] = []
-    for statement in body:
-        match statement:
-            case _ if is_of_examples(statement, varying):
-                found.append(ir.Branch(condition, (statement,), ()))
-            case ir.Loop(variable, start, stop, step, inner):
-                found.append(ir.Loop(variable, start, stop, step, tuple(_under(condition, inner, varying))))
-            case ir.Branch(uniform, yes, no):
-                sides = (tuple(_under(condition, side, varying)) for side in (yes, no))
-                found.append(ir.Branch(uniform, *sides))
-            case _:
-                raise AssertionError(f"{statement} is uniform, and done for some examples only")
+        statement = ir.with_bodies(statement, lambda inner: hoisted(inner, varying))
+        if isinstance(statement, ir.Loop):
+            changing: set[ir.Operand] = {statement.counter, *statement.carried}
+            inner = _without_fixed(statement.body, changing, varying, found)
+            statement = replace(statement, body=inner)
+        found.append(statement)
     return found
 
 
-def is_of_examples(statement: ir.Statement, varying: Varying) -> bool:
-    """Returns whether a statement can stand in the loop over the examples: it assigns varying names only."""
-    match statement:
-        case ir.Assign(name, _) | ir.Store(name, _, _):
-            return name in varying.names
-        case ir.Branch(_, yes, no):
-            return all(is_of_examples(inner, varying) for inner in (*yes, *no))
-        case ir.Output(result, index, _):
-            return result == 0 and index is None
-    return False
+def _without_fixed(
+    body: Body, changing: set[ir.Operand], varying: Set[ir.Operand | str], fixed: Body
+) -> Body:
+    """Moves numbers that never change in a loop's body to `fixed`; those that do are added to `changing`."""
+    found: Body = []
+    for statement in body:
+        match statement:
+            case ir.Value() if not statement.array and statement in varying:
+                if not changing & set(statement.operands):
+                    fixed.append(statement)
+                    continue
+                changing.add(statement)
+            case ir.Value():
+                changing.add(statement)
+            case ir.Loop():
+                changing.update((statement.counter, *statement.carried))
+        statement = ir.with_bodies(statement, lambda inner: _without_fixed(inner, changing, varying, fixed))
+        if isinstance(statement, ir.Branch):
+            changing.update(statement.merged)
+        found.append(statement)
+    return found
+
+
+def fused(body: Body) -> Body:
+    """Rounds a sum with a product once, where nothing else uses the product."""
+    kinds = kinds_of(body)
+    uses = Counter(operand for one in ir.every(body) for operand in ir.all_operands(one))
+
+    def change(inner: Body) -> Body:
+        found: Body = []
+        for statement in inner:
+            statement = ir.with_bodies(statement, change)
+            if isinstance(statement, ir.Value) and statement.operator == "+" and kinds[statement] == "real":
+                for *total, product in (statement.operands, statement.operands[::-1]):
+                    if not total or not isinstance(product, ir.Value) or product not in found:
+                        continue
+                    if product.operator == "*" and uses[product] == 1 and kinds[product] == "real":
+                        found.remove(product)
+                        statement.operator, statement.operands = "fma", (*product.operands, *total)
+                        break
+            found.append(statement)
+        return found
+
+    return change(body)
+
+
+def without_arrays(body: Body, arrays: Set[str]) -> Body:
+    """Hands over a result that one loop over all edges stores without its array.
+
+    Args:
+        body: of a function.
+        arrays: of its own.
+    """
+    found: Body = []
+    for i, statement in enumerate(body):
+        match statement:
+            case ir.Loop(
+                counter, body=[ir.Value("item", (index,)) as item, ir.Output(value=value) as output]
+            ) if index is counter and value is item:
+                made = _last_stored(body[:i], item.array, arrays, counter)
+                if made is not None:
+                    copied, number = made
+                    output = ir.Output(output.result, counter, number)
+                    statement = replace(statement, body=[*copied, output])
+        found.append(statement)
+    return useful(found)
+
+
+def _last_stored(
+    body: Body, array: str, arrays: Set[str], place: ir.Counter
+) -> tuple[Body, ir.Operand] | None:
+    """Finds how the last loop that writes an array computes its number of an edge."""
+    for loop in reversed(body):
+        stores = [one for one in ir.every([loop]) if isinstance(one, ir.Store) and one.array == array]
+        if not stores:
+            continue
+        if not isinstance(loop, ir.Loop) or not loop.is_of_all_edges or len(stores) > 1:
+            return None
+        (store,) = stores
+        behind = ir.behind(store.value)
+        needed = {one for one in loop.body if isinstance(one, ir.Value) and one in behind}
+        read = {operand for one in needed for operand in one.operands} | {store.value}
+        inside = read & ir.made([loop]).keys() - needed - {loop.counter}
+        if store not in loop.body or store.index is not loop.counter or inside:
+            return None
+        if any(one.array in arrays for one in needed):
+            return None
+        copy = ir.Copy({loop.counter: place})
+        return copy.body(one for one in loop.body if one in needed), copy.of(store.value)
+    return None

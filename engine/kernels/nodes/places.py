@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.passes import Body, Varying
+from partita.engine.kernels.nodes.passes import Body
 
 
 class Places:
@@ -11,12 +13,12 @@ class Places:
 
     Args:
         least: edges that every node has.
-        varying: the varying names.
+        varying: the varying numbers.
     """
 
-    def __init__(self, least: int, varying: Varying) -> None:
+    def __init__(self, least: int, varying: Set[ir.Operand | str]) -> None:
         self._least, self._varying = least, varying
-        self._ranges: dict[str, ir.Loop] = {}
+        self._ranges: dict[ir.Operand, ir.Loop] = {}
 
     def within(self, body: Body, *, sure: bool = True) -> Body:
         """Returns the body with such indices.
@@ -29,51 +31,27 @@ class Places:
         Raises:
             Unsupported: such a place.
         """
-        return tuple(self._statement(statement, sure) for statement in body)
+        found: Body = []
+        for statement in body:
+            match statement:
+                case ir.Value("item", (index,)):
+                    statement.operands = (self._place(index, found, sure),)
+                case ir.Store(array, index, value):
+                    statement = ir.Store(array, self._place(index, found, sure), value)
+                case ir.Loop():
+                    self._ranges[statement.counter] = statement
+            inner = sure and not (isinstance(statement, ir.Branch) and statement.condition in self._varying)
+            found.append(ir.with_bodies(statement, lambda one: self.within(one, sure=inner)))  # noqa: B023
+        return found
 
-    def _statement(self, statement: ir.Statement, sure: bool) -> ir.Statement:
-        def change(expression: ir.Expression) -> ir.Expression:
-            return self._expression(expression, sure)
-
-        match statement:
-            case ir.Assign(name, value):
-                return ir.Assign(name, change(value))
-            case ir.Store(array, index, value):
-                return ir.Store(array, self._place(index, sure), change(value))
-            case ir.Output(result, index, value):
-                return ir.Output(result, index, change(value))
-            case ir.Loop(variable, start, stop, step, body):
-                self._ranges[variable] = statement
-                return ir.Loop(variable, change(start), change(stop), step, self.within(body, sure=sure))
-            case ir.Branch(condition, yes, no):
-                inner = sure and not self._varying(condition)
-                sides = self.within(yes, sure=inner), self.within(no, sure=inner)
-                return ir.Branch(change(condition), *sides)
-        raise AssertionError("places are looked up before examples are grouped")
-
-    def _expression(self, expression: ir.Expression, sure: bool) -> ir.Expression:
-        match expression:
-            case ir.Item(array, index):
-                return ir.Item(array, self._place(index, sure))
-            case ir.Choice(condition, yes, no):
-                return ir.Choice(
-                    self._expression(condition, sure),
-                    self._expression(yes, False),
-                    self._expression(no, False),
-                )
-            case ir.Operation("and" | "or" as sign, (first, *others)):
-                rest = (self._expression(one, False) for one in others)
-                return ir.Operation(sign, (self._expression(first, sure), *rest))
-        return ir.rebuilt(expression, lambda part: self._expression(part, sure))
-
-    def _place(self, index: ir.Expression, sure: bool) -> ir.Expression:
+    def _place(self, index: ir.Operand, out: Body, sure: bool) -> ir.Operand:
         base, shift = _split(index)
         if base is None and (0 <= shift < self._least or -self._least <= shift < 0):
-            return index if shift >= 0 else ir.Operation("+", (ir.FAN_IN, ir.Constant(shift)))
+            return index if shift >= 0 else _added(ir.Value("+", (ir.FAN_IN, ir.Constant(shift))), out)
         if base == ir.FAN_IN and -self._least <= shift < 0:
             return index
-        if isinstance(base, ir.Variable) and base.name in self._ranges:
-            loop = self._ranges[base.name]
+        loop = self._ranges.get(base) if base is not None else None
+        if loop is not None:
             low, more = _split(loop.start)
             high, less = _split(loop.stop)
             if loop.step < 0:
@@ -82,22 +60,23 @@ class Places:
                 return index
         if not sure:
             raise ir.Unsupported("a place that may not be there, for some examples")
-        return ir.Call("within", (index, ir.FAN_IN), "int")
+        return _added(ir.Value("within", (index, ir.FAN_IN), "int"), out)
 
 
-def _split(index: ir.Expression) -> tuple[ir.Expression | None, int]:
+def _added(value: ir.Value, out: Body) -> ir.Value:
+    out.append(value)
+    return value
+
+
+def _split(index: ir.Operand) -> tuple[ir.Operand | None, int]:
     """Splits an index into a variable part and a constant added to it."""
     match index:
         case ir.Constant(int() as value):
             return None, value
-        case ir.Operation("+", (part, ir.Constant(int() as value))) | ir.Operation(
-            "+", (ir.Constant(int() as value), part)
-        ):
+        case ir.Value("+", (part, ir.Constant(int() as value)) | (ir.Constant(int() as value), part)):
             base, more = _split(part)
             return base, more + value
-        case ir.Operation("-", (part, ir.Constant(int() as value))):
+        case ir.Value("-", (part, ir.Constant(int() as value))):
             base, more = _split(part)
             return base, more - value
-        case ir.Operation("-", (ir.Constant(int() as value), ir.Constant(int() as less))):
-            return None, value - less
     return index, 0

@@ -7,13 +7,12 @@ weight`, the weight's gradient is `delta * incoming`, that of every parameter of
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.grouping import Flow
 from partita.engine.kernels.nodes.passes import Body, useful
-from partita.engine.kernels.nodes.templates import substituted
 
 SUM: Final = ir.Argument("@sums")
 _ONE: Final = ir.Constant(1)
@@ -49,127 +48,142 @@ def weighted_sum(
         parameters: pairs of a name and "e" (a number for each edge) or "n" (a number for each node).
     """
     weights = [name for name, kind in parameters if kind == "e"]
-    if len(weights) != 1 or upward.returns_tuple or isinstance(upward.results[0], ir.Elements):
+    if len(weights) != 1 or upward.are_arrays != (False,):
         return None
-    body = useful((*upward.body, ir.Output(0, None, upward.results[0])))
-    state = _of_the_sum(body, weights[0])
-    if state is None or not any(isinstance(one, ir.Loop) for one in body):
+    state = _of_the_sum(upward.body, weights[0])
+    if state is None or not any(isinstance(one, ir.Loop) for one in upward.body):
         return None
     if downward is None:
         return WeightedSum(weights[0], state, None, False, False)
-    delta = _delta(downward, parameters, weights[0])
-    if delta is None:
+    delta = _Delta(downward.body, weights[0]).found(downward, parameters)
+    back = None if delta is None else _of_the_sum(delta, weights[0])
+    if delta is None or back is None:
         return None
-    back = _of_the_sum(useful((*downward.body, ir.Output(0, None, delta))), weights[0])
-    if back is None:
-        return None
-    wholes = [whole for one in ir.every(back) for whole in ir.expressions(one)]
-    keeps = any(part == SUM for whole in wholes for part in ir.walk(whole))
-    return WeightedSum(weights[0], state, back, delta == ir.ERROR, keeps)
+    keeps = any(SUM in ir.operands(one) for one in ir.every(back))
+    return WeightedSum(weights[0], state, back, _is_error(delta), keeps)
+
+
+def _is_error(delta: Body) -> bool:
+    return len(delta) == 1 and isinstance(delta[0], ir.Output) and delta[0].value == ir.ERROR
 
 
 def _of_the_sum(body: Body, weight: str) -> Body | None:
     """Replaces the loops over the edges by `SUM`; None if one of them computes something else."""
-    found: list[ir.Statement] = []
-    for i, statement in enumerate(body):
+    found: Body = []
+    copy = ir.Copy({})
+    for statement in body:
         if isinstance(statement, ir.Loop):
             total = _summed(statement, weight)
-            dropped = {one.name for one in ir.every((statement,)) if isinstance(one, ir.Assign)} - {total}
-            if total is None or dropped & Flow(body[i + 1 :]).exposed:
+            if total is None:
                 return None
-            found.append(ir.Assign(total, ir.Operation("+", (ir.Variable(total), SUM))))
+            with_sum = ir.Value("+", (copy.of(total.start), SUM))
+            found.append(with_sum)
+            copy.put(total, with_sum)
         else:
-            found.append(ir.edited(statement, _without_zeros))
-    return tuple(found) if _is_of_the_node(tuple(found)) else None
+            match statement:
+                case ir.Value("*", (ir.Constant(0), ir.Value(array=ir.INCOMING))):
+                    copy.put(statement, ir.Constant(0.0))  # 0 * incoming[k], the start of some sums
+            found += copy.body([statement])
+    found = useful(found)
+    of_edges = (
+        isinstance(one, ir.Loop) or (isinstance(one, ir.Value) and one.operator == "item")
+        for one in ir.every(found)
+    )
+    return None if any(of_edges) else found
 
 
-def _summed(loop: ir.Loop, weight: str) -> str | None:
-    """Finds the variable to which a loop adds `weight * incoming` of every edge, and nothing else."""
-    if (loop.start, loop.stop, loop.step) != (ir.Constant(0), ir.FAN_IN, 1):
+def _summed(loop: ir.Loop, weight: str) -> ir.Carried | None:
+    """Finds the number to which a loop adds `weight * incoming` of every edge, and nothing else."""
+    if not loop.is_of_all_edges or len(loop.carried) != 1 or len(loop.body) != 4:
         return None
-    body = substituted(loop.body)
-    if body is None or len(body) != 1 or not isinstance(body[0], ir.Assign):
-        return None
-    name, value = body[0].name, body[0].value
-    place = ir.Variable(loop.variable)
-    factors = {ir.Item(weight, place), ir.Item(ir.INCOMING, place)}
-    match value:
-        case ir.Operation("+", (old, ir.Operation("*", terms))) | ir.Operation(
-            "+", (ir.Operation("*", terms), old)
+    (total,) = loop.carried
+    match total.end:
+        case ir.Value("+", (ir.Carried() as old, ir.Value("*", factors))) | ir.Value(
+            "+", (ir.Value("*", factors), ir.Carried() as old)
         ):
-            return name if old == ir.Variable(name) and set(terms) == factors else None
+            items = {(one.array, one.operands) for one in factors if isinstance(one, ir.Value)}
+            wanted = {(weight, (loop.counter,)), (ir.INCOMING, (loop.counter,))}
+            return total if old is total and items == wanted else None
     return None
 
 
-def _delta(
-    function: ir.Function, parameters: tuple[tuple[str, str], ...], weight: str
-) -> ir.Expression | None:
-    """Finds the one number from which all results follow."""
-    if not function.returns_tuple or len(function.results) != 1 + len(parameters):
+class _Delta:
+    """Finds the one number from which all results of a function follow."""
+
+    def __init__(self, body: Body, weight: str) -> None:
+        self._weight, self._body = weight, body
+        self._conditions = {
+            one: branch.condition
+            for branch in ir.every(body)
+            if isinstance(branch, ir.Branch)
+            for one in branch.merged
+        }
+        self._made: Body = []
+        self._keys: dict[ir.Operand, int] = {}
+        self._forms: dict[Hashable, int] = {}
+
+    def found(self, function: ir.Function, parameters: tuple[tuple[str, str], ...]) -> Body | None:
+        """Returns what computes the number, with an `Output` of it; None if there is no such number."""
+        if function.are_arrays != (True, *(kind == "e" for _, kind in parameters)):
+            return None
+        factors: list[ir.Operand | None] = []
+        others: Body = []
+        for statement in self._body:
+            match statement:
+                case ir.Output(_, None, value):
+                    factors.append(value)
+                case ir.Loop(body=[*inner, ir.Output(result, _, value)]):
+                    array = ir.INCOMING if result else self._weight
+                    values = (one for one in inner if isinstance(one, ir.Value))
+                    self._made += [one for one in values if statement.counter not in ir.behind(one)]
+                    factors.append(self._factor(value, array, statement.counter))
+                case _:
+                    others.append(statement)
+        first = factors[0]
+        if first is None or any(one is None or self._key(one) != self._key(first) for one in factors):
+            return None
+        return useful([*others, *self._made, ir.Output(0, None, first)])
+
+    def _new(self, operator: str, *operands: ir.Operand) -> ir.Operand:
+        value = ir.Value(operator, operands)
+        self._made.append(value)
+        return value
+
+    def _factor(self, value: ir.Operand, array: str, place: ir.Counter) -> ir.Operand | None:
+        """Finds the factor of an array in a value, the same for every edge."""
+
+        def of(part: ir.Operand) -> ir.Operand | None:
+            return self._factor(part, array, place)
+
+        match value:
+            case ir.Value("item", (index,)) if value.array == array and index is place:
+                return _ONE
+            case ir.Value("*", (left, right)):
+                for part, other in ((left, right), (right, left)):
+                    factor = None if place in ir.behind(other) else of(part)
+                    if factor is not None:
+                        return other if factor == _ONE else self._new("*", factor, other)
+            case ir.Value("/", (left, right)) if place not in ir.behind(right):
+                factor = of(left)
+                return None if factor is None else self._new("/", factor, right)
+            case ir.Value("+" | "-" as sign, (only,)):
+                factor = of(only)
+                return None if factor is None else self._new(sign, factor)
+            case ir.Value("choice", (condition, yes, no)) if place not in ir.behind(condition):
+                first, second = of(yes), of(no)
+                if first is not None and second is not None:
+                    return self._new("choice", condition, first, second)
         return None
-    errors, *gradients = function.results
-    found: list[ir.Expression | None] = [_factor_of(weight, errors)]
-    for (_, kind), gradient in zip(parameters, gradients, strict=True):
-        if kind == "e":
-            found.append(_factor_of(ir.INCOMING, gradient))
-        else:
-            found.append(None if isinstance(gradient, ir.Elements) else gradient)
-    first, *others = found
-    if first is None or any(other is None or _ordered(other) != _ordered(first) for other in others):
-        return None
-    return first
 
-
-def _factor_of(array: str, value: ir.Expression | ir.Elements) -> ir.Expression | None:
-    """Finds the factor of an array, the same for every edge."""
-    if not isinstance(value, ir.Elements):
-        return None
-    return _factor(ir.Item(array, ir.PLACE), value.template)
-
-
-def _factor(item: ir.Item, template: ir.Expression) -> ir.Expression | None:
-    match template:
-        case ir.Operation("*", (left, right)):
-            for part, other in ((left, right), (right, left)):
-                factor = None if ir.PLACE in ir.walk(other) else _factor(item, part)
-                if factor is not None:
-                    return other if factor == _ONE else ir.Operation("*", (factor, other))
-        case ir.Operation("/", (left, right)) if ir.PLACE not in ir.walk(right):
-            factor = _factor(item, left)
-            return None if factor is None else ir.Operation("/", (factor, right))
-        case ir.Operation("+" | "-" as sign, (only,)):
-            factor = _factor(item, only)
-            return None if factor is None else ir.Operation(sign, (factor,))
-        case ir.Choice(condition, yes, no) if ir.PLACE not in ir.walk(condition):
-            sides = _factor(item, yes), _factor(item, no)
-            return None if None in sides else ir.Choice(condition, *sides)  # type: ignore[arg-type]
-    return _ONE if template == item else None
-
-
-def _ordered(expression: ir.Expression) -> ir.Expression:
-    """Sorts the operands of sums and products, for comparisons."""
-    expression = ir.rebuilt(expression, _ordered)
-    match expression:
-        case ir.Operation("*" | "+" as sign, operands):
-            return ir.Operation(sign, tuple(sorted(operands, key=repr)))
-    return expression
-
-
-def _without_zeros(expression: ir.Expression) -> ir.Expression:
-    """Replaces `0 * incoming[k]`, the start value of some sums, by 0."""
-    match expression:
-        case ir.Operation("*", (ir.Constant(0), ir.Item(array, _))) if array == ir.INCOMING:
-            return ir.Constant(0.0)
-    return ir.rebuilt(expression, _without_zeros)
-
-
-def _is_of_the_node(body: Body) -> bool:
-    """Returns whether a body depends on no edge, and assigns every variable that it uses."""
-    statements = list(ir.every(body))
-    assigned = {ir.Variable(one.name) for one in statements if isinstance(one, ir.Assign)}
-    parts = [part for one in statements for whole in ir.expressions(one) for part in ir.walk(whole)]
-    return (
-        not any(isinstance(one, ir.Loop) for one in statements)
-        and not any(isinstance(part, ir.Item) for part in parts)
-        and {part for part in parts if isinstance(part, ir.Variable)} <= assigned
-    )
+    def _key(self, operand: ir.Operand) -> int:
+        """Returns a number that is the same for two numbers that are computed alike."""
+        if operand not in self._keys:
+            form: Hashable = operand
+            match operand:
+                case ir.Value(operator, operands):
+                    keys = [self._key(one) for one in operands]
+                    form = (operator, operand.array, *(sorted(keys) if operator in "*+" else keys))
+                case ir.Merged(yes, no) if operand in self._conditions:
+                    form = ("choice", "", *map(self._key, (self._conditions[operand], yes, no)))
+            self._keys[operand] = self._forms.setdefault(form, len(self._forms))
+        return self._keys[operand]

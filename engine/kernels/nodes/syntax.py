@@ -18,9 +18,9 @@ def arguments_of(tree: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in (*plain.posonlyargs, *plain.args)]
 
 
-def bindings(tree: ast.FunctionDef) -> Counter[str]:
+def bindings(tree: ast.AST) -> Counter[str]:
     """Counts how often each local name is assigned, or an array of that name is written to."""
-    found = Counter(argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg))
+    found = Counter(argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found[node.id] += 1

@@ -9,18 +9,18 @@ the errors of a sender are added in the order of the receivers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.grouping import Flow, grouped, kept
-from partita.engine.kernels.nodes.kinds import kinds_of
-from partita.engine.kernels.nodes.passes import Body, Varying, check, hoisted, masked, useful
+from partita.engine.kernels.nodes.grouping import Varying, assigned, grouped, masked
+from partita.engine.kernels.nodes.passes import Body, check, fused, hoisted, varying_of, with_results
 from partita.engine.kernels.nodes.places import Places
 from partita.engine.kernels.nodes.sums import SUM, WeightedSum
 from partita.engine.kernels.nodes.text import Constants
 from partita.engine.kernels.nodes.tiles import TILE
-from partita.engine.kernels.nodes.writer import TILE_TYPES, BodyWriter, Lines, Outside, helper_functions
+from partita.engine.kernels.nodes.writer import BodyWriter, Lines
 
 IMPORTS = """\
 import math
@@ -52,15 +52,10 @@ class Signature:
     shared: frozenset[str] = frozenset()
 
     @property
-    def given(self) -> list[ir.Argument | ir.Item]:
+    def given(self) -> list[ir.Argument | ir.Array]:
         """The arguments of `upward`."""
-        return [
-            ir.Item(ir.INCOMING, ir.PLACE),
-            *(
-                ir.Item(name, ir.PLACE) if kind == "e" else ir.Argument(name)
-                for name, kind in self.parameters
-            ),
-        ]
+        learned = (ir.Array(name) if kind == "e" else ir.Argument(name) for name, kind in self.parameters)
+        return [ir.Array(ir.INCOMING), *learned]
 
     @property
     def places(self) -> dict[str, tuple[str, str]]:
@@ -87,14 +82,11 @@ def upward_text(function: ir.Function, signature: Signature) -> str:
     Raises:
         Unsupported: the examples cannot be innermost.
     """
-    (result,) = function.results
-    assert not isinstance(result, ir.Elements)
-    body = (*function.body, ir.Output(0, None, result))
-    module = _Module(function, signature)
+    module = _Module(function.lines, signature)
     module.loop(
         f"forward({TABLE}, {signature.flat}state, start, stop)",
         "for n in range(start, stop):",
-        body,
+        function.body,
         each_tile=["result = part(state, n, at, m)"],
     )
     return module.text
@@ -107,29 +99,29 @@ def downward_text(function: ir.Function, signature: Signature) -> str:
     Raises:
         Unsupported: the examples cannot be innermost.
     """
-    errors, *gradients = [_output(i, result) for i, result in enumerate(function.results)]
-    module, flat = _Module(function, signature), f"{signature.flat}state, error"
+    module, flat = _Module(function.lines, signature), f"{signature.flat}state, error"
+    n_results = len(function.are_arrays)
     module.loop(
         f"backward_input({TABLE}, least, most, {flat}, out, low, high)",
         "for n in range(state.shape[0]):",
-        (*function.body, errors),
+        with_results(function.body, {0}),
         each_node=["if most[n] < low or least[n] >= high:", "    continue"],
     )
-    if gradients:
-        names = "".join(f"g_{i + 1}, " for i in range(len(gradients)))
+    if n_results > 1:
+        names = "".join(f"g_{i}, " for i in range(1, n_results))
         module.loop(
             f"backward_parameters({TABLE}, {flat}, {names}start, stop, from_edge, from_own)",
             "for n in range(start, stop):",
-            (*function.body, *gradients),
+            with_results(function.body, set(range(1, n_results))),
         )
     return module.text
 
 
-def finish_text(found: WeightedSum, upward: ir.Function, signature: Signature) -> str:
+def finish_text(found: WeightedSum, signature: Signature) -> str:
     """Writes the module with `finish`, from sums of some nodes to activations: in place, unless stored in
     another type.
     """
-    module = _Module(upward, signature)
+    module = _Module({}, signature)
     sums = "sums, " if signature.precision == "bfloat16" else ""
     module.loop(
         f"finish(fan_in, {signature.of_nodes}{sums}state, begin)",
@@ -141,12 +133,12 @@ def finish_text(found: WeightedSum, upward: ir.Function, signature: Signature) -
     return module.text
 
 
-def backward_sum_text(found: WeightedSum, downward: ir.Function, signature: Signature) -> str:
+def backward_sum_text(found: WeightedSum, signature: Signature) -> str:
     """Writes the module with `backward_sum`, from the gradient of some nodes' activations to that of their
     sums.
     """
     assert found.downward is not None
-    module, sums = _Module(downward, signature), "sums, " if found.keeps_sums else ""
+    module, sums = _Module({}, signature), "sums, " if found.keeps_sums else ""
     module.loop(
         f"backward_sum(fan_in, {signature.of_nodes}{sums}state, error, grad, begin)",
         "for n in range(state.shape[0]):",
@@ -158,21 +150,18 @@ def backward_sum_text(found: WeightedSum, downward: ir.Function, signature: Sign
     return module.text
 
 
-def _output(result: int, value: ir.Expression | ir.Elements) -> ir.Statement:
-    if not isinstance(value, ir.Elements):
-        return ir.Output(result, None, value)
-    place = ir.Variable(f"{result}_edge")
-    handed = ir.Output(result, place, ir.at(value.template, place))
-    return ir.Loop(place.name, ir.Constant(0), ir.FAN_IN, 1, (handed,))
-
-
 class _Module:
-    """The text of a module, function by function."""
+    """The text of a module, function by function.
 
-    def __init__(self, function: ir.Function, signature: Signature) -> None:
-        self._function, self._signature = function, signature
+    Args:
+        lines: where the user's function counts loops and places.
+        signature: of the function.
+    """
+
+    def __init__(self, lines: Mapping[Any, ir.Line], signature: Signature) -> None:
+        self._user_lines, self._signature = lines, signature
         self.constants = Constants()
-        self._parts = [f"@compiled\n{text}" for text in helper_functions(function, self.constants)]
+        self._parts = list[str]()
 
     @property
     def text(self) -> str:
@@ -205,24 +194,12 @@ class _Module:
             sums_apart: whether weighted sums have an array of their own; else, but in bfloat16, they lie
                 where the activations are written.
         """
-        varying = Varying({ir.INCOMING}, {ir.STATE.name, ir.ERROR.name, SUM.name})
-        body = self._prepared(body, varying)
-        in_place = self._signature.precision != "bfloat16" and not sums_apart
+        body, varying = self._prepared(body)
         places = self._signature.places if wired else {}
-        outside = Outside(
-            kinds_of(body),
-            self.constants,
-            own=self._function.arrays,
-            places=places,
-            sums_in_place=in_place,
-        )
-        tiles = kept(body, varying)
         lines = Lines()
-        for name in sorted(tiles):
-            lines(f"t_{name} = stack({TILE}, {TILE_TYPES[outside.kinds[name]]})")
-        used = {one.array for one in ir.every(body) if isinstance(one, ir.Store)}
-        for name in sorted(used) if wired else ():
-            lines(f"a_{name} = np.empty({f'(width, {TILE})' if name in varying.names else 'width'}, R)")
+        in_place = self._signature.precision != "bfloat16" and not sums_apart
+        writer = BodyWriter(body, varying, self.constants, places, lines, sums_in_place=in_place)
+        writer.stacks()
         with lines.inside(nodes):
             if wired:
                 lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]", *each_node)
@@ -235,17 +212,16 @@ class _Module:
                     lines(f"n_{name} = upcast(p_{name}[{places[name][0] if wired else 'begin + n'}])")
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
-                for name in sorted(Flow(body).exposed - varying.names):  # only read where it is not used
-                    lines(f"v_{name} = {outside.of_kind(ir.Constant(False), outside.kinds[name])}")
-                BodyWriter(outside, varying, tiles, lines).body(body)
+                writer.write()
         self._parts.append("\n".join(["@compiled", f"def {head}:", *lines.lines]))
 
-    def _prepared(self, body: Body, varying: Varying) -> Body:
-        body = useful(body)
-        varying.settle(body)
+    def _prepared(self, body: Body) -> tuple[Body, Varying]:
+        given = ir.INCOMING, ir.STATE, ir.ERROR, SUM
         try:
-            check(body, varying)
+            check(body, varying_of(body, given))
         except ir.Unsupported as refused:
-            raise refused.within(self._function.lines) from None
-        body = Places(self._signature.least, varying).within(body)
-        return grouped(masked(hoisted(body, varying), varying), varying)
+            raise refused.within(self._user_lines) from None
+        body = ir.Copy({}).body(body)
+        varying = varying_of(body, given)
+        body = fused(hoisted(Places(self._signature.least, varying).within(body), varying))
+        return grouped(assigned(masked(body, varying)), varying), varying

@@ -1,28 +1,35 @@
 """Writes a node's body as loops over the examples of a tile, in text that Numba compiles.
 
-Names in the text: `v_` a number that the function assigns (uniform, or of the example at hand), `t_` a tile
-of a varying one, `a_` an array of the function's own, `p_` a parameter, `n_` the node's number of one, `u` a
-uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` are where the node's senders
-and its parameters begin, `set_` where those do that it shares, `at` and `m` where the tile begins and its
-number of examples.
+Names in the text: `v` a number (uniform, or of the example at hand), `t_` a tile of a varying one, `a_` an
+array of the function's own, `p_` a parameter, `n_` the node's number of one, `y` a row of examples, `s_` a
+sum over them; `first` and `edge` are where the node's senders and its parameters begin, `set_` where those do
+that it shares, `at` and `m` where the tile begins and its number of examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.grouping import Flow, stores
+from partita.engine.kernels.nodes.grouping import (
+    Varying,
+    assigned_in,
+    is_read_again,
+    kept,
+    read_in,
+    uniform_in,
+)
 from partita.engine.kernels.nodes.kinds import kinds_of
-from partita.engine.kernels.nodes.passes import Varying
 from partita.engine.kernels.nodes.text import Constants, Writing
+from partita.engine.kernels.nodes.tiles import TILE
 
 UNROLLED = 4
 """Iterations of a loop over edges that share one loop over the examples."""
 
-TILE_TYPES: dict[ir.Kind, str] = {"real": "R", "int": "np.int64", "bool": "np.bool_"}
+_TYPES: dict[ir.Kind, str] = {"real": "R", "int": "np.int64", "bool": "np.bool_"}
 
 
 @dataclass
@@ -31,12 +38,6 @@ class Lines:
 
     lines: list[str] = field(default_factory=list)
     depth: int = 1
-    n_names: int = 0
-
-    def fresh(self, prefix: str) -> str:
-        """Returns a new name, so that no name has two types."""
-        self.n_names += 1
-        return f"{prefix}{self.n_names}"
 
     def __call__(self, *lines: str) -> None:
         """Adds lines at this depth."""
@@ -51,252 +52,240 @@ class Lines:
         self.depth -= 1
 
 
-@dataclass
-class Outside(Writing):
-    """Writes uniform expressions in generated code.
+class BodyWriter(Writing):
+    """Writes the body of a node's function.
 
     Args:
-        own: the names of the function's own arrays.
+        body: grouped into loops over the examples.
+        varying: the varying numbers and arrays.
+        constants: of the whole module.
         places: of each parameter in order, where a node's numbers begin, and what is to be taken away for
             the place in its gradient.
+        into: receives the text.
         sums_in_place: whether weighted sums are read where activations are to be written.
     """
 
-    own: frozenset[str] = frozenset()
-    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    sums_in_place: bool = False
+    def __init__(
+        self,
+        body: ir.Body,
+        varying: Varying,
+        constants: Constants,
+        places: Mapping[str, tuple[str, str]],
+        into: Lines,
+        *,
+        sums_in_place: bool = False,
+    ) -> None:
+        super().__init__(kinds_of(body), constants)
+        self._body, self._varying, self._places, self._into = body, varying, places, into
+        self._sums_in_place = sums_in_place
+        self.tiles = kept(body, varying)
+        self._views, self._n_views = dict[str, str](), 0
+        self._inside, self._copy = set[ir.Operand](), ""
+        self._counter, self._shift = ir.Counter(), 0
+        self._factors = set[ir.Operand]()
+        uses = Counter(operand for one in ir.every(body) for operand in ir.operands(one))
+        self._used_once = {one for one, count in uses.items() if count == 1}
+        for one in ir.every(body):  # in their order, so that equal functions have equal texts
+            match one:
+                case ir.Assign(target):
+                    self.name(target)
+                case ir.Loop(counter):
+                    self.name(counter)
+                case ir.Value():
+                    self.name(one)
 
-    def leaf(self, expression: ir.Expression) -> str | None:
-        """Writes a uniform number: a parameter's, or one that the function keeps."""
-        match expression:
-            case ir.Item(array, index) if array in self.own:
-                return f"a_{array}[{self.text(index)}]"
-            case ir.Item(array, index):
-                return f"upcast(p_{array}[{self.places[array][0]} + {self.text(index)}])"
-        return super().leaf(expression)
+    def stacks(self) -> None:
+        """Writes the arrays that all nodes use: the tiles, and those of the function."""
+        for one in sorted(self.tiles, key=self.name):
+            self._into(f"t_{self.name(one)} = stack({TILE}, {_TYPES[self.kind(one)]})")
+        for name in sorted({one.array for one in ir.every(self._body) if isinstance(one, ir.Store)}):
+            shape = f"(width, {TILE})" if name in self._varying else "width"
+            self._into(f"a_{name} = np.empty({shape}, R)")
 
+    def write(self) -> None:
+        """Writes the statements, for a tile of examples of one node."""
+        self._outer(self._body)
 
-class Inside(Outside):
-    """Writes expressions in a loop over examples; their uniform parts are computed before it."""
+    def name(self, operand: ir.Operand) -> str:
+        """Returns the name of a variable, in the copy of a loop's body that is being written."""
+        return super().name(operand) + (self._copy if operand in self._inside else "")
 
-    def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
-        super().__init__(
-            outside.kinds,
-            outside.constants,
-            outside.helpers,
-            outside.own,
-            outside.places,
-            outside.sums_in_place,
-        )
-        self._outside, self._varying, self._before = outside, varying, lines
-        self._known: dict[tuple[str, str], str] = {}
-
-    def leaf(self, expression: ir.Expression) -> str | None:
-        """Computes uniform parts before the loop; reads numbers of arrays for the example."""
-        if not self._varying(expression):
-            if isinstance(expression, ir.Constant):
-                return None
-            return self._known_before("u", self._outside.text(expression))
-        match expression:
-            case ir.Item(array, index):
-                return self.item(array, index)
-            case ir.Argument("@sums") if self.sums_in_place:
+    def known(self, operand: ir.Operand) -> str:
+        """Writes a number where it is known: in a row of examples, or a variable."""
+        if operand is self._counter and self._shift:
+            return f"({self.name(operand)} + {self._shift})"
+        if isinstance(operand, ir.Argument) and operand in self._varying:
+            if operand.name == "@sums" and self._sums_in_place:
                 return "result[e]"
-            case ir.Argument(name):
-                view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
-                return f"upcast({view}[e])"
-        return super().leaf(expression)
+            return f"upcast({self._view(f'part({operand.name[1:]}, n, at, m)')}[e])"
+        return super().known(operand)
 
-    def item(self, array: str, index: ir.Expression) -> str:
-        """Writes an array's number for the example at hand."""
-        place = self._outside.text(index)
-        if array in self.own:
-            return f"{self._known_before('y', f'part(a_{array}, {place}, 0, m)')}[e]"
-        return f"upcast({self._known_before('y', f'row(x, padding, senders[first + {place}], at, m)')}[e])"
+    def computed(self, value: ir.Value) -> str:
+        """Writes how a number is computed, or where it is read."""
+        if value.operator != "item":
+            return super().computed(value)
+        (index,) = value.operands
+        if value in self._varying:
+            text = f"{self._row(value.array, index)}[e]"
+            return f"upcast({text})" if value.array == ir.INCOMING else text
+        if value.array in self._places:
+            return f"upcast(p_{value.array}[{self._places[value.array][0]} + {self.known(index)}])"
+        return f"a_{value.array}[{self.known(index)}]"
 
-    def _known_before(self, prefix: str, text: str) -> str:
-        if text.isidentifier():
-            return text
-        if (prefix, text) not in self._known:
-            self._known[prefix, text] = self._before.fresh(prefix)
-            self._before(f"{self._known[prefix, text]} = {text}")
-        return self._known[prefix, text]
+    def _row(self, array: str, index: ir.Operand) -> str:
+        place = self.known(index)
+        if array == ir.INCOMING:
+            return self._view(f"row(x, padding, senders[first + {place}], at, m)")
+        return self._view(f"part(a_{array}, {place}, 0, m)")
 
+    def _view(self, text: str) -> str:
+        """Names a row of examples, which is looked up before the loop over them."""
+        if text not in self._views:
+            self._n_views += 1
+            self._views[text] = f"y{self._n_views}"
+        return self._views[text]
 
-class BodyWriter:
-    """Writes statements of a node's function.
-
-    Args:
-        outside: writer of uniform expressions.
-        varying: the varying names.
-        tiles: varying variables that are kept in tiles.
-        into: receives the text.
-    """
-
-    def __init__(self, outside: Outside, varying: Varying, tiles: set[str], into: Lines) -> None:
-        self._outside, self._varying, self._tiles, self._into = outside, varying, tiles, into
-
-    def body(self, body: Sequence[ir.Statement]) -> None:
-        """Writes statements in their order."""
-        text, into = self._outside, self._into
+    def _outer(self, body: ir.Body) -> None:
+        """Writes statements outside of loops over the examples."""
+        into = self._into
         for statement in body:
             match statement:
-                case ir.Assign(name, value):
-                    into(f"v_{name} = {text.assigned(name, value)}")
-                case ir.Store(array, index, value):
-                    into(f"a_{array}[{text.text(index)}] = {text.real(value)}")
+                case ir.Value() | ir.Assign() | ir.Store():
+                    into(self._simple(statement))
                 case ir.Branch(condition, yes, no):
-                    with into.inside(f"if {text.truth(condition)}:"):
-                        self._some(yes)
-                    with into.inside("else:"):
-                        self._some(no)
-                case ir.Loop(_, _, _, 1, (ir.Each(inner),)) if not stores(inner):
-                    self._unrolled(statement)
-                case ir.Loop(_, _, _, 1, (ir.Output(result), *_)) if result > 0:
-                    self._unrolled(statement)
-                case ir.Loop(variable, start, stop, step, inner):
-                    bounds = f"{text.text(start)}, {text.text(stop)}, {step}"
-                    with into.inside(f"for v_{variable} in range({bounds}):"):
-                        self._some(inner)
+                    for head, side in ((f"if {self.truth(condition)}:", yes), ("else:", no)):
+                        with into.inside(head):
+                            self._outer(side)
+                            into("pass")
+                case ir.Loop(_, _, _, 1, [ir.Each(inner)]) if _can_be_unrolled(inner):
+                    self._unrolled(statement, inner)
+                case ir.Loop():
+                    with into.inside(self._head(statement)):
+                        self._outer(statement.body)
+                        into("pass")
                 case ir.Each(inner):
                     self._each(inner)
-                case ir.Output(result, index, value):
-                    if result == 0:
-                        assert index is not None
-                        self._send(index, value)
-                    else:
-                        self._sum((statement,))
 
-    def _some(self, body: Sequence[ir.Statement]) -> None:
-        self.body(body)
-        if not body:
-            self._into("pass")
+    def _head(self, loop: ir.Loop) -> str:
+        bounds = f"{self.known(loop.start)}, {self.known(loop.stop)}, {loop.step}"
+        return f"for {self.name(loop.counter)} in range({bounds}):"
 
-    def _unrolled(self, loop: ir.Loop) -> None:
-        """Writes several iterations at once, then the rest one by one. The order stays."""
-        into, text, name = self._into, self._outside, loop.variable
-        into(f"begin, end = {text.text(loop.start)}, {text.text(loop.stop)}")
-        into(f"cut = end - (end - begin) % {UNROLLED} if end > begin else begin")
-        with into.inside(f"for v_{name} in range(begin, cut, {UNROLLED}):"):
-            self._turns(loop, [_shifted(ir.Variable(name), i) for i in range(UNROLLED)])
-        with into.inside(f"for v_{name} in range(cut, end):"):
-            self._turns(loop, [ir.Variable(name)])
-
-    def _turns(self, loop: ir.Loop, places: Sequence[ir.Expression]) -> None:
-        first, *_ = loop.body
-        body = first.body if isinstance(first, ir.Each) else loop.body
-        found_backward = tuple(
-            _moved(statement, loop.variable, place) for place in places for statement in body
-        )
-        if isinstance(first, ir.Each):
-            self._each(found_backward)
-        else:
-            self._sum(found_backward)
-
-    def _each(self, body: Sequence[ir.Statement]) -> None:
-        """Writes a loop over the examples: tiles are read, the statements run, tiles written."""
-        inside, flow = Inside(self._outside, self._varying, self._into), Flow(body)
-        lines = Lines(depth=self._into.depth + 1)
-        lines(*(f"v_{name} = t_{name}[e]" for name in sorted(flow.entering & self._tiles)))
-
-        def special(statement: ir.Store | ir.Output) -> str:
-            value = inside.real(statement.value)
-            if isinstance(statement, ir.Store):
-                return f"{inside.item(statement.array, statement.index)} = {value}"
-            return f"result[e] = downcast({value}, result[e])"
-
-        statements(body, inside, lines, special)
-        lines(*(f"t_{name}[e] = v_{name}" for name in sorted(flow.assigned & self._tiles)))
-        self._into("for e in range(m):")
-        self._into.lines += lines.lines
-
-    def _send(self, index: ir.Expression, value: ir.Expression) -> None:
-        """Adds the errors of an edge to those of its sender, if these are asked for."""
-        into = self._into
-        into(f"sender = senders[first + {self._outside.text(index)}]")
-        with into.inside("if low <= sender < high:"):
-            inside = Inside(self._outside, self._varying, into)
-            factors = inside.product(value)
-            text = f"fma({', '.join(factors)}, sums[e])" if factors else f"sums[e] + {inside.real(value)}"
-            into("sums = part(out, sender - low, at, m)")
-            with into.inside("for e in range(m):"):
-                into(*self._loads(value), f"sums[e] = {text}")
-
-    def _sum(self, outputs: Sequence[ir.Statement]) -> None:
-        """Writes sums over the examples, side by side."""
-        into, lines = self._into, Lines(depth=self._into.depth + 1)
-        places = list(self._outside.places.values())
-        inside = Inside(self._outside, self._varying, into)
-        loads: set[str] = set()
-        for i, output in enumerate(outputs):
-            assert isinstance(output, ir.Output)
-            into(f"s_{i} = {self._outside.constants.name(0)}")
-            factors = inside.product(output.value)
-            if factors:
-                lines(f"s_{i} = multiply_add_freely({', '.join(factors)}, s_{i})")
-            else:
-                lines(f"s_{i} = add_freely(s_{i}, {inside.real(output.value)})")
-            loads.update(self._loads(output.value))
-        with into.inside("for e in range(m):"):
-            into(*sorted(loads))
-        into.lines += lines.lines
-        for i, output in enumerate(outputs):
-            assert isinstance(output, ir.Output)
-            place = "".join(places[output.result - 1])
-            edge = "" if output.index is None else f" + {self._outside.text(output.index)}"
-            into(f"g_{output.result}[{place}{edge}] += s_{i}")
-
-    def _loads(self, value: ir.Expression) -> list[str]:
-        """Reads the tiles that an expression needs."""
-        return [
-            f"v_{name} = t_{name}[e]" for name in sorted(Flow((ir.Assign("", value),)).exposed & self._tiles)
-        ]
-
-
-def _shifted(place: ir.Expression, by: int) -> ir.Expression:
-    return ir.Operation("+", (place, ir.Constant(by))) if by else place
-
-
-def _moved(statement: ir.Statement, variable: str, place: ir.Expression) -> ir.Statement:
-    return ir.edited(statement, lambda expression: ir.put(expression, ir.Variable(variable), place))
-
-
-def statements(
-    body: Sequence[ir.Statement],
-    writing: Writing,
-    lines: Lines,
-    special: Callable[[ir.Store | ir.Output], str] | None = None,
-) -> None:
-    """Writes statements of numbers; `special` writes those that store or hand over."""
-    for statement in body:
+    def _simple(self, statement: ir.Statement) -> str:
         match statement:
-            case ir.Assign(name, value):
-                lines(f"v_{name} = {writing.assigned(name, value)}")
-            case ir.Branch(condition, yes, no):
-                for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
-                    with lines.inside(head):
-                        statements(side, writing, lines, special)
-                        lines("pass")
-            case ir.Loop(variable, start, stop, step, inner):
-                bounds = f"{writing.text(start)}, {writing.text(stop)}, {step}"
-                with lines.inside(f"for v_{variable} in range({bounds}):"):
-                    statements(inner, writing, lines, special)
-                    lines("pass")
-            case ir.Store() | ir.Output() if special is not None:
-                lines(special(statement))
-            case _:
-                raise AssertionError(f"{statement} is not of numbers alone")
+            case ir.Value():
+                return f"{self.name(statement)} = {self.computed(statement)}"
+            case ir.Assign(target, value):
+                return f"{self.name(target)} = {self.of_kind(value, self.kind(target))}"
+            case ir.Store(array, index, value) if array in self._varying:
+                return f"{self._row(array, index)}[e] = {self.real(value)}"
+            case ir.Store(array, index, value):
+                return f"a_{array}[{self.known(index)}] = {self.real(value)}"
+            case ir.Output(0, None, value):
+                return f"result[e] = downcast({self.real(value)}, result[e])"
+        raise AssertionError(f"{statement} is not of numbers alone")
+
+    def _unrolled(self, loop: ir.Loop, body: ir.Body) -> None:
+        """Writes several iterations at once, then the rest one by one. The order stays."""
+        into, name = self._into, self.name(loop.counter)
+        into(f"begin, end = {self.known(loop.start)}, {self.known(loop.stop)}")
+        into(f"cut = end - (end - begin) % {UNROLLED} if end > begin else begin")
+        self._inside, self._counter = (
+            {one for one in ir.every(body) if isinstance(one, ir.Value)},
+            loop.counter,
+        )
+        with into.inside(f"for {name} in range(begin, cut, {UNROLLED}):"):
+            self._each(body, copies=UNROLLED)
+        with into.inside(f"for {name} in range(cut, end):"):
+            self._each(body)
+        self._inside = set()
+
+    def _each(self, body: ir.Body, *, copies: int = 1) -> None:
+        """Writes a loop over the examples: tiles are read, the statements run, tiles written."""
+        sends = [one for one in body if isinstance(one, ir.Output) and one.result == 0 and one.index]
+        if sends:
+            assert sends[0].index is not None
+            self._into(f"sender = senders[first + {self.known(sends[0].index)}]")
+            with self._into.inside("if low <= sender < high:"):
+                self._into("sums = part(out, sender - low, at, m)")
+                self._examples(body, copies)
+        else:
+            self._examples(body, copies)
+
+    def _examples(self, body: ir.Body, copies: int) -> None:
+        into, made = self._into, assigned_in(body)
+        self._views, self._into = {}, Lines(depth=into.depth + 1)
+        uniform, sums = list[str](), list[str]()
+        alone = {one for one in body if isinstance(one, ir.Value)}
+        outputs = [one for one in body if isinstance(one, ir.Output)]
+        self._factors = {one.value for one in outputs if self._is_added_at_once(one, made)}
+        used = read_in(body) | made
+        for one in sorted(used - made & self._varying, key=self.name):
+            if isinstance(one, ir.Value) and is_read_again(one):
+                self._into(self._simple(one))
+        tiles = sorted(f"{self.name(one)}" for one in used & self.tiles - alone)
+        self._into(*(f"{name} = t_{name}[e]" for name in tiles))
+        for i in range(copies):
+            self._copy, self._shift = f"_{i}" if i else "", i
+            uniform += [self._simple(one) for one in uniform_in(body, self._varying)]
+            self._inner(body, sums)
+        self._copy, self._shift = "", 0
+        tiles = sorted(self.name(one) for one in made & self.tiles)
+        self._into(*(f"t_{name}[e] = {name}" for name in tiles))
+        inner, self._into = self._into, into
+        into(*uniform, *(f"{name} = {text}" for text, name in self._views.items()))
+        into(*(f"s_{i} = {self.constants.name(0)}" for i in range(len(sums))))
+        into("for e in range(m):")
+        into.lines += inner.lines
+        into(*sums)
+
+    def _inner(self, body: ir.Body, sums: list[str]) -> None:
+        """Writes statements for an example; `sums` receives what is summed over the examples."""
+        into = self._into
+        for statement in body:
+            match statement:
+                case ir.Value() if statement not in self._varying or statement in self._factors:
+                    pass
+                case ir.Branch(condition, yes, no):
+                    for head, side in ((f"if {self.truth(condition)}:", yes), ("else:", no)):
+                        with into.inside(head):
+                            self._inner(side, sums)
+                            into("pass")
+                case ir.Loop():
+                    with into.inside(self._head(statement)):
+                        self._inner(statement.body, sums)
+                        into("pass")
+                case ir.Output(0, None):
+                    into(self._simple(statement))
+                case ir.Output(0, _, value):
+                    total = "sums[e]"
+                    added = f"fma({self._factors_of(value)}, {total})" if value in self._factors else ""
+                    into(f"{total} = {added or f'{total} + {self.real(value)}'}")
+                case ir.Output(result, index, value):
+                    total = f"s_{len(sums)}"
+                    place = "".join(list(self._places.values())[result - 1])
+                    edge = "" if index is None else f" + {self.known(index)}"
+                    sums.append(f"g_{result}[{place}{edge}] += {total}")
+                    if value in self._factors:
+                        into(f"{total} = multiply_add_freely({self._factors_of(value)}, {total})")
+                    else:
+                        into(f"{total} = add_freely({total}, {self.real(value)})")
+                case _:
+                    into(self._simple(statement))
+
+    def _factors_of(self, product: ir.Operand) -> str:
+        assert isinstance(product, ir.Value)
+        return ", ".join(map(self.real, product.operands))
+
+    def _is_added_at_once(self, output: ir.Output, made: set[ir.Operand]) -> bool:
+        """Returns whether an output is a product, computed here, that nothing else uses."""
+        value = output.value
+        is_product = isinstance(value, ir.Value) and value.operator == "*" and value in made
+        is_sum = output.result > 0 or output.index is not None
+        return is_product and is_sum and value in self._used_once and self.kind(value) == "real"
 
 
-def helper_functions(function: ir.Function, constants: Constants, prefix: str = "h_") -> Iterator[str]:
-    """Writes the functions that a function calls, each after those that it calls itself."""
-    for name, helper in function.helpers.items():
-        inner, lines = helper.function, Lines()
-        yield from helper_functions(inner, constants, f"{prefix}{name}_")
-        writing = Writing(kinds_of(inner.body), constants, f"{prefix}{name}_")
-        statements(inner.body, writing, lines)
-        (result,) = inner.results
-        assert not isinstance(result, ir.Elements)
-        lines(f"return {writing.of_kind(result, helper.kind)}")
-        arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
-        yield "\n".join([f"def {prefix}{name}({arguments}):", *lines.lines])
+def _can_be_unrolled(body: ir.Body) -> bool:
+    """Returns whether several iterations may share a loop over the examples."""
+    statements = list(ir.every(body))
+    sends = [one for one in statements if isinstance(one, ir.Output) and one.result == 0]
+    return not sends and not any(isinstance(one, ir.Store) for one in statements)
