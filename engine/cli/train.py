@@ -44,6 +44,7 @@ RUN: Final = (
         "listen",
         "max_steps",
         "validate_every",
+        "watch",
         checkpoints="Folder or URL for checkpoints; FILE's name with .checkpoints if not given.",
     ),
     Option("max_s", "max_s", (TrainArguments,)),

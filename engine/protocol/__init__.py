@@ -4,7 +4,7 @@
   `checkpoint_messages`, `copy_messages`, `replica_messages`, `session_messages` and
   `validation_messages`), `events` (events and effects of all machines), `names` (of hosts), `permissions`
   (who may send what), `conduct` (who is cut off), `retry`, `failure` (error reports), `clocks`, and
-  `watch_messages` of a run that is watched.
+  `watch_messages` of a run that is watched (by the coordinator's `watching`).
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
 - A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
   comes as `leases` (`leased_work`), unit by unit (`assigned_work`), at its user's request

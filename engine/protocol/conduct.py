@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.checkpoint_messages import LostPushes, SaveFailed
+from partita.engine.protocol.watch_messages import HostReport
 
 Verdict: TypeAlias = Literal["first", "again", "cut off"]
 
@@ -32,7 +33,7 @@ _MOST_RECORDS: Final = 1 << 16
 _RARE: Final = frozenset(
     {
         *(m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused),
-        *(m.WaitReport, LostPushes, SaveFailed),
+        *(m.WaitReport, LostPushes, SaveFailed, HostReport),
     }
 )
 """Kinds that are sent a few times a second at most. All others carry work, which has windows of its own."""

@@ -375,7 +375,7 @@ class Coordinator(Supervision):
 
     def _tick(self, now: float) -> list[CoordinatorEffect]:
         effects = self._watch_membership(now)
-        hosts = self._watch_starts, self._watch_seats, self._watch_answers
+        hosts = self._watch_starts, self._watch_seats, self._watch_answers, self._ask_hosts
         work = self.mode.watch, self._validation.watch, self.finish_if_complete
         for watch in (*hosts, *work, self._watch_round, self._watch_stop):
             if self.phase is not Phase.OVER:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from partita.engine.protocol.actions import Decision, Validate
+from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.commands import Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.message_base import UnitRange
+from partita.engine.protocol.watch_messages import HostReport
 
 ProcessId: TypeAlias = tuple[str, int]
 """A process: (name, incarnation)."""
@@ -251,6 +253,19 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
+class HostObserved:
+    """Effect: a host has answered; add `clock.offset_s` to the times of its clock.
+
+    Not part of a run's decisions: an interpreter may ignore it.
+    """
+
+    host: str
+    incarnation: int
+    report: HostReport
+    clock: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class AppendJournal:
     """Effect: append the scalars of request number `index` to the journal, before the next effect.
 
@@ -290,6 +305,7 @@ CoordinatorEffect: TypeAlias = (
     | AbortRun
     | EndRun
     | Warn
+    | HostObserved
 )
 
 
@@ -353,6 +369,23 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPolicy:
+    """The intervals of questions and of recorded steps, in seconds.
+
+    `clock` identifies the clock of the coordinator: a host whose reports have the same text has the same
+    clock.
+    """
+
+    ask_s: float = 1.0
+    record_s: float = 2.0
+    clock: str = ""
+
+    def __post_init__(self) -> None:
+        if min(self.ask_s, self.record_s) <= 0:
+            raise ValueError(f"{self}: seconds between two questions are above 0; change what is not")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Settings of a run that no driver interprets.
 
@@ -366,6 +399,7 @@ class RunSettings:
         keeps_records: whether somebody keeps the records of shards, see `protocol.durability`.
         validated: the last `Validate.at` that an earlier run is done with; -1: none.
         scale: factor of the learning rate.
+        watch: how often hosts are asked how they are; None: never.
     """
 
     run: str = ""
@@ -377,3 +411,4 @@ class RunSettings:
     keeps_records: bool = False
     validated: int = -1
     scale: float = 1.0
+    watch: WatchPolicy | None = None

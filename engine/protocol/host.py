@@ -18,12 +18,14 @@ from enum import Enum
 from typing import Any, Final
 
 from partita.engine.protocol import messages as m
+from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.conduct import Conduct
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
 from partita.engine.protocol.names import COORDINATOR, FILES
 from partita.engine.protocol.permissions import rejection_reason
+from partita.engine.protocol.watch_messages import HostReport, PresentWait, Watch
 
 # What a role's machine is given, beside `Received`, `Tick` and results of its own body.
 
@@ -64,6 +66,15 @@ class RoleMachine(ABC):
     def may_send(self, message: m.Message, now: float) -> bool:
         """Returns whether a message may leave at `now`: effects before it take a while, and leases end."""
         return True
+
+    def present_waits(self, now: float) -> tuple[PresentWait, ...]:
+        """Returns what the role gets no further without at `now`, if that is longer than a second."""
+        return ()
+
+    @property
+    def staleness(self) -> tuple[int, ...]:
+        """Acknowledged pushes by staleness; empty for a role that pushes nothing."""
+        return ()
 
     def validate(self) -> None:  # noqa: B027 - a role without invariants has nothing to check
         """Checks the invariants. Raises AssertionError."""
@@ -128,6 +139,25 @@ class EndHost:
     """Effect: close the role's body, and end."""
 
 
+@dataclass(frozen=True, slots=True)
+class MeasureHost:
+    """Effect: measure what `watch` asks for; `HostMeasured` reports it at once.
+
+    `waits` and `staleness` are the role's, for the report.
+    """
+
+    watch: Watch
+    waits: tuple[PresentWait, ...]
+    staleness: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMeasured:
+    """Event, answers `MeasureHost`."""
+
+    report: HostReport
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimers:
     """Seconds between two repetitions of what was not answered, and between two reports of progress."""
@@ -150,8 +180,11 @@ class HostPhase(Enum):
     ENDED = "nothing"
 
 
-_OWN: Final = frozenset({m.SetUp, m.Directory, m.Stop})
+_OWN: Final = frozenset({m.SetUp, m.Directory, m.Stop, Watch})
 """Messages that are the host's own business, whatever its role."""
+
+_LAST: Final = (m.Finished, Saved)
+"""Messages after which nothing may follow: what is known of the host by then is sent with them."""
 
 _HAS_ROLE: Final = (HostPhase.READY, HostPhase.AT_WORK)
 
@@ -197,6 +230,7 @@ class HostMachine:
         self._sent_at = self._beat_at = self._progress_at = float("-inf")
         self._failed: m.Failed | None = None
         self._conduct: Final = Conduct(frozenset({COORDINATOR, FILES}))
+        self._watch: Watch | None = None  # the last question
         self._cut_off: Final[dict[str, tuple[m.Refused, float]]] = {}  # reports, and when they were sent
 
     @property
@@ -236,6 +270,8 @@ class HostMachine:
                 return self._fail(report, now)
             case Refuse():
                 return self._refuse(event, now)
+            case HostMeasured(report=report):
+                return [Send(COORDINATOR, report)]
             case _:
                 return self._give(event, now)
 
@@ -261,6 +297,8 @@ class HostMachine:
             return self._set_up(event)
         if isinstance(message, m.Directory):
             return self._update_peers(message, now)
+        if isinstance(message, Watch):
+            return self._measure(message, now)
         if self.phase is HostPhase.READY and isinstance(message, m.Heartbeat):
             self.phase = HostPhase.AT_WORK
         return self._give(event, now)
@@ -302,6 +340,12 @@ class HostMachine:
             return [effect, Send(COORDINATOR, report), self._reach(())]
         return [effect, Send(COORDINATOR, m.Refused(sender, reason))] if verdict == "first" else [effect]
 
+    def _measure(self, watch: Watch, now: float) -> list[Any]:
+        role, self._watch = self.role, watch
+        if role is None or self.phase not in _HAS_ROLE:
+            return []
+        return [MeasureHost(watch, role.present_waits(now), role.staleness)]
+
     # The role.
 
     def _compiled(self, functions: int, now: float) -> list[Any]:
@@ -325,6 +369,8 @@ class HostMachine:
         for effect in effects:
             if isinstance(effect, Refuse):
                 return self._with_refusals(effects, now)
+            if self._watch is not None and isinstance(effect, Send) and isinstance(effect.message, _LAST):
+                return [*effects, *self._measure(self._watch, now)]
         return effects
 
     def _with_refusals(self, effects: Sequence[Any], now: float) -> list[Any]:

@@ -42,6 +42,8 @@ from partita.engine.protocol.membership import Membership, Recovered, Suspected
 from partita.engine.protocol.names import FILES
 from partita.engine.protocol.seats import Seats
 from partita.engine.protocol.wait_graph import PROGRESS_MESSAGES, WaitGraph
+from partita.engine.protocol.watch_messages import HostReport
+from partita.engine.protocol.watching import Watching
 
 _MOST_STUCK: Final = 2
 """Times that a host may have a computation that does not end."""
@@ -83,6 +85,7 @@ class HostLifecycle(ABC):
         self.shards_revision = 0  # the first directory with the present shards
         self.waits: Final = WaitGraph()
         self._conduct: Final = Conduct()
+        self._watching: Final = None if settings.watch is None else Watching(settings.watch)
 
     @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
@@ -254,6 +257,8 @@ class HostLifecycle(ABC):
                 return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
             case m.Failed():
                 return self._failed(host, message, now)
+            case HostReport():
+                return [] if self._watching is None else [*self._watching.answered(host, message, now)]
             case m.Refused():
                 return self._accused(host, message, now)
             case _:
@@ -455,6 +460,10 @@ class HostLifecycle(ABC):
             return ""
         return ", ".join(f"{host.name} ({host.doing})" for host in starting.values())
 
+    def _ask_hosts(self, now: float) -> list[CoordinatorEffect]:
+        """Asks hosts how they are, in a run that is watched."""
+        return [] if self._watching is None else [*self._watching.ask(self.registry.present(), now)]
+
     # End.
 
     def _stop_all(self) -> list[CoordinatorEffect]:
@@ -473,6 +482,8 @@ class HostLifecycle(ABC):
         self._membership.validate()
         self.registry.validate()
         self.directories.validate()
+        if self._watching is not None:
+            self._watching.validate()
         for index, incarnations in self.seats.seated.items():
             replica = self.registry.replicas[index]
             known = tuple(part.incarnation for part in replica.parts)

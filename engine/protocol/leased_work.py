@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
+from typing_extensions import override
+
 from partita.engine.protocol.actions import Action, Compute
 from partita.engine.protocol.events import Received, Send, Tick
 from partita.engine.protocol.leases import LeasedSteps
@@ -192,6 +194,11 @@ class LeasedWork(Work):
         links, self._sent_at = self._links, now
         staleness = links.staleness + links.pushes * self._delay
         return self._reports.send(self.step, now, staleness, links.pushes, links.held)
+
+    @property
+    @override
+    def staleness(self) -> tuple[int, ...]:
+        return tuple(self._links.by_staleness)
 
     # Waits.
 

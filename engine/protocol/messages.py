@@ -6,7 +6,7 @@ array, and nothing here is ever pickled. All hosts of a run have one version, so
 Kinds of Sandblaster alone are in `batch_messages`, those of checkpoints and logs in `checkpoint_messages`,
 those of views and exchanges in `replica_messages`, those of files in `file_messages`, those of copies of a
 shard in `copy_messages`, those of a user's calls in `session_messages`, those of validations in
-`validation_messages`.
+`validation_messages`, and those of a run that is watched in `watch_messages`.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ from partita.engine.protocol.replica_messages import (
 )
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.protocol.validation_messages import ValidationResult, ValidationWork
+from partita.engine.protocol.watch_messages import HostReport, Watch
 
 Rows: TypeAlias = tuple[tuple[tuple[Count, Count], ...], ...]
 """Disjoint boxes of a layer: `(start, stop)` of its rows, or of its rows and columns."""
@@ -369,6 +370,7 @@ _StartMessage: TypeAlias = (
     Hello | SetUp | Directory | DirectoryAck | SetUpProgress | Ready | Begin | ResumeStep
 )
 _ProgressMessage: TypeAlias = Report | Finished | WaitReport | Heartbeat | Failed | Refused | Stop
+_WatchMessage: TypeAlias = Watch | HostReport
 _SessionMessage: TypeAlias = Play | Played | Ping | Pong | Load | Loaded | ValidationWork | ValidationResult
 _CheckpointMessage: TypeAlias = (
     Save
@@ -404,6 +406,7 @@ Message: TypeAlias = (
     | _PointMessage
     | _FileReadMessage
     | _FileWriteMessage
+    | _WatchMessage
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,6 +25,7 @@ from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck
 from partita.engine.protocol.ranges import Ranges
+from partita.engine.protocol.watch_messages import MOST_STALENESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ class ParameterLinks(Links[ParameterLink]):
     Attributes:
         pushes: pushes acknowledged since the start.
         staleness: the sum over them of the pushes by others that the shard applied in between.
+        by_staleness: their numbers by staleness; the last entry has those with more, too.
     """
 
     takes: ClassVar[tuple[type, ...]] = (Parameters, PushAck)
@@ -149,6 +151,7 @@ class ParameterLinks(Links[ParameterLink]):
         self.incarnation: Final = incarnation
         self.pushes = 0
         self.staleness = 0
+        self.by_staleness: Final = [0] * (MOST_STALENESS + 1)
         self._alone: Final = alone
         self._stateful: Final = stateful
         self._state_updates: Final = state_updates
@@ -403,7 +406,9 @@ class ParameterLinks(Links[ParameterLink]):
         link.push, link.settled = None, stop
         yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.acknowledged, stop))
         self.pushes += 1
-        self.staleness += max(0, message.staleness - own)
+        staleness = max(0, message.staleness - own)
+        self.staleness += staleness
+        self.by_staleness[min(staleness, MOST_STALENESS)] += 1
         if link.accumulated_from is not None and (self._draining or link.is_due):
             yield from self._push(link, now)
 

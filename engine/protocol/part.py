@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from typing_extensions import override
+
 from partita.engine.protocol.actions import Action, Compute, Program
 from partita.engine.protocol.carrier import Carrier, RunningProgram
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Tick
@@ -27,8 +29,12 @@ from partita.engine.protocol.part_validation import (
 )
 from partita.engine.protocol.program_effects import Deliver, StepDone, StuckOn
 from partita.engine.protocol.stall_detector import StallDetector
+from partita.engine.protocol.watch_messages import PresentWait
 
 RESEND_S: Final = 1.0
+
+_SHOWN_S: Final = 1.0
+"""Seconds from which on a wait is shown to those who watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,11 @@ class Work(Carrier):
 
     def waits(self) -> Iterable[tuple[str, str]]:
         """Yields (host, what) that the part gets no further without, while nothing is computed."""
+        return ()
+
+    @property
+    def staleness(self) -> tuple[int, ...]:
+        """Acknowledged pushes by staleness; empty where none are pushed."""
         return ()
 
     def wording(self, what: str, step: int) -> str:
@@ -270,6 +281,15 @@ class Part(RoleMachine):
     def _report_waits(self, at: object, waits: Iterable[tuple[str, str]], now: float) -> list[Send]:
         """Reports long waits: where the part is, and (host, what) that it gets no further without."""
         return [Send(COORDINATOR, report) for report in self._stalls.look(at, tuple(waits), now)]
+
+    @override
+    def present_waits(self, now: float) -> tuple[PresentWait, ...]:
+        return tuple(PresentWait(*wait) for wait in self._stalls.present(now, least_s=_SHOWN_S))
+
+    @property
+    @override
+    def staleness(self) -> tuple[int, ...]:
+        return self.work.staleness
 
     def validate(self) -> None:
         """Checks the invariants. Raises AssertionError."""

@@ -29,19 +29,20 @@ from partita.engine.protocol.checkpoint_messages import (
 from partita.engine.protocol.names import COORDINATOR, FILES, backup_index, part_indices, shard_index
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
 from partita.engine.protocol.validation_messages import ValidationResult, ValidationWork
+from partita.engine.protocol.watch_messages import HostReport, Watch
 
 HostKind: TypeAlias = Literal["coordinator", "files", "part", "shard", "backup", "stranger"]
 _Kinds: TypeAlias = frozenset[type[m.Message]]
 
 _ANY_HOST: Final[_Kinds] = frozenset(
-    {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused}
+    {m.Hello, m.DirectoryAck, m.SetUpProgress, m.Ready, m.Heartbeat, m.Failed, m.Refused, HostReport}
 )
 _AMONG_REPLICAS: Final[_Kinds] = frozenset(
     {rm.PartialChunk, rm.FinalChunk, rm.ChunkRequest, rm.ExchangeAck, rm.Reduced}
 )
 """Messages to parts of other replicas, too. (The exchange checks that the sender is a member.)"""
 
-_TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop})
+_TO_ANY_HOST: Final[_Kinds] = frozenset({m.SetUp, m.Directory, m.Heartbeat, m.Stop, Watch})
 _ORDERS: Final[_Kinds] = frozenset({rm.Pause, rm.View, Save})
 _IN_VIEWS: Final[_Kinds] = frozenset({rm.Paused, rm.Joined, Saved, SaveProgress, SaveFailed})
 

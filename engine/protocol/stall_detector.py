@@ -27,6 +27,13 @@ class StallDetector:
         self._after_s = AFTER_S  # the next wait is reported after so long
         self._report_at = float("inf")
 
+    def present(self, now: float, *, least_s: float) -> list[tuple[str, str, float]]:
+        """Returns (host, what, for how many seconds) of the present wait, if it is that long."""
+        waited_s = now - self._since
+        if waited_s < least_s:
+            return []
+        return [(host, what, waited_s) for host, what in self._waits[1][:MOST_NAMED]]
+
     def look(self, at: object, waits: Sequence[tuple[str, str]], now: float) -> list[WaitReport]:
         """Reports a wait when it has become long, and again each time that it has doubled.
 

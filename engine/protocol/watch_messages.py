@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.message_base import Count
+from partita.engine.protocol.message_base import Count, MessageStruct
 
 Kind: TypeAlias = Literal["forward", "backward", "update", "other", "send", "receive", "wait"]
 """Kinds of activity in a lane; time that no interval covers is idle."""
@@ -95,3 +95,105 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 MOST_INTERVALS: Final = 160
 """Largest number of intervals of a lane: more than a page has pixels for, and about 8 kB."""
+
+
+class Watch(MessageStruct, frozen=True, tag=True):
+    """Asks a host for a `HostReport`, about once a second.
+
+    `sent_s` is the sender's own clock. A part records its steps whose number is a multiple of `step_every`,
+    so that all parts of a replica record the same ones; 0: none.
+    """
+
+    sent_s: float
+    step_every: Count = 0
+
+
+class Traffic(msgspec.Struct, frozen=True, array_like=True):
+    """Counters of a host's mailbox, since its process began; bytes of payloads, without headers.
+
+    Args:
+        step_bytes: (machine of the replica, bytes sent to it in activations and gradients of a step).
+        push_bytes, pushes: gradients sent to shards; of a shard, received.
+        pull_bytes, pulls: parameters received from shards; of a shard, sent.
+        replica_bytes: sent to parts of other replicas, or to the other copy of a shard.
+        sent_bytes, received_bytes: all payloads.
+        shared_bytes: those of the sent ones that went through shared memory.
+        refused: messages out of place.
+    """
+
+    step_bytes: tuple[tuple[Count, Count], ...] = ()
+    push_bytes: Count = 0
+    pushes: Count = 0
+    pull_bytes: Count = 0
+    pulls: Count = 0
+    replica_bytes: Count = 0
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
+    shared_bytes: Count = 0
+    refused: Count = 0
+
+
+class PresentWait(msgspec.Struct, frozen=True, array_like=True):
+    """Something of another host that the sender gets no further without, for so many seconds by now."""
+
+    host: str
+    what: str
+    waited_s: float
+
+
+class RecordedStep(msgspec.Struct, frozen=True, array_like=True):
+    """A step that a part has recorded, on its own clock.
+
+    Args:
+        number: of the step, alike on all parts of the replica while their processes live.
+        step: its number within the replica.
+        began_s, over_s: the begin and the end of this machine's share (seconds).
+        cost_s: seconds that it took to fold it.
+        lane: the machine's share; its times count from `began_s`.
+    """
+
+    number: Count
+    step: Count
+    began_s: float
+    over_s: float
+    cost_s: float
+    lane: Lane
+
+
+class HostReport(MessageStruct, frozen=True, tag=True):
+    """Answers `Watch`; sent once more with the end of the host's work.
+
+    Args:
+        sent_s: that of the question.
+        received_s, replied_s: when it was received and answered, by the sender's own clock.
+        pid: the process; hosts may be threads of one.
+        cores: cores that the process may use.
+        resident_bytes: its memory in RAM.
+        pss_bytes: likewise, with each shared page divided by its users; None where the system does not say.
+        cpu_s: its processor seconds so far.
+        traffic: what it has sent and received.
+        steps: steps that a part has computed in this process.
+        staleness: pushes by staleness, see `records.HostTraffic`.
+        waits: present waits, longer than a second.
+        recorded: the newest step that was recorded since the last report.
+        clock: identifies the clock, if other processes may have the same one; "": no other has it.
+    """
+
+    sent_s: float
+    received_s: float
+    replied_s: float
+    pid: Count
+    cores: Count
+    resident_bytes: Count
+    pss_bytes: Count | None
+    cpu_s: float
+    traffic: Traffic
+    steps: Count = 0
+    staleness: tuple[Count, ...] = ()
+    waits: tuple[PresentWait, ...] = ()
+    recorded: RecordedStep | None = None
+    clock: str = ""
+
+
+MOST_STALENESS: Final = 15
+"""Staleness from which on pushes are counted together."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from partita.engine.files.background import BackgroundQueue
 from partita.engine.launch.launcher import Launcher
@@ -26,6 +26,7 @@ from partita.engine.protocol.coordinator_effects import (
     CoordinatorEvent,
     EndHosts,
     EndRun,
+    HostObserved,
     Launched,
     Misbehaved,
     NotCommitted,
@@ -96,6 +97,19 @@ class Work(ABC):
         return RunFailed.of(abort.reason, abort.traceback)
 
 
+class Observer(Protocol):
+    """A watcher of what a coordinator sees and asks for; it changes nothing. Times are `time.monotonic`."""
+
+    def saw_event(self, event: Any, now: float) -> None:
+        """Called with each event, before the coordinator handles it."""
+
+    def saw_effect(self, effect: Any, now: float) -> None:
+        """Called with each effect, before it is carried out."""
+
+    def look(self, coordinator: HostLifecycle, now: float) -> None:
+        """Called about ten times a second."""
+
+
 @contextmanager
 def _frozen() -> Iterator[None]:
     """Keeps the objects that exist out of collections: with large libraries one takes a tenth of a second,
@@ -124,7 +138,13 @@ class Supervisor:
     """Carries out the coordinator's effects, in order."""
 
     def __init__(
-        self, launcher: Launcher, coordinator: HostLifecycle, work: Work, *, warn: Callable[[str], object]
+        self,
+        launcher: Launcher,
+        coordinator: HostLifecycle,
+        work: Work,
+        *,
+        warn: Callable[[str], object],
+        observer: Observer | None = None,
     ) -> None:
         """A run that has not started.
 
@@ -133,9 +153,10 @@ class Supervisor:
             coordinator: makes the decisions.
             work: the driver's part.
             warn: shows a line.
+            observer: sees all events and effects.
         """
         self._launcher, self._coordinator = launcher, coordinator
-        self._work, self._warn = work, warn
+        self._work, self._warn, self._observer = work, warn, observer
         # The incarnation of each host, the checkpoint it starts from, and whether from its backup instead.
         self._from: dict[str, tuple[int, int | None, bool]] = {}
         self._packing: set[tuple[str, int]] = set()
@@ -196,6 +217,8 @@ class Supervisor:
                 self._ticked_at = now
                 self._look_at_processes()
                 self.dispatch(Tick())
+                if self._observer is not None:
+                    self._observer.look(coordinator, now)
 
     def _look_at_work(self) -> None:
         events, reason = self._work.look()
@@ -245,9 +268,17 @@ class Supervisor:
 
     def dispatch(self, event: Any) -> None:
         """Gives the coordinator an event, and carries out its effects."""
-        if self._done is None:
-            for effect in self._coordinator.receive(event, time.monotonic()):
+        if self._done is not None:
+            return
+        now, observer = time.monotonic(), self._observer
+        if observer is None:
+            for effect in self._coordinator.receive(event, now):
                 self._carry_out(effect)
+            return
+        observer.saw_event(event, now)
+        for effect in self._coordinator.receive(event, now):
+            observer.saw_effect(effect, now)
+            self._carry_out(effect)
 
     def _carry_out(self, effect: Any) -> None:
         match effect:
@@ -271,6 +302,8 @@ class Supervisor:
                 self._refuse(sender, reason)
             case Warn(text=text):
                 self._warn(text)
+            case HostObserved():
+                pass  # for the observer alone
             case EndRun():
                 self._done = effect
             case AbortRun():

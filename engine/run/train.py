@@ -99,6 +99,10 @@ class TrainArguments(Arguments):
             sent on this network may do so.
         metrics: figures that are reported beside the loss, such as `[TopK(5), MeanAbsoluteError()]`: in the
             progress, the history and the records. Accuracy is always reported for losses with labels.
+        watch: write what the run does to a file that can be followed (`partita watch`): where the steps
+            of each machine go, who waits for whom, progress, memory, events. True: `records-1.jsonl` (or
+            the next number) in the folder of checkpoints, or in a temporary one, whose name is shown; or
+            the path of a file.
         on_record: called in this thread with each `Record` of the metrics: steps of a replica, or an
             iteration.
         validation: data that is evaluated in the course of the run by the replicas themselves, as `data`; or
@@ -172,6 +176,7 @@ class TrainArguments(Arguments):
     callbacks: Sequence[Any] = ()
     max_s: float | None = None
     max_steps: int | None = None
+    watch: bool | str | Path = False
     on: On | str | None = None
 
     def __post_init__(self) -> None:
@@ -266,7 +271,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         )
         callbacks = callbacks_of(given)
         trainings = [
-            Training(one, caller, callbacks, pacing_of(given, one, callbacks, validation))
+            Training(one, caller, callbacks, pacing_of(given, one, callbacks, validation), watch=given.watch)
             for one in trainers(given.driver, job, given.epochs or 0)
         ]
         for training in trainings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -32,6 +32,7 @@ from partita.engine.protocol.coordinator_effects import (
     Starting,
     Timeouts,
     Validated,
+    WatchPolicy,
 )
 from partita.engine.protocol.durability import Log
 from partita.engine.protocol.failure import RunFailed
@@ -39,13 +40,15 @@ from partita.engine.protocol.names import backup_index, part_indices, shard_inde
 from partita.engine.run.callbacks.dispatch import Callbacks
 from partita.engine.run.caller import Caller
 from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
-from partita.engine.run.metrics import Metrics
+from partita.engine.run.metrics import Metrics, Record
 from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
 from partita.engine.run.run_journal import RunJournal
 from partita.engine.run.state_files import module_state
 from partita.engine.run.stops import Stops
 from partita.engine.run.supervisor import Supervisor, Work
+from partita.engine.run.watched import WatchedRun, watched_path
+from partita.engine.runtime.measured_host import clock_id
 from partita.engine.runtime.reported_sums import ReportedSums
 from partita.engine.runtime.shard_recovery import LogPlace
 from partita.engine.runtime.task import HostTask
@@ -65,7 +68,15 @@ class Training(Work):
         resumed: the state from which the run goes on; None: the job's first parameters.
     """
 
-    def __init__(self, trainer: Trainer, caller: Caller, callbacks: Callbacks, pacing: Pacing) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        caller: Caller,
+        callbacks: Callbacks,
+        pacing: Pacing,
+        *,
+        watch: bool | str | Path = False,
+    ) -> None:
         """Reads and starts nothing yet.
 
         Args:
@@ -73,6 +84,7 @@ class Training(Work):
             caller: of the run, for messages.
             callbacks: of the call of `train`.
             pacing: when the run stops for them.
+            watch: see `train`.
         """
         self.trainer: Final = trainer
         self.store: Final = trainer.job.opened(run=trainer.run_id)
@@ -81,6 +93,8 @@ class Training(Work):
         self._callbacks: Final = callbacks
         self._stops: Final = Stops(trainer, callbacks, pacing)
         trainer.pacing = pacing
+        self._watch: Final = watch
+        self._watched: WatchedRun | None = None
         header = trainer.journal
         self._journal: Final = None if header is None else RunJournal(self.store, header)
         self._skipped: tuple[str, ...] = ()  # files that could not be used, one sentence each
@@ -165,10 +179,26 @@ class Training(Work):
         try:
             self._display, self._first = display, first_checkpoint
             self._own_logs = next_log(self.store.folder, self.trainer.run_id)
+            if self._watch:
+                self._begin_watching()
             return self._run(launcher, timeouts)
+        except BaseException as error:
+            if self._watched is not None:
+                self._watched.failed(error)
+            raise
         finally:
+            self._end_watching()
             if self._journal is not None:
                 self._journal.close()
+
+    def _begin_watching(self) -> None:
+        folder = self.store.folder if self.trainer.job.keep else None
+        self._watched = WatchedRun(self.trainer, watched_path(self._watch, folder))
+        self._display.print_line(f"records of this run: {self._watched.path}")
+
+    def _end_watching(self) -> None:
+        if self._watched is not None and (trouble := self._watched.close()) is not None:
+            self._display.print_line(trouble)
 
     def _run(self, launcher: Launcher, timeouts: Timeouts) -> Run:
         trainer, display = self.trainer, self._display
@@ -181,13 +211,14 @@ class Training(Work):
             keeps_records=trainer.keeps_records,
             validated=self._stops.validated,
             scale=self._callbacks.scale,
+            watch=None if self._watched is None else WatchPolicy(clock=clock_id()),
         )
         trainer.logs = self._log_place()
         coordinator = trainer.coordinator(self.resumed)
         if self._journal is not None:
             next_checkpoint = trainer.settings.next_checkpoint
             self._journal.begin(first_checkpoint=next_checkpoint, start=trainer.job.initial)
-        supervisor = Supervisor(launcher, coordinator, self, warn=display.print_line)
+        supervisor = Supervisor(launcher, coordinator, self, warn=display.print_line, observer=self._watched)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce()
             self._metrics = self._metrics_of(trainer)
@@ -198,6 +229,8 @@ class Training(Work):
             try:
                 done = supervisor.run()
                 display.draw()
+                if self._watched is not None:
+                    self._watched.ended(coordinator, done)
                 return self._finished(done)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None
@@ -220,8 +253,13 @@ class Training(Work):
             done=trainer.done,
             machines=len(plan.cluster),
             reported=ReportedSums.of(plan.graph, trainer.job.metrics),
-            on_record=partial(self._callbacks.call, "on_record"),
+            on_record=self._add_record,
         )
+
+    def _add_record(self, record: Record) -> None:
+        if self._watched is not None:
+            self._watched.add(record)
+        self._callbacks.call("on_record", record)
 
     def _announce(self) -> None:
         trainer, has = self.trainer, self.trainer.topology
@@ -314,6 +352,8 @@ class Training(Work):
         if isinstance(effect, Validated):
             found = self._stops.validate(effect, self._metrics)
             if found is not None:
+                if self._watched is not None:
+                    self._watched.validated(self._stops.validations[-1])
                 self._display.validated(self._metrics.done_now, str(found))
             return
         assert isinstance(effect, Progress), effect

@@ -12,8 +12,8 @@ copy. All parts have one `part_body`: it has a `runner` of their steps (a `step_
 is that of every part, and how the work comes decides on its hands: `leased_hands`, `assigned_hands` (with a
 `shared_part`) or `joined_hands`; a `validation` has the forward program alone.
 
-A part's program is played by `player` on kernel threads, and `trace` records the times, which `lanes`
-folds for those who watch. `compute` turns
+A part's program is played by `player` on kernel threads, and `trace` records the times. For those who
+watch a run, some are `recorded_steps`, folded to `lanes`, and a `measured_host` reports them. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls`, `fused_update` and
 `regularisation` for parameters. `buffers` holds every array in a `window` on one of the `devices` (a GPU is a
 `torch_device`; `open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler`

@@ -20,7 +20,9 @@ from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
+from partita.engine.runtime.recorded_steps import StepSampler
 from partita.engine.runtime.runner import Runner
+from partita.engine.runtime.trace import Recorder
 
 Prepare = Callable[[RunAssignment, int], None]
 """Prepares portion number n of an assignment."""
@@ -47,8 +49,11 @@ class SinglePartRunner(Runner):
             is_over: whether nobody needs an evaluation any more: its assignment is then cut short.
             wake: makes the mailbox's owner call `poll` soon.
         """
+        program = computations.buffers.program
         self._computations, self._prepare = computations, prepare
         self._is_over, self._wake = is_over, wake
+        self._sampler: Final = StepSampler(program, Recorder(program, str))
+        self._played = 0  # portions
         self._positions: Final = [n for n, call in enumerate(computations.calls) if call is not None]
         self._assignments: SimpleQueue[RunAssignment | None] = SimpleQueue()
         self._error: BaseException | None = None
@@ -74,6 +79,11 @@ class SinglePartRunner(Runner):
     @override
     def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
         return 0, ()  # it waits for nobody
+
+    @property
+    @override
+    def sampler(self) -> StepSampler:
+        return self._sampler
 
     @override
     def receive(self, event: Received) -> None:
@@ -108,8 +118,8 @@ class SinglePartRunner(Runner):
                 break
             self._prepare(assignment, n)
             self._computations.watch.begin()
-            for position in self._positions:
-                run(position)
+            self._sampler.plays(run, self._positions, self._played)
+            self._played += 1
         self._computations.finish()
         return StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct, sums=metrics.sums)
 
@@ -138,6 +148,11 @@ class MultiPartRunner(Runner):
         self._computations.metrics.clear()
         self._begin_portion()
 
+    @property
+    @override
+    def sampler(self) -> StepSampler | None:
+        return self._player.sampler
+
     @override
     def receive(self, event: Received) -> None:
         self._player.receive(event)
@@ -157,6 +172,8 @@ class MultiPartRunner(Runner):
         for over in self._player.poll():
             assert over.step == self._step, (over, self._step)
             self._playing = False
+            if self.sampler is not None:
+                self.sampler.ended()
             self._step += 1
             self._done += 1
         assignment = self._assignment
@@ -174,6 +191,8 @@ class MultiPartRunner(Runner):
         if self._assignment is not None and self._player.may_begin():
             self._prepare(self._assignment, self._done)
             self._playing = True
+            if self.sampler is not None:
+                self.sampler.begins(self._step, self._step)
             self._player.begin(self._step)
 
     @override

@@ -22,7 +22,9 @@ from partita.engine.protocol.host import (
     Compiled,
     EndHost,
     HostMachine,
+    HostMeasured,
     HostTimers,
+    MeasureHost,
     Raised,
     Reach,
     RoleBuilt,
@@ -30,13 +32,14 @@ from partita.engine.protocol.host import (
 from partita.engine.protocol.messages import Directory, Failed, Message, Peer, SetUpProgress
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.compile_events import reports_compiling
+from partita.engine.runtime.measured_host import HostMeter
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext, HostTask, NeverEnds, unpack_task
 from partita.engine.runtime.versions import versions
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
-_OF_HOSTS: Final = (BuildRole, Reach, Refuse, EndHost)
+_OF_HOSTS: Final = (BuildRole, Reach, Refuse, EndHost, MeasureHost)
 
 
 class Host:
@@ -77,6 +80,7 @@ class Host:
             name, incarnation, endpoint=mailbox.endpoint, versions=versions(), timers=timers
         )
         self._body: Body | None = None
+        self._meter: Final = HostMeter(name, mailbox.counters)
         self._stopped = False
         self._now = self._ticked_at = float("-inf")  # of the last event, of the last tick
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
@@ -219,11 +223,17 @@ class Host:
                     self._mailbox.connect(peer)
             case Refuse():
                 self._mailbox.counters.refused_messages += 1
+            case MeasureHost():
+                return self._measure(effect)
             case EndHost():
                 self._stopped = True
             case _:
                 raise AssertionError(effect)
         return None
+
+    def _measure(self, measure: MeasureHost) -> HostMeasured:
+        assert self._body is not None, measure
+        return HostMeasured(self._meter.report(measure, self._body.observed(measure.watch)))
 
     def _payload(self, send: Send) -> PayloadLike:
         assert self._body is not None, send

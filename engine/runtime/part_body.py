@@ -18,8 +18,10 @@ from partita.engine.protocol.part import LookForWaits
 from partita.engine.protocol.part_validation import RestartValidation, RunValidation, is_of_validation
 from partita.engine.protocol.program_effects import Deliver, RestartSteps, RunStep, StuckOn
 from partita.engine.protocol.requested_work import RunRequest
+from partita.engine.protocol.watch_messages import Watch
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import Feed
+from partita.engine.runtime.measured_host import Observed
 from partita.engine.runtime.metrics import examples_counted
 from partita.engine.runtime.runner import Runner
 from partita.engine.runtime.step_runner import StepRunner
@@ -116,6 +118,14 @@ class PartBody(Body):
         for one in refused:
             self._host.refuse(one.sender, one.reason)
         yield from self.arrays.finished()
+
+    @override
+    def observed(self, watch: Watch) -> Observed:
+        sampler = self._runner.sampler
+        if sampler is None:
+            return Observed()
+        sampler.every = watch.step_every
+        return Observed(sampler.steps, sampler.newest())
 
     @override
     def tick(self, now: float) -> None:

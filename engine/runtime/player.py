@@ -34,6 +34,7 @@ from partita.engine.protocol.instruction_scheduler import (
 from partita.engine.protocol.messages import Message, Tensor
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.recorded_steps import StepSampler
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload, PayloadLike
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op
@@ -54,6 +55,9 @@ class Player:
     """Plays one program on one machine.
 
     `begin`, `receive` and `poll` are for the thread that owns the mailbox; the player has kernel threads.
+
+    Attributes:
+        sampler: see below.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Player:
         recorder: Recorder | None = None,
         after_each: Callable[[], None] | None = None,
         phases: Sequence[Sequence[int]] = (),
+        sampler: StepSampler | None = None,
     ) -> None:
         """Starts the kernel threads.
 
@@ -79,6 +84,7 @@ class Player:
             recorder: writes down the times of the instructions.
             after_each: called after each computation, as a part of it.
             phases: of the program, see `InstructionScheduler`.
+            sampler: decides which steps are recorded by the recorder, for those who watch.
         """
         self._computations, self._buffers = computations, computations.buffers
         self._instructions = self._buffers.program.instructions
@@ -87,6 +93,7 @@ class Player:
         self._lanes, self._recorder, self._after_each = lanes, recorder, after_each
         self._lock = threading.Lock()
         self._phases = phases
+        self.sampler = sampler
         self._machine = InstructionScheduler(self._works, lanes=lanes, phases=phases)
         self._start = 0  # how often `start` was called: what an earlier start began counts for nothing
         self._ready: SimpleQueue[tuple[int, int] | None] = SimpleQueue()  # start, position

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import override
 
 from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.player import PlayedStep, Player
+from partita.engine.runtime.recorded_steps import StepSampler
 
 
 class Runner(ABC):
@@ -44,6 +45,11 @@ class Runner(ABC):
         """Drops the step that is computed or ordered; the next one has the number `first`."""
         raise AssertionError(f"{type(self).__name__} does its steps in one go")
 
+    @property
+    def sampler(self) -> StepSampler | None:
+        """The recorder of some steps; None where none can be recorded."""
+        return None
+
     def tick(self, now: float) -> None:  # noqa: B027 - most have nothing to wait for
         """Raises what has waited for other machines."""
 
@@ -60,6 +66,7 @@ class PlayerRunner(Runner):
         self._player = player
         self._next: Any = None  # ordered, not begun
         self._step: Any = None  # under way
+        self._sampler: Final = player.sampler
 
     @abstractmethod
     def prepare(self, step: Any) -> None:
@@ -84,11 +91,15 @@ class PlayerRunner(Runner):
             return
         self._next, self._step = None, step
         self.prepare(step)
+        if self._sampler is not None:
+            self._sampler.begins(step.number, getattr(step, "step", step.number))
         self._player.begin(step.number, self.phase_of(step))
 
     @override
     def restart(self, first: int) -> None:
         self._next = self._step = None
+        if self._sampler is not None:
+            self._sampler.dropped()
         self._player.start(first)
 
     @override
@@ -96,8 +107,15 @@ class PlayerRunner(Runner):
         for over in self._player.poll():
             if (done := self.ended(over, now)) is not None:
                 self._step = None
+                if self._sampler is not None:
+                    self._sampler.ended()
                 yield done
         self._begin()
+
+    @property
+    @override
+    def sampler(self) -> StepSampler | None:
+        return self._sampler
 
     @override
     def receive(self, event: Received) -> None:

@@ -19,6 +19,7 @@ from partita.engine.protocol.events import Refuse, Send
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.part import LookForWaits, Part
 from partita.engine.protocol.program_effects import StepDone
+from partita.engine.protocol.watch_messages import PresentWait
 from partita.engine.runtime.assignments import SinglePartRunner
 from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.part_body import Arrays, PartBody
@@ -39,6 +40,9 @@ class _SharedMachine(RoleMachine):
 
     def receive(self, event: Any, now: float) -> list[Any]:
         return self.act(event, now)[0]
+
+    def present_waits(self, now: float) -> tuple[PresentWait, ...]:
+        return self._machine.present_waits(now)
 
     def act(self, event: Any, now: float) -> tuple[list[Any], bool]:
         """Carries out all effects but messages; returns these, and whether the next assignment has begun."""

@@ -27,6 +27,8 @@ from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.host import RoleMachine
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.watch_messages import Watch
+from partita.engine.runtime.measured_host import Observed
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
 
@@ -91,6 +93,10 @@ class Body(ABC):
     def poll(self, now: float) -> Iterable[Any]:
         """Returns the results of other threads since the last call, as events for the role's machine."""
         return ()
+
+    def observed(self, watch: Watch) -> Observed:
+        """Returns figures of the role for those who watch the run; called about once a second."""
+        return Observed()
 
     def tick(self, now: float) -> None:  # noqa: B027 - nothing, unless a body says so
         """Looks for what takes too long; called about ten times a second. Raises what the host reports."""

@@ -23,7 +23,9 @@ from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import Examples, Feed
 from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.player import Player
+from partita.engine.runtime.recorded_steps import StepSampler
 from partita.engine.runtime.task import HostContext
+from partita.engine.runtime.trace import Recorder
 from partita.layers.box import Box
 from partita.partitioner.plan import Plan
 
@@ -84,12 +86,16 @@ class _OrderedFeed(Feed):
 
 def start_player(host: HostContext, computations: Computations, *, replica: int, lanes: int) -> Player:
     """Starts the kernel threads of a part that exchanges messages with other parts of its replica."""
+    host_of, program = partial(part_name, replica), computations.buffers.program
+    recorder = Recorder(program, host_of)
     return Player(
         computations,
-        host_of=partial(part_name, replica),
+        host_of=host_of,
         send=host.send,
         wake=host.wake,
         lanes=lanes,
+        recorder=recorder,
+        sampler=StepSampler(program, recorder),
     )
 
 

@@ -27,7 +27,9 @@ from partita.engine.protocol.host import (
     BuildRole,
     EndHost,
     HostMachine,
+    HostMeasured,
     HostTimers,
+    MeasureHost,
     Raised,
     Reach,
     RoleBuilt,
@@ -35,6 +37,7 @@ from partita.engine.protocol.host import (
 )
 from partita.engine.protocol.messages import Directory, Failed, Fetch, Message, Push, decode, encode
 from partita.engine.protocol.names import COORDINATOR, backup_index
+from partita.engine.protocol.watch_messages import HostReport, PresentWait, Traffic, Watch
 from partita.engine.testing.disk import Damaged, Disk, File
 from partita.engine.testing.invariants import ProcessId
 from partita.engine.testing.scenario import Environment
@@ -312,6 +315,8 @@ class SimulatedHost(Process):
                 except Damaged as error:  # a process of a run that is over: the next one has an older file
                     return Raised(Failed(f"{error} is damaged", ""))
                 return RoleBuilt(machine)
+            case MeasureHost(watch=watch, waits=waits, staleness=staleness):
+                return HostMeasured(_measured(watch, waits, staleness, self.clock))
             case EndHost():
                 self.exit()
             case Reach():
@@ -322,6 +327,13 @@ class SimulatedHost(Process):
                 assert self.body is not None, effect
                 return self.body.carry_out(effect, event)
         return None
+
+
+def _measured(
+    watch: Watch, waits: tuple[PresentWait, ...], staleness: tuple[int, ...], now: float
+) -> HostReport:
+    """The report of a host that takes no time, has no memory and records no step."""
+    return HostReport(watch.sent_s, now, now, 0, 1, 0, None, 0.0, Traffic(), 0, staleness, waits)
 
 
 class Numbers(tuple[float, ...]):

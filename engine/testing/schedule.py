@@ -21,6 +21,7 @@ from partita.engine.protocol.coordinator_effects import (
     CoordinatorEvent,
     EndHosts,
     EndRun,
+    HostObserved,
     Launched,
     Misbehaved,
     NotCommitted,
@@ -172,7 +173,7 @@ class CoordinatorHost(Launcher):
                 self.world.note(self, type(effect).__name__, effect)
             case Refuse():
                 self.schedule.refused(self, effect)
-            case Starting():
+            case Starting() | HostObserved():
                 pass  # only to be shown
             case _:
                 raise AssertionError(effect)

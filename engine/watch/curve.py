@@ -43,7 +43,7 @@ class Curve:
 
     @property
     def last(self) -> Point | None:
-        """The newest point."""
+        """The newest point; None where there is none."""
         return self._last
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""The records of a run: what it says about itself, from its beginning to its end.
+"""Records of a run about itself, from its beginning to its end.
 
 A stream is a sequence of records, each a JSON object on a line of its own with its kind as "type". Its first
 record is `RunBegan`, the last of a run that ended is `RunEnded`. Any prefix of a stream is legal, and says

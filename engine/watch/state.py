@@ -1,4 +1,4 @@
-"""What is known of a run now, folded from its records in the order in which they were written.
+"""The present state of a run, folded from its records in the order in which they were written.
 
 The page, `/metrics`, the terminal and the frozen report show this state, and nothing else. It does no I/O and
 reads no clock: a reader that has taken the same records has an equal state. Its size is bounded by the number
