@@ -1,6 +1,6 @@
 """The command `partita`, for files that declare a network and its data.
 
-Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`, `export`,
+Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`, `export`, `watch`,
 `worker`, and the groups `keys` and `pool`. `fields` makes options from the fields of dataclasses, `loading`
 runs the user's file (of which `torch_module`, with `torch_options`, takes a module of PyTorch), `planning`
 makes the plan and `drivers` the driver that the options ask for, and `output` knows how wide text may be and
@@ -20,7 +20,7 @@ __all__ = ["ALL", "app_of", "main"]
 
 _GROUPS: Final = ("keys", "pool")
 
-ALL: Final = ("plan", "train", "profile", "calibrate", "kernels", "export", "worker", *_GROUPS)
+ALL: Final = ("plan", "train", "profile", "calibrate", "kernels", "export", "watch", "worker", *_GROUPS)
 """All commands and groups."""
 
 
