@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +23,29 @@ Times = npt.NDArray[np.float64]
 _DIGITS: Final = 8
 """Decimal places of a time: tens of nanoseconds, below what a clock tells apart."""
 
+_LEAST_S: Final = 1e-9
+"""Length of a step that seems to take no time."""
 
-class _Run(NamedTuple):
-    """A span with one owner: an instruction's position, a missing message's minus the program's length, or
-    `_IDLE`.
+_GROUPS: Final = ("compute", "transfer", "wait", "idle")
+_COMPUTE, _TRANSFER, _WAIT, _IDLE = range(4)
+
+
+class _Runs(NamedTuple):
+    """Spans that follow one another, with one owner each, in order of time.
+
+    An owner is the position of an instruction; the position of a RECV minus the length of the program where
+    its message is missing; or one less than all of these where nothing happens.
     """
 
-    start_s: float
-    stop_s: float
-    owner: int
+    starts: Times
+    stops: Times
+    owners: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]  # numbers in `_GROUPS`
 
     @property
-    def seconds(self) -> float:
-        return self.stop_s - self.start_s
+    def seconds(self) -> Times:
+        """The length of each."""
+        return self.stops - self.starts
 
 
 class LaneFolder:
@@ -51,13 +61,15 @@ class LaneFolder:
         assert most >= 3, most
         self._machine, self._most = program.machine, most
         self._instructions: Final = program.instructions
-        self._n: Final = len(program)
-        self._idle: Final = -self._n - 1  # owner of what nothing covers
-        ops = [instruction.op for instruction in program.instructions]
-        self._computes: Final = [n for n, op in enumerate(ops) if op in COMPUTES]
-        self._transfers: Final = [n for n, op in enumerate(ops) if op not in COMPUTES]
-        self._receives: Final = [n for n, op in enumerate(ops) if op is Op.RECV]
+        n = self._n = len(program)
+        computes = np.array([i.op in COMPUTES for i in program.instructions], bool)
+        self._computes: Final = np.flatnonzero(computes)
+        self._transfers: Final = np.flatnonzero(~computes)
+        self._receives: Final = [n for n, i in enumerate(program.instructions) if i.op is Op.RECV]
         self._before: Final = [list(self._instructions[n].after) for n in self._receives]
+        of_instructions = np.where(computes, _COMPUTE, _TRANSFER)
+        # The group of each owner, at its number plus the length of the program plus one.
+        self._group_of: Final = np.concatenate([[_IDLE], np.full(n, _WAIT), of_instructions])
 
     def fold(
         self,
@@ -85,18 +97,15 @@ class LaneFolder:
             uncertainty_s: see `Lane`.
         """
         times = started - began_s, stopped - began_s, arrived - began_s
-        runs = self._runs(
-            *times, self._wanted(times[1], None if ready is None else ready - began_s), over_s - began_s
-        )
-        sums = {"compute": 0.0, "transfer": 0.0, "wait": 0.0, "idle": 0.0}
-        for run in runs:
-            sums[self._group(run.owner)] += run.seconds
+        wanted = self._wanted(times[1], None if ready is None else ready - began_s)
+        runs = self._runs(*times, wanted, max(over_s - began_s, _LEAST_S))
+        sums = np.bincount(runs.groups, weights=runs.seconds, minlength=len(_GROUPS)).round(_DIGITS).tolist()
         return Lane(
             machine=self._machine,
-            compute_s=round(sums["compute"], _DIGITS),
-            transfer_s=round(sums["transfer"], _DIGITS),
-            wait_s=round(sums["wait"], _DIGITS),
-            idle_s=round(sums["idle"], _DIGITS),
+            compute_s=sums[_COMPUTE],
+            transfer_s=sums[_TRANSFER],
+            wait_s=sums[_WAIT],
+            idle_s=sums[_IDLE],
             between_s=between_s,
             uncertainty_s=uncertainty_s,
             instructions=self._n,
@@ -114,110 +123,94 @@ class LaneFolder:
 
     def _runs(
         self, started: Times, stopped: Times, arrived: Times, wanted: list[float], length: float
-    ) -> list[_Run]:
-        """Divides `[0, length]` into runs with one owner each, in order."""
-        misses = [
-            (arrived[n], ready, n)
-            for n, ready in zip(self._receives, wanted, strict=True)
-            if arrived[n] > ready
-        ]
-        edges = [started, stopped, [stop for stop, _, _ in misses], [start for _, start, _ in misses]]
-        times = np.unique(np.clip(np.nan_to_num(np.concatenate([[0.0, length], *edges])), 0.0, length))
-        owners = np.full(max(len(times) - 1, 0), self._idle)
-
-        def paint(start: Any, stop: Any, owner: int) -> None:
-            owners[np.searchsorted(times, start) : np.searchsorted(times, stop)] = owner
-
-        for stop, start, n in sorted(misses, reverse=True):  # the first to arrive is painted last
-            paint(max(start, 0.0), min(stop, length), n - self._n)
-        clipped = np.clip(started, 0.0, length), np.clip(stopped, 0.0, length)
-        firsts, lasts = (np.searchsorted(times, one) for one in clipped)
+    ) -> _Runs:
+        """Divides `[0, length]` into runs with one owner each."""
+        came = arrived[self._receives].tolist()
+        misses = sorted(
+            (
+                (stop, start, n)
+                for n, start, stop in zip(self._receives, wanted, came, strict=True)
+                if stop > start
+            ),
+            reverse=True,
+        )
+        waits = np.array([(start, stop) for stop, start, _ in misses]).reshape(-1, 2)
+        edges = np.concatenate([[0.0, length], started, stopped, waits.ravel()])
+        times = np.unique(np.clip(np.nan_to_num(edges), 0.0, length))
+        owners = np.full(len(times) - 1, -self._n - 1)
+        firsts, lasts = self._places(times, waits[:, 0], waits[:, 1])
+        for (_, _, n), first, last in zip(misses, firsts, lasts, strict=True):  # the first to arrive is last
+            owners[first:last] = n - self._n
         for group in (self._transfers, self._computes):
-            for n in sorted(group, key=started.__getitem__):
-                if stopped[n] > started[n]:
-                    owners[firsts[n] : lasts[n]] = n
-        if not len(owners):
-            return []
-        changes = np.flatnonzero(np.diff(owners)) + 1
-        cuts = [0, *changes.tolist(), len(owners)]
-        return [_Run(float(times[a]), float(times[b]), int(owners[a])) for a, b in pairwise(cuts)]
+            order = group[np.argsort(started[group], kind="stable")]
+            places = self._places(times, started[order], stopped[order])
+            for n, first, last in zip(order.tolist(), *places, strict=True):
+                owners[first:last] = n
+        cuts = np.concatenate([[0], np.flatnonzero(np.diff(owners)) + 1, [len(owners)]])
+        owners = owners[cuts[:-1]]
+        return _Runs(times[cuts[:-1]], times[cuts[1:]], owners, self._group_of[owners + self._n + 1])
+
+    @staticmethod
+    def _places(times: Times, starts: Times, stops: Times) -> tuple[list[int], list[int]]:
+        """The first moment of each span among the edges, and the one after its last; NaN: an empty span."""
+        known = np.nan_to_num(starts), np.nan_to_num(stops)
+        firsts, lasts = (np.searchsorted(times, np.clip(one, 0.0, times[-1])).tolist() for one in known)
+        return firsts, lasts
 
     def _instruction(self, owner: int) -> Instruction:
         return self._instructions[owner if owner >= 0 else owner + self._n]
 
-    def _kind(self, owner: int) -> Kind:
-        return "wait" if owner < 0 else KIND_OF[self._instruction(owner).op]  # type: ignore[return-value]
-
-    def _group(self, owner: int) -> str:
-        if owner == self._idle:
-            return "idle"
-        if owner < 0:
-            return "wait"
-        return "compute" if self._instruction(owner).op in COMPUTES else "transfer"
-
     # Intervals in bounded number.
 
-    def _intervals(self, runs: list[_Run]) -> Iterator[Interval]:
-        for group in self._groups(runs):
-            main = self._main(group)
-            if main == self._idle:
+    def _intervals(self, runs: _Runs) -> Iterator[Interval]:
+        seconds, cuts = runs.seconds, self._cuts(runs)
+        for first, stop in pairwise(cuts):
+            main = first if stop == first + 1 else self._main(runs, seconds, first, stop)
+            if runs.groups[main] == _IDLE:
                 continue
-            instruction = self._instruction(main)
+            owner = int(runs.owners[main])
+            instruction = self._instruction(owner)
             buffer = instruction.target.buffer
+            kind: Kind = "wait" if owner < 0 else KIND_OF[instruction.op]  # type: ignore[assignment]
             yield Interval(
-                round(group[0].start_s, _DIGITS),
-                round(group[-1].stop_s, _DIGITS),
-                self._kind(main),
-                buffer.description if main < 0 else f"{instruction.op} {buffer}",
+                round(float(runs.starts[first]), _DIGITS),
+                round(float(runs.stops[stop - 1]), _DIGITS),
+                kind,
+                buffer.description if owner < 0 else f"{instruction.op} {buffer}",
                 buffer.layer or "",
                 -1 if instruction.peer is None else instruction.peer,
-                len(group),
+                stop - first,
             )
 
-    def _groups(self, runs: list[_Run]) -> Iterator[list[_Run]]:
+    def _cuts(self, runs: _Runs) -> list[int]:
         """Joins neighbours where there are too many runs: those that are shorter than a share of the step,
-        until they reach it together. There are twice as many shares as groups, so no more groups than
-        allowed.
+        until they reach it together. There are half as many shares as groups may be, so there are never more.
         """
-        if sum(run.owner != self._idle for run in runs) <= self._most:
-            yield from ([run] for run in runs)
-            return
-        least = 2.0 * (runs[-1].stop_s - runs[0].start_s) / (self._most - 2)
-        group: list[_Run] = []
-        gathered = 0.0
-        for run in runs:
-            if group and (run.seconds >= least or gathered >= least):
-                yield group
-                group, gathered = [], 0.0
-            if run.seconds >= least:
-                yield [run]
-            else:
-                group.append(run)
-                gathered += run.seconds
-        if group:
-            yield group
+        n = len(runs.owners)
+        if np.count_nonzero(runs.groups != _IDLE) <= self._most:
+            return list(range(n + 1))
+        seconds = runs.seconds
+        least = 2.0 * float(runs.stops[-1] - runs.starts[0]) / (self._most - 2)
+        is_long = seconds >= least
+        gathered = np.cumsum(np.where(is_long, 0.0, seconds)) // least
+        joins = ~is_long[1:] & ~is_long[:-1] & (gathered[1:] == gathered[:-1])
+        return [0, *(np.flatnonzero(~joins) + 1).tolist(), n]
 
-    def _main(self, group: list[_Run]) -> int:
-        """The owner of the longest run, among those of the kind that has the most time in a group."""
-        if len(group) == 1:
-            return group[0].owner
-        by_kind: dict[str, float] = {}
-        for run in group:
-            kind = self._group(run.owner)
-            by_kind[kind] = by_kind.get(kind, 0.0) + run.seconds
-        most = max(by_kind, key=by_kind.__getitem__)
-        return max(
-            (run for run in group if self._group(run.owner) == most), key=lambda run: run.seconds
-        ).owner
+    @staticmethod
+    def _main(runs: _Runs, seconds: Times, first: int, stop: int) -> int:
+        """The longest run, among those of the group that has the most time in `[first, stop)`."""
+        groups, lengths = runs.groups[first:stop], seconds[first:stop]
+        most = int(np.argmax(np.bincount(groups, weights=lengths)))
+        return first + int(np.argmax(np.where(groups == most, lengths, -1.0)))
 
-    def _waited(self, runs: list[_Run]) -> tuple[Waited, ...]:
+    def _waited(self, runs: _Runs) -> tuple[Waited, ...]:
         sums: dict[int, dict[str, float]] = {}
-        for run in runs:
-            if self._group(run.owner) == "wait":
-                instruction = self._instruction(run.owner)
-                assert instruction.peer is not None, instruction
-                of_peer, what = sums.setdefault(instruction.peer, {}), instruction.target.buffer.description
-                of_peer[what] = of_peer.get(what, 0.0) + run.seconds
+        chosen = runs.groups == _WAIT
+        for owner, seconds in zip(runs.owners[chosen].tolist(), runs.seconds[chosen].tolist(), strict=True):
+            instruction = self._instruction(owner)
+            assert instruction.peer is not None, instruction
+            of_peer, what = sums.setdefault(instruction.peer, {}), instruction.target.buffer.description
+            of_peer[what] = of_peer.get(what, 0.0) + seconds
         found = [
             Waited(peer, round(sum(of_peer.values()), _DIGITS), max(of_peer, key=of_peer.__getitem__))
             for peer, of_peer in sums.items()
@@ -227,21 +220,20 @@ class LaneFolder:
 
 def lanes_of(timeline: Timeline, *, most: int = MOST_INTERVALS) -> tuple[Lane, ...]:
     """Returns the lanes of a timeline, of all machines: predicted, or measured by a session."""
-    lanes = []
+    lanes, arrivals = [], [np.full(len(program), np.nan) for program in timeline.programs]
+    for flight in timeline.flights:
+        arrivals[flight.destination][flight.receive] = flight.stop_s
     for machine, (program, bars) in enumerate(zip(timeline.programs, timeline.parts, strict=True)):
-        started, stopped, ready, arrived = (np.full(len(program), np.nan) for _ in range(4))
+        started, stopped, ready = (np.full(len(program), np.nan) for _ in range(3))
         for bar in bars:
             started[bar.position], stopped[bar.position] = bar.start_s, bar.stop_s
             ready[bar.position] = bar.ready_s
-        for flight in timeline.flights:
-            if flight.destination == machine:
-                arrived[flight.receive] = flight.stop_s
         folder = LaneFolder(program, most=most)
         lanes.append(
             folder.fold(
                 started,
                 stopped,
-                arrived,
+                arrivals[machine],
                 began_s=0.0,
                 over_s=timeline.step_s,
                 ready=ready,

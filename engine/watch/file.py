@@ -48,6 +48,7 @@ class StreamWriter:
         """
         self.path: Final = path
         self._most: Final = most_bytes
+        self._limit = most_bytes  # the size at which old records are thinned next
         self._file = path.open("xb", buffering=0)
         self._size = 0
         self._waiting: Final[SimpleQueue[Record | Made | None]] = SimpleQueue()
@@ -82,7 +83,7 @@ class StreamWriter:
     def _append(self, found: Record | Made) -> None:
         records = found() if callable(found) else (found,)
         line = b"".join(map(encode, records))
-        if self._size and self._size + len(line) > self._most:
+        if self._size and self._size + len(line) > self._limit:
             self._thin()
         self._file.write(line)
         self._size += len(line)
@@ -95,6 +96,7 @@ class StreamWriter:
         self._file.close()
         self._file = self.path.open("ab", buffering=0)
         self._size = sum(map(len, lines))
+        self._limit = max(self._most, 2 * self._size)  # where even the newest take more than half
 
 
 def thinned(lines: Sequence[bytes], most_bytes: int) -> list[bytes]:

@@ -62,7 +62,9 @@ def _of_run(state: State) -> Iterable[_Family]:
     steps = _Family("partita_steps_total", "counter", "Steps of all replicas, or iterations, that are done.")
     examples = _Family("partita_examples_total", "counter", "Examples of this run.")
     rate = _Family("partita_examples_per_second", "gauge", "Examples in a second.")
-    figures = _Family("partita_figure", "gauge", "Loss, metrics and staleness, as means since the last record.")
+    figures = _Family(
+        "partita_figure", "gauge", "Loss, metrics and staleness, as means since the last record."
+    )
     held = _Family("partita_validation_figure", "gauge", "Loss and metrics over held-out examples.")
     events = _Family("partita_events_total", "counter", "Events by kind.")
     if state.run is not None:
