@@ -1,10 +1,10 @@
 """The command `partita`, for files that declare a network and its data.
 
 Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`, `export`,
-`watch`, `worker`, and the groups `keys` and `pool`. `fields` makes options from the fields of dataclasses, `loading`
-runs the user's file (of which `torch_module`, with `torch_options`, takes a module of PyTorch), `planning`
-makes the plan and `drivers` the driver that the options ask for, and `output` knows how wide text may be and
-ends a command that went wrong with one sentence: `user_code_error` is one of the user's own code.
+`watch`, `worker`, and the groups `keys` and `pool`. `fields` makes options from the fields of dataclasses,
+`loading` runs the user's file (of which `torch_module`, with `torch_options`, takes a module of PyTorch),
+`planning` makes the plan and `drivers` the driver that the options ask for, and `output` knows how wide text
+may be and ends a command that went wrong with one sentence: `user_code_error` is one of the user's own code.
 """
 
 import sys

@@ -115,7 +115,7 @@ class RunObserver:
         """Writes what has changed since the last look."""
         at_s = now - self._began_at
         self._write_hosts(coordinator, at_s)
-        if not self._has_started and coordinator.phase is Phase.RUNNING:
+        if not self._has_started and coordinator.phase is not Phase.LAUNCHING:
             self._has_started = True
             ready = coordinator.registry.counts[HostState.READY]
             self._event("started", f"{ready} hosts ready after {at_s:.1f} s", now)
