@@ -181,13 +181,13 @@ class Training(Work):
             self._own_logs = next_log(self.store.folder, self.trainer.run_id)
             if self._watch:
                 self._begin_watching()
-            return self._run(launcher, timeouts)
+            run = self._run(launcher, timeouts)
+            self._end_watching(self._callbacks.error, run.stopped)
+            return run
         except BaseException as error:
-            if self._watched is not None:
-                self._watched.failed(error)
+            self._end_watching(error)
             raise
         finally:
-            self._end_watching()
             if self._journal is not None:
                 self._journal.close()
 
@@ -196,8 +196,10 @@ class Training(Work):
         self._watched = WatchedRun(self.trainer, watched_path(self._watch, folder))
         self._display.print_line(f"records of this run: {self._watched.path}")
 
-    def _end_watching(self) -> None:
-        if self._watched is not None and (trouble := self._watched.close()) is not None:
+    def _end_watching(self, error: BaseException | None, stopped: str = "") -> None:
+        """Writes the end of the run: by an error, or early for a reason."""
+        watched, self._watched = self._watched, None
+        if watched is not None and (trouble := watched.close(error, stopped)) is not None:
             self._display.print_line(trouble)
 
     def _run(self, launcher: Launcher, timeouts: Timeouts) -> Run:
@@ -230,7 +232,7 @@ class Training(Work):
                 done = supervisor.run()
                 display.draw()
                 if self._watched is not None:
-                    self._watched.ended(coordinator, done)
+                    self._watched.done(coordinator, done)
                 return self._finished(done)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None

@@ -61,6 +61,7 @@ class WatchedRun:
         )
         self._progress_at = float("-inf")
         self._iterations = 0
+        self._done: EndRun | None = None
 
     def _first(self) -> Iterator[Record]:
         """The plan: made on the thread that writes, because simulating a large one takes a while."""
@@ -123,49 +124,45 @@ class WatchedRun:
 
     # The end.
 
-    def ended(self, coordinator: HostLifecycle, done: EndRun) -> None:
-        """Writes the end of a run that was not cut short by an error."""
+    def done(self, coordinator: HostLifecycle, done: EndRun) -> None:
+        """Notes how far the run has come that its coordinator has ended."""
         self._observer.flush(coordinator, time.monotonic())
-        how = "complete" if done.complete else "stopped"
-        steps = self._iterations or self._gathered.steps
-        reason = "" if done.outcome is None else f": {done.outcome.reason}"
-        self._end(
-            RunEnded(
-                at_s=self._at_s,
-                outcome="complete" if done.complete else "interrupted",
-                text=f"{how} after {self._trainer.far(steps)}{reason}",
-                steps=steps,
-                examples=self._gathered.examples,
-                seconds=self._at_s,
-                lost_pushes=done.lost,
-                checkpoint=done.checkpoint,
-            )
+        self._done = done
+
+    def _ended(self, error: BaseException | None, stopped: str) -> RunEnded:
+        done, steps = self._done, self._iterations or self._gathered.steps
+        whole = f"complete after {self._trainer.far(steps)}"
+        reason = "" if done is None or done.outcome is None else f": {done.outcome.reason}"
+        is_stopped = isinstance(error, KeyboardInterrupt)  # `Interrupted` is one
+        text = stopped or whole + reason if error is None else str(error) or type(error).__name__
+        return RunEnded(
+            at_s=self._at_s,
+            outcome="complete" if error is None else "interrupted" if is_stopped else "failed",
+            text=text,
+            steps=steps,
+            examples=self._gathered.examples,
+            seconds=self._at_s,
+            lost_pushes=None if done is None else done.lost,
+            checkpoint=None if done is None else done.checkpoint,
         )
 
-    def failed(self, error: BaseException) -> None:
-        """Writes the end of a run by an error, or by a user who does not wait for its last checkpoint."""
-        stopped = isinstance(error, KeyboardInterrupt)
-        self._end(
-            RunEnded(
-                at_s=self._at_s,
-                outcome="interrupted" if stopped else "failed",
-                text="ended at once by the user" if stopped else str(error) or type(error).__name__,
-                steps=self._iterations or self._gathered.steps,
-                examples=self._gathered.examples,
-                seconds=self._at_s,
-            )
-        )
+    def close(self, error: BaseException | None, stopped: str) -> str | None:
+        """Writes the end of the run and ends the thread.
 
-    def _end(self, record: RunEnded) -> None:
+        Args:
+            error: the one by which the run ended, which may be that the user has interrupted it; None: none.
+            stopped: why it ended before all work was done; "": it did not.
+
+        Returns:
+            A sentence about records that could not be written; None if all are.
+        """
         self._write_progress()
-        self._writer.write(Event(at_s=self._at_s, kind="ended", text=record.text, step=record.steps))
-        self._writer.write(record)
-
-    def close(self) -> str | None:
-        """Writes what waits; returns a sentence about records that could not be written."""
+        last = self._ended(error, stopped)
+        self._writer.write(Event(at_s=last.at_s, kind="ended", text=last.text, step=last.steps))
+        self._writer.write(last)
         self._writer.close()
-        error = self._writer.error
-        return None if error is None else f"the records in {self.path} are not complete: {error}"
+        failure = self._writer.error
+        return None if failure is None else f"the records in {self.path} are not complete: {failure}"
 
 
 def _steps_per_epoch(trainer: Trainer) -> int | None:

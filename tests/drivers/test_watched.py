@@ -10,7 +10,7 @@ import pytest
 from partita.engine import LBFGS, AllReduce, Downpour, Sandblaster, train
 from partita.engine.drivers import Driver
 from partita.engine.protocol.coordinator_effects import WatchPolicy
-from partita.engine.run import Record, training
+from partita.engine.run import Record, supervisor, training
 from partita.engine.watch.file import read_stream
 from partita.engine.watch.records import RunBegan, RunEnded, SampledStep
 from partita.engine.watch.state import State
@@ -22,7 +22,8 @@ from tests.faults import toy
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts are asked at every tick, and record many steps."""
-    monkeypatch.setattr(training, "WatchPolicy", partial(WatchPolicy, ask_s=0.05, record_s=0.05))
+    monkeypatch.setattr(training, "WatchPolicy", partial(WatchPolicy, ask_s=0.02, record_s=0.02))
+    monkeypatch.setattr(supervisor, "TICK_S", 0.01)
 
 
 def _plan(machines: int = 2) -> Plan:
@@ -95,9 +96,9 @@ def test_sampled_steps_show_where_the_time_of_every_machine_went(
 @pytest.mark.parametrize(
     ("driver", "machines", "epochs"),
     [
-        (AllReduce(replicas=2), 1, 30),
-        (Sandblaster(LBFGS(max_iterations=25), replicas=2), 1, None),
-        (Sandblaster(LBFGS(max_iterations=25)), 2, None),
+        (AllReduce(replicas=2), 1, 40),
+        (Sandblaster(LBFGS(max_iterations=40, gtol=0.0), replicas=2), 1, None),
+        (Sandblaster(LBFGS(max_iterations=40, gtol=0.0)), 2, None),
     ],
     ids=["all-reduce", "sandblaster", "sandblaster-cut"],
 )
@@ -118,10 +119,13 @@ def test_a_run_that_fails_says_so_in_its_last_record(
     tmp_path: Path, on_threads: list[WatchedThreads]
 ) -> None:
     path = tmp_path / "records.jsonl"
-    with pytest.raises(RuntimeError) as failed:
-        train(
-            _plan(1), toy.data(), driver=Downpour(optimizer=SGD(1e30)), epochs=3, watch=path, show="nothing"
-        )
+    wrong = RuntimeError("the user's function does not like this loss")
+
+    def fails(record: Record) -> None:
+        raise wrong
+
+    with pytest.raises(RuntimeError, match="does not like"):
+        train(_plan(1), toy.data(), driver=Downpour(), epochs=3, watch=path, show="nothing", on_record=fails)
     records = read_stream(path)
     assert isinstance(records[0], RunBegan) and isinstance(records[-1], RunEnded)
     assert records[-1].outcome == "failed" and records[-1].text == str(wrong)
