@@ -153,7 +153,7 @@ class MeasureHost:
 
 @dataclass(frozen=True, slots=True)
 class HostMeasured:
-    """Event, answers `MeasureHost`."""
+    """Event, answers `MeasureHost`: the report is complete."""
 
     report: HostReport
 

@@ -27,7 +27,7 @@ _PULLS: Final = frozenset({"Parameters", "Point"})
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a role's body adds to the report: steps that have ended, and the newest recorded one."""
+    """The share of a role's body in the report: steps that have ended, and the newest recorded one."""
 
     steps: int = 0
     recorded: RecordedStep | None = None

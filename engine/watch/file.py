@@ -159,7 +159,7 @@ class StreamReader:
         return (there.st_ino, there.st_dev) != (own.st_ino, own.st_dev)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file, which may still be written to by others."""
         self._file.close()
 
 

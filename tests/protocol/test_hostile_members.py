@@ -62,6 +62,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return integers
         case inspect.FloatType():
             return floats
+        case inspect.LiteralType():
+            return st.sampled_from([*kind.values, "another"])
         case inspect.StrType():
             return texts
         case inspect.BoolType():
@@ -84,7 +86,7 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
 def structs(kind: type) -> st.SearchStrategy[Any]:
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)
-    return st.builds(kind, *(values(field.type) for field in found.fields))
+    return st.builds(kind, **{field.name: values(field.type) for field in found.fields})
 
 
 def arrived(message: Message) -> Said:
