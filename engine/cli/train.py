@@ -45,6 +45,8 @@ RUN: Final = (
         "max_steps",
         "validate_every",
         "watch",
+        "page",
+        "save_page",
         checkpoints="Folder or URL for checkpoints; FILE's name with .checkpoints if not given.",
     ),
     Option("max_s", "max_s", (TrainArguments,)),

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from partita.engine.cli.fields import command
+from partita.engine.run.live_page import check_page
 from partita.engine.watch.file import StreamReader, newest_path
 from partita.engine.watch.text import screen
 
@@ -27,10 +28,24 @@ Source = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Shows the present state and ends.")]
 
 
+Page = Annotated[bool, typer.Option("--page", help="Serves a page for browsers of this machine instead.")]
+Save = Annotated[
+    Path | None,
+    typer.Option(help="With --page: keep the page as one file when the run ends; implies --page."),
+]
+Port = Annotated[int, typer.Option(help="With --page: port of loopback; 0 for any free one.")]
+
+
 @command()
-def watch(run: Source, *, once: Once = False) -> None:
-    """Shows a run in the terminal while it goes on, from the records that it writes."""
-    reader = StreamReader(newest_path(run))
+def watch(
+    run: Source, *, once: Once = False, page: Page = False, save_page: Save = None, port: Port = 0
+) -> None:
+    """Shows a run in the terminal, or on a page, from the records that it writes or has written."""
+    stream = newest_path(run)
+    if page or save_page is not None:
+        _serve(stream, save_page, port)
+        return
+    reader = StreamReader(stream)
     try:
         reader.read()
         if once:
@@ -43,3 +58,14 @@ def watch(run: Source, *, once: Once = False) -> None:
                     live.update(screen(reader.state), refresh=True)
     finally:
         reader.close()
+
+
+def _serve(stream: Path, save: Path | None, port: int) -> None:
+    """Serves the page until Ctrl-C."""
+    check_page()
+    from partita.engine.page.server import PageServer, Serving  # needs the extra `page`
+
+    def ready(address: str) -> None:
+        print(f"page of this run: {address}\nCtrl-C ends it", flush=True)
+
+    PageServer(Serving(stream=stream, port=port, save=save, ready=ready)).serve()

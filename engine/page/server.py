@@ -27,11 +27,12 @@ from partita.engine.page.follow import Follower
 from partita.engine.page.frozen import freeze, frozen_page, script, style, title_of
 from partita.engine.page.gate import Gate
 from partita.engine.page.panels import PANELS, Panels
-from partita.engine.page.prometheus import CONTENT_TYPE, exposition
+from partita.engine.watch.prometheus import CONTENT_TYPE, metrics_text
+from partita.engine.watch.records import MalformedRecord
 
 READ_EVERY_S: Final = 0.5
 SHOW_EVERY_S: Final = 1.0
-LAST_S: Final = 3.0
+LAST_S: Final = 2.0
 """Seconds for which browsers can fetch the end of a run before its server ends."""
 _NICE: Final = 10
 """How far the process steps back for others."""
@@ -62,7 +63,11 @@ class PageServer:
     """One run on one port."""
 
     def __init__(self, serving: Serving) -> None:
-        """Binds the port, so that its number is known. Raises OSError where it is taken."""
+        """Opens the stream and binds the port, so that its number is known.
+
+        Raises:
+            OSError: the file cannot be read, or the port is taken.
+        """
         self._serving = serving
         self._follower = Follower(serving.stream)
         self._panels = Panels(self._follower.state)
@@ -71,7 +76,7 @@ class PageServer:
         self._socket.bind(("127.0.0.1", serving.port))
         self.port: Final[int] = self._socket.getsockname()[1]
         self._owner = None if serving.until_pid is None else psutil.Process(serving.until_pid)
-        self._frozen = False
+        self._frozen = self._visited = False
 
     @property
     def address(self) -> str:
@@ -94,8 +99,7 @@ class PageServer:
 
         @app.get("/metrics")
         async def metrics() -> PlainTextResponse:
-            text = exposition(self._follower.state, self._follower.now_s)
-            return PlainTextResponse(text, media_type=CONTENT_TYPE)
+            return PlainTextResponse(metrics_text(self._follower.state), media_type=CONTENT_TYPE)
 
         @app.get("/all")
         async def everything() -> HTMLResponse:
@@ -120,17 +124,24 @@ class PageServer:
         while True:
             await asyncio.sleep(READ_EVERY_S)
             self._read()
-            gone = self._owner is not None and not self._owner.is_running()
-            if (self._follower.state.is_over or gone) and not self._frozen:
+            is_over = self._follower.state.is_over or self._is_alone()
+            if is_over and not self._frozen:
                 self._freeze()
-            if gone or (self._owner is not None and self._frozen):
-                await asyncio.sleep(LAST_S)
-                self._server.should_exit = True
+                if self._owner is not None:
+                    await asyncio.sleep(LAST_S if self._visited else 0.0)
+                    self._server.should_exit = True
+
+    def _is_alone(self) -> bool:
+        """Returns whether the process of the run is gone."""
+        try:
+            return self._owner is not None and self._owner.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def _read(self) -> None:
         try:
             self._follower.read()
-        except OSError as error:
+        except (OSError, MalformedRecord) as error:
             self._panels.note = f"The stream cannot be read: {error}"
 
     def _freeze(self) -> None:
@@ -146,6 +157,7 @@ class PageServer:
 
     def _browser(self) -> None:
         """Builds the page of one browser."""
+        self._visited = True
         ui.add_head_html(f"<style>{style()}</style>")
         ui.page_title(title_of(self._follower.state))
         shown = self._rendered()

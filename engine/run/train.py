@@ -27,6 +27,7 @@ from partita.engine.run.callbacks.dispatch import ending
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import Data, check_plan, run_data, warn_of_slow_nodes
 from partita.engine.run.interrupt import ends_on_sigterm
+from partita.engine.run.live_page import PageOptions, check_page
 from partita.engine.run.metrics import OnRecord
 from partita.engine.run.phases import Show
 from partita.engine.run.run import Run
@@ -103,6 +104,10 @@ class TrainArguments(Arguments):
             of each machine go, who waits for whom, progress, memory, events. True: `records-1.jsonl` (or
             the next number) in the folder of checkpoints, or in a temporary one, whose name is shown; or
             the path of a file.
+        page: serve a page on which browsers of this machine see the run while it goes on. Its address, with
+            a token, is shown. It needs the extra `page`, and implies `watch`. When the run ends, the page is
+            kept as one file that needs no server.
+        save_page: path of that file; beside the records if not given. Implies `page`.
         on_record: called in this thread with each `Record` of the metrics: steps of a replica, or an
             iteration.
         validation: data that is evaluated in the course of the run by the replicas themselves, as `data`; or
@@ -177,6 +182,8 @@ class TrainArguments(Arguments):
     max_s: float | None = None
     max_steps: int | None = None
     watch: bool | str | Path = False
+    page: bool = False
+    save_page: str | Path | None = None
     on: On | str | None = None
 
     def __post_init__(self) -> None:
@@ -270,8 +277,9 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             data.prepared,
         )
         callbacks = callbacks_of(given)
+        watching = _watching(given)
         trainings = [
-            Training(one, caller, callbacks, pacing_of(given, one, callbacks, validation), watch=given.watch)
+            Training(one, caller, callbacks, pacing_of(given, one, callbacks, validation), **watching)
             for one in trainers(given.driver, job, given.epochs or 0)
         ]
         for training in trainings:
@@ -290,6 +298,15 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
 def _noted(show: Show) -> Callable[[str], object]:
     """Returns a function that shows a line before the display is there."""
     return (lambda line: None) if show == "nothing" else (lambda line: print(line, flush=True))
+
+
+def _watching(given: TrainArguments) -> dict[str, Any]:
+    """How the run is watched. Raises ImportError where a page is asked for that cannot be served."""
+    if not given.page and given.save_page is None:
+        return {"watch": given.watch}
+    check_page()
+    save = None if given.save_page is None else Path(given.save_page)
+    return {"watch": given.watch or True, "page": PageOptions(save)}
 
 
 def _run(trainings: Sequence[Training], given: TrainArguments, *, first_checkpoint: int) -> Run:

@@ -40,6 +40,7 @@ from partita.engine.protocol.names import backup_index, part_indices, shard_inde
 from partita.engine.run.callbacks.dispatch import Callbacks
 from partita.engine.run.caller import Caller
 from partita.engine.run.interrupt import Interrupted, stops_on_ctrl_c
+from partita.engine.run.live_page import LivePage, PageOptions
 from partita.engine.run.metrics import Metrics, Record
 from partita.engine.run.phases import starting
 from partita.engine.run.run import Run
@@ -76,6 +77,7 @@ class Training(Work):
         pacing: Pacing,
         *,
         watch: bool | str | Path = False,
+        page: PageOptions | None = None,
     ) -> None:
         """Reads and starts nothing yet.
 
@@ -85,6 +87,7 @@ class Training(Work):
             callbacks: of the call of `train`.
             pacing: when the run stops for them.
             watch: see `train`.
+            page: of the live page; None for no page, and else `watch` holds.
         """
         self.trainer: Final = trainer
         self.store: Final = trainer.job.opened(run=trainer.run_id)
@@ -94,6 +97,8 @@ class Training(Work):
         self._stops: Final = Stops(trainer, callbacks, pacing)
         trainer.pacing = pacing
         self._watch: Final = watch
+        self._page: Final = page
+        self._live: LivePage | None = None
         self._watched: WatchedRun | None = None
         header = trainer.journal
         self._journal: Final = None if header is None else RunJournal(self.store, header)
@@ -195,12 +200,17 @@ class Training(Work):
         folder = self.store.folder if self.trainer.job.keep else None
         self._watched = WatchedRun(self.trainer, watched_path(self._watch, folder))
         self._display.print_line(f"records of this run: {self._watched.path}")
+        if self._page is not None:
+            self._live = LivePage(self._watched.path, save=self._page.save, say=self._display.print_line)
 
     def _end_watching(self, error: BaseException | None, stopped: str = "") -> None:
         """Writes the end of the run: by an error, or early for a reason."""
         watched, self._watched = self._watched, None
         if watched is not None and (trouble := watched.close(error, stopped)) is not None:
             self._display.print_line(trouble)
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()
 
     def _run(self, launcher: Launcher, timeouts: Timeouts) -> Run:
         trainer, display = self.trainer, self._display

@@ -49,7 +49,7 @@ _DARK: Final = {
     SOFT: "#a3afba",
     FAINT: "#333d46",
     PAPER: "#1d242b",
-    "#0072b2": "#0f7dc0",
+    "#0072b2": "#0c78ba",
     "#9aa5b1": "#86929e",
     "#f2c9c3": "#6d3a36",
     CRITICAL: "#ff6b78",

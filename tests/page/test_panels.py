@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from partita.engine.page.facts import stalls
 from partita.engine.page.frozen import freeze, frozen_page
 from partita.engine.page.panels import PANELS, Panels
-from partita.engine.page.prometheus import exposition
 from partita.engine.watch.records import Event, HostRow, Hosts, Progress, Record, RunBegan, Wait, Waits
 from partita.engine.watch.state import State
 from tests.properties.pages import read
@@ -23,7 +21,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}" + "long" * 40
 @lru_cache
 def records(machines: int = 2, seconds: float = 50.0) -> tuple[Record, ...]:
     plan = digits_plan() if machines == 2 else wide_plan(machines, width=machines)
-    return tuple(stream(plan, Invented(seconds=seconds, ends=False)))
+    return tuple(stream(plan, Invented(seconds=seconds if machines == 2 else 12.0, ends=False)))
 
 
 def state_at(second: float, machines: int = 2) -> State:
@@ -87,7 +85,7 @@ def test_a_silent_stream_is_told() -> None:
     assert "No news of the run for 0:42" in text(panels.render(62.0, silent_s=42.0)["head"])
 
 
-def test_hostile_names_are_words_on_the_page_and_in_metrics() -> None:
+def test_hostile_names_are_words_on_the_page() -> None:
     state = State()
     for record in records():
         if isinstance(record, RunBegan):
@@ -102,14 +100,12 @@ def test_hostile_names_are_words_on_the_page_and_in_metrics() -> None:
     page = frozen_page(state)
     assert "<img" not in page and "&lt;img" in page and "{{7*7}}" in page
     read(page)
-    for line in exposition(state, 50.0).splitlines():
-        assert re.fullmatch(r'# .*|partita_\w+(\{(\w+="([^"\\]|\\.)*",?)+\})? [-+.\deinfa]+', line), line
 
 
 @pytest.mark.parametrize("machines", [20, pytest.param(64, marks=pytest.mark.slow)])
 def test_many_machines_stay_small(machines: int) -> None:
-    state = state_at(48.0, machines=machines)
-    shown = Panels(state).render(48.0)
+    state = state_at(12.0, machines=machines)
+    shown = Panels(state).render(12.0)
     every_second = sum(len(html) for name, html in shown.items() if name != "plan")
     assert every_second < 150_000 and shown["lanes"].count("<rect") < 1_500
     assert f"{machines - 15} other machines" in shown["lanes"] and 'href="all"' in shown["lanes"]
@@ -130,16 +126,3 @@ def test_the_file_is_whole_or_not_there(tmp_path: object) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["page.html"]
     with pytest.raises(FileNotFoundError):
         freeze(state_at(0.0), target.parent / "none" / "page.html")
-
-
-def test_metrics_have_the_numbers_of_the_run() -> None:
-    state = state_at(46.0)
-    lines = dict(line.rsplit(" ", 1) for line in exposition(state, 46.0).splitlines() if line[0] != "#")
-    assert state.progress is not None
-    assert float(lines["partita_steps_total"]) == state.progress.step
-    assert float(lines["partita_loss"]) == pytest.approx(state.progress.loss)
-    assert float(lines['partita_metric{name="accuracy"}']) == pytest.approx(
-        state.progress.metrics["accuracy"]
-    )
-    assert float(lines['partita_events_total{kind="checkpoint"}']) == state.counts["checkpoint"]
-    assert exposition(State(), 0.0).strip() == ""
