@@ -36,10 +36,7 @@ def sheet(name: str, height: float, parts: Iterable[str], *, width: float = WIDT
 
 def plot(y: float, height: float, *parts: str, **look: object) -> str:
     """Writes an area between the margins, in which places across are shares of it."""
-    style = f"width:calc(100% - {svg.number(2 * SIDE)}px)"
-    return svg.element(
-        "svg", *parts, x=SIDE, y=y, width="97%", height=height, style=style, overflow="visible", **look
-    )
+    return svg.element("svg", *parts, x=SIDE, y=y, width="95%", height=height, overflow="visible", **look)
 
 
 def share(part: float) -> str:

@@ -1,7 +1,8 @@
 """Lines over the time of a run: a loss, a speed; with dots for what was seldom taken, and marks for events.
 
 Drawn without a library, since a live page draws them every second; any number of points is drawn as at most
-`MOST` places across.
+`MOST` places across. Words of the vertical axis stand to the left of the picture, where its page leaves room
+(`.series` of its style sheet).
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ HEIGHT: Final = 150.0
 """Pixels of the area of lines."""
 MOST: Final = 240
 """Points that are drawn of a line: the mean of those that share a place."""
-LEFT: Final = 46.0
-"""Room of the words of the vertical axis, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,8 @@ def draw_series(
         points = [(x / until_s, (high - y) / (high - low)) for x, y in _thinned(line.points, until_s)]
         parts += _ring(line, points, height) if line.dots else [_path(line, points, height)]
         parts += _told(line, until_s, low, high, height)
-    return responsive.sheet(title, height + 40, [_area(*parts, height=height)])
-
-
-def _area(*parts: str, height: float) -> str:
-    style = f"width:calc(100% - {svg.number(LEFT + responsive.SIDE)}px)"
-    look = {"x": LEFT, "y": 10, "width": "94%", "height": height, "style": style, "overflow": "visible"}
-    return svg.element("svg", *parts, **look)
+    look = {"y": 10, "width": "100%", "height": height, "overflow": "visible"}
+    return responsive.sheet(title, height + 40, [svg.element("svg", *parts, **look)])
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, float]:
