@@ -90,22 +90,19 @@ def test_no_room_lies_below_another_name() -> None:
 def test_every_direct_dependency_is_pinned_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    installed = [
-        name
-        for extra in (
-            "browser",
-            "data",
-            "dev",
-            "docs",
-            "examples",
-            "models",
-            "page",
-            "ray",
-            "tensorboard",
-            "view",
-        )
-        for name in extras[extra]
-    ]
+    pinned_extras = (
+        "browser",
+        "data",
+        "dev",
+        "docs",
+        "examples",
+        "models",
+        "page",
+        "ray",
+        "tensorboard",
+        "view",
+    )
+    installed = [name for extra in pinned_extras for name in extras[extra]]
     direct = {_name(requirement) for requirement in project["dependencies"] + installed}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [_name(line) for line in lines if line and not line.startswith("#")]
