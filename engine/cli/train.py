@@ -19,10 +19,11 @@ from partita.engine.cli.planning import File, Machines, Planning
 from partita.engine.launch.on import On, OnOptions, begin, end, on_of
 from partita.engine.parameters.files import check_target
 from partita.engine.run.caller import Caller
-from partita.engine.run.data import Data, check_data
+from partita.engine.run.data import Data
 from partita.engine.run.evaluate import evaluate
 from partita.engine.run.loggers import CSVLog, JSONLinesLog, TensorBoardLog
 from partita.engine.run.loggers.figures import Logger
+from partita.engine.run.minibatches import minibatches_of
 from partita.engine.run.run import Run
 from partita.engine.run.train import TrainArguments, train_as
 from partita.layers.text import counted
@@ -150,7 +151,8 @@ def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
     """Checks the inputs of the steps after the training: a mistake there must not cost the whole run."""
     if held_out is not None:
         try:
-            check_data(plan.graph, held_out, targets=True, precision=plan.precision)
+            with minibatches_of(plan, held_out, targets=True):
+                pass
         except ValueError as mistake:
             raise ValueError(f"held-out data: {mistake}") from mistake
     if save is not None:

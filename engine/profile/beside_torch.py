@@ -20,7 +20,7 @@ from torch import nn
 from partita.engine.kernels.kernel import Array
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.beside import Beside
-from partita.engine.profile.measure import RATE, SEED, WARM_UP, batch_for
+from partita.engine.profile.measure import RATE, SEED, WARM_UP, drawn_batch
 from partita.engine.profile.profile import Profile
 from partita.engine.profile.torch_cuts import linear_pairs, split_point
 from partita.engine.profile.torch_group import TorchFailed, TorchGroup
@@ -134,7 +134,7 @@ def beside_torch(
     plan = plans[PARTS]
     if plan.precision not in ("float32", "float64"):
         raise ValueError(f"PyTorch is measured in float32 and float64, not in {plan.precision}")
-    batch = batch_for(plan.graph, None, batch=plan.batch, precision=plan.precision)
+    batch = drawn_batch(plan.graph, batch=plan.batch, precision=plan.precision)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         on_phase("beside PyTorch: cutting the module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -15,7 +15,8 @@ from partita.engine.launch.on import On
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.kernel_benchmark import QUANTILE, draw_examples
-from partita.engine.run.data import Data, check_data
+from partita.engine.run.data import Data
+from partita.engine.run.minibatches import minibatches_of
 from partita.engine.run.phases import OnPhase, silent
 from partita.engine.run.session import Hosts, Session
 from partita.engine.runtime.trace import StepTrace
@@ -130,23 +131,39 @@ def measure(
     )
 
 
-def batch_for(graph: Graph, data: Data | None, *, batch: int, precision: str) -> dict[str, Array]:
-    """Returns what a step is fed: the first examples of the data, repeated if they are too few.
+def drawn_batch(graph: Graph, *, batch: int, precision: str) -> dict[str, Array]:
+    """Draws what a step is fed: numbers between 0 and 1, and labels."""
+    draw, dtype = np.random.default_rng(SEED), master(precision)
+    return draw_examples(graph, batch, draw, lambda shape: draw.random(shape).astype(dtype))
+
+
+def first_batch(plan: Plan, data: Data) -> tuple[dict[str, Array], float | None]:
+    """Returns what a step is fed: the first examples of the data, the last one repeated if they are too few.
 
     Args:
-        graph: the network.
-        data: arrays by input and target; None draws numbers between 0 and 1, and labels.
-        batch: number of examples.
-        precision: precision of the plan.
+        plan: of the network.
+        data: of any kind.
+
+    Returns:
+        Arrays by input and target; and the examples that are read in a second, None where all are there.
 
     Raises:
         ValueError: the data does not fit the network.
     """
-    if data is None:
-        draw, dtype = np.random.default_rng(SEED), master(precision)
-        return draw_examples(graph, batch, draw, lambda shape: draw.random(shape).astype(dtype))
-    arrays = check_data(graph, data, targets=bool(graph.losses), precision=precision)
-    return {name: np.take(array, range(batch), axis=0, mode="wrap") for name, array in arrays.items()}
+    with minibatches_of(plan, data, targets=bool(plan.graph.losses)) as found:
+        return found.batch(0), found.reading_rate()
+
+
+def reading_remark(rate: float | None, measured: Iterable[Measured]) -> tuple[str, ...]:
+    """Words that data is read more slowly than the fastest measured plan takes it; else nothing."""
+    rates = [one.plan.batch / one.step_s for one in measured]
+    if rate is None or not rates or rate >= max(rates):
+        return ()
+    share = 1 - rate / max(rates)
+    return (
+        f"data: the reader gives {rate:,.0f} examples/s, and the network takes {max(rates):,.0f}: it would "
+        f"wait {share:.0%} of the time; read with more workers: Loader(data, workers=...)",
+    )
 
 
 def _mean(times: list[Times]) -> Times:

@@ -12,7 +12,7 @@ from partita.engine.launch.on import On, on_of
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.changes import best_changes
-from partita.engine.profile.measure import batch_for, measure
+from partita.engine.profile.measure import drawn_batch, first_batch, measure, reading_remark
 from partita.engine.profile.profile import Point, Profile
 from partita.engine.run.data import Data
 from partita.engine.run.phases import OnPhase, silent
@@ -110,10 +110,15 @@ def profile_network(arguments: ProfileArguments) -> Profile:
     """
     profiler, given = _Profiler(arguments), arguments
     plans = profiler.plans()
-    fed = batch_for(plans[0].graph, given.data, batch=plans[0].batch, precision=given.precision)
+    rate = None
+    if given.data is None:
+        fed = drawn_batch(plans[0].graph, batch=plans[0].batch, precision=given.precision)
+    else:
+        fed, rate = first_batch(plans[0], given.data)
     assert given.cores is not None, "set with the arguments"
     points = tuple(profiler.point(plan, fed, given.cores) for plan in plans)
-    return Profile(points, given.cores, given.steps, elsewhere=given.on is not None)
+    remarks = reading_remark(rate, [point.measured for point in points if point.measured is not None])
+    return Profile(points, given.cores, given.steps, elsewhere=given.on is not None, remarks=remarks)
 
 
 class _Profiler:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from partita.engine.launch.on import On
 from partita.engine.run.arrays import Array
-from partita.engine.run.data import Data, run_data
+from partita.engine.run.data import Data
 from partita.engine.run.figures import Evaluation as Evaluation
 from partita.engine.run.figures import Figures
 from partita.engine.run.minibatches import Minibatches, SharedSession, minibatches_of
@@ -22,7 +19,6 @@ from partita.engine.run.session import Hosts
 from partita.engine.run.step import Step
 from partita.engine.runtime.metric import Metric, check_metrics
 from partita.layers.checks import check_whole
-from partita.partitioner.plan import Plan
 
 
 def evaluate(
@@ -60,7 +56,7 @@ def evaluate(
     reported, graph = figures.reported, run.plan.graph
     scores = tuple(dict.fromkeys(graph[one.loss].sources[0] for one in reported.metrics))
     session = partial(SharedSession, run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    with _minibatches(run.plan, data, scores, targets=True) as given:
+    with minibatches_of(run.plan, data, scores, targets=True) as given:
         for number, (step, real) in enumerate(_steps(session, given, "evaluating", show, replicas=replicas)):
             if reported.metrics:
                 collected = {name: np.moveaxis(step.collected[name], -1, 0)[:real] for name in scores}
@@ -112,32 +108,12 @@ def predict(
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}
     session = partial(SharedSession, plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    with _minibatches(plan, inputs, names, targets=False, ignored=ignored) as minibatches:
+    with minibatches_of(plan, inputs, names, targets=False, ignored=ignored) as minibatches:
         for step, real in _steps(session, minibatches, "predicting", show, replicas=replicas):
             for name in names:
                 found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return joined[names[0]] if len(names) == 1 else joined
-
-
-@contextmanager
-def _minibatches(
-    plan: Plan, data: Data, collect: Sequence[str], *, targets: bool, ignored: Collection[str] | None = None
-) -> Iterator[Minibatches]:
-    """Yields the minibatches of data of any kind, in their order. Raises ValueError where it does not fit."""
-    with TemporaryDirectory(prefix="partita-data-") as folder:
-        taken = run_data(
-            plan.graph,
-            data,
-            targets=targets,
-            precision=plan.precision,
-            batch=plan.batch,
-            folder=Path(folder),
-            ignored=ignored,
-            here=True,
-        )
-        with closing(minibatches_of(taken, plan, collect=tuple(collect))) as minibatches:
-            yield minibatches
 
 
 def _steps(

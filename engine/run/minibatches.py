@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +31,7 @@ from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.request_mode import Answered
 from partita.engine.protocol.session_messages import Load, Play
 from partita.engine.protocol.views import Outline
-from partita.engine.run.data import RunData
+from partita.engine.run.data import Data, RunData, run_data
 from partita.engine.run.hosted_backend import HostedBackend
 from partita.engine.run.phases import OnPhase
 from partita.engine.run.session import Session
@@ -35,6 +39,9 @@ from partita.engine.run.step import Step
 from partita.engine.runtime.session import PartStep
 from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
+
+_MEASURED: Final = 20
+"""Minibatches by which the rate of reading is measured."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,10 @@ class Minibatches:
         """Returns the examples of a batch that count."""
         return {name: array[: self.real(number)] for name, array in self.batch(number).items()}
 
+    def reading_rate(self) -> float | None:
+        """Measures the examples that are made in a second; None where they are there."""
+        return None
+
     def close(self) -> None:
         """Ends what reads the examples."""
 
@@ -107,6 +118,14 @@ class PreparedMinibatches(Minibatches):
         self._ahead.announce([(self._chosen(one), 0) for one in following])
         return found
 
+    @override
+    def reading_rate(self) -> float | None:
+        self.batch(0)  # opens the data
+        numbers, began = range(1, min(_MEASURED, len(self))), time.perf_counter()
+        for number in numbers:
+            self.batch(number)
+        return sum(map(self.real, numbers)) / (time.perf_counter() - began) if numbers else None
+
     @cached_property
     def _ahead(self) -> ReadAhead:
         return ReadAhead(self.prepared, HostFiles())
@@ -117,8 +136,43 @@ class PreparedMinibatches(Minibatches):
             self._ahead.close()
 
 
-def minibatches_of(data: RunData, plan: Plan, *, collect: tuple[str, ...] = ()) -> Minibatches:
-    """Returns the minibatches of data, in their order."""
+@contextmanager
+def minibatches_of(
+    plan: Plan,
+    data: Data,
+    collect: Sequence[str] = (),
+    *,
+    targets: bool,
+    ignored: Collection[str] | None = None,
+) -> Iterator[Minibatches]:
+    """Yields the minibatches of data of any kind, in the order in which it lies.
+
+    Args:
+        plan: of the network.
+        data: as the user gave it.
+        collect: see `Minibatches`.
+        targets: whether the losses need theirs.
+        ignored: see `check_data`.
+
+    Raises:
+        ValueError: the data does not fit the network.
+    """
+    with TemporaryDirectory(prefix="partita-data-") as folder:
+        taken = run_data(
+            plan.graph,
+            data,
+            targets=targets,
+            precision=plan.precision,
+            batch=plan.batch,
+            folder=Path(folder),
+            ignored=ignored,
+            here=True,
+        )
+        with closing(_minibatches(taken, plan, tuple(collect))) as found:
+            yield found
+
+
+def _minibatches(data: RunData, plan: Plan, collect: tuple[str, ...]) -> Minibatches:
     if data.prepared is not None:
         return PreparedMinibatches({}, plan.batch, collect, prepared=data.prepared)
     grids = {grid.name: grid for grid in (*plan.graph.inputs, *plan.graph.targets)}

@@ -15,6 +15,7 @@ from partita.engine.data.dataset import DataError
 from partita.engine.data.prepared import Prepared
 from partita.engine.data.times import FeedTimes, ReadSums
 from partita.engine.files.access import HostFiles
+from partita.engine.profile.measure import Measured, first_batch, reading_remark
 from partita.engine.run.data import run_data
 from tests.data import kinds
 
@@ -144,6 +145,19 @@ def test_transforms_that_fail(tmp_path: Path) -> None:
 def test_a_run_ends_with_the_sentence(on_threads: object) -> None:
     with pytest.raises(RunFailed, match="example 23 of the data"):
         train(kinds.plan(), kinds.Pairs(fails_at=23), driver=Downpour(), epochs=1, show="nothing")
+
+
+def test_a_profile_says_that_reading_is_slower_than_computing() -> None:
+    measured = Measured(kinds.plan(), (0.01,), (), (), ())  # 8 examples in 10 ms
+    (remark,) = reading_remark(200.0, [measured])
+    assert (
+        "the reader gives 200 examples/s, and the network takes 800: it would wait 75% of the time" in remark
+    )
+    assert reading_remark(900.0, [measured]) == reading_remark(None, [measured]) == ()
+    batch, rate = first_batch(kinds.plan(), kinds.Pairs())
+    np.testing.assert_array_equal(batch["picture"], kinds.ARRAYS["picture"][: kinds.BATCH])
+    assert rate is not None and rate > 0
+    assert first_batch(kinds.plan(), kinds.ARRAYS)[1] is None
 
 
 def test_waits_are_said_with_what_to_do(tmp_path: Path) -> None:

@@ -30,17 +30,10 @@ def prepared(data: Any, folder: Path, *, targets: bool = True) -> Prepared:
     return found.prepared
 
 
-def batches(data: Any, folder: Path, *, targets: bool = True) -> dict[str, kinds.Array]:
+def batches(data: Any, *, targets: bool = True) -> dict[str, kinds.Array]:
     """All examples in the order in which they lie, as a network gets them."""
-    plan = kinds.plan()
-    found = run_data(
-        plan.graph, data, targets=targets, precision="float32", batch=kinds.BATCH, folder=folder, here=True
-    )
-    given = minibatches_of(found, plan)
-    try:
+    with minibatches_of(kinds.plan(), data, targets=targets) as given:
         real = [given.real_batch(number) for number in range(len(given))]
-    finally:
-        given.close()
     return {name: np.concatenate([one[name] for one in real]) for name in real[0]}
 
 
@@ -53,7 +46,7 @@ def assert_same(found: dict[str, kinds.Array], expected: dict[str, kinds.Array] 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_the_same_minibatches(kind: str, tmp_path: Path) -> None:
-    assert_same(batches(kinds.random_access(tmp_path)[kind], tmp_path))
+    assert_same(batches(kinds.random_access(tmp_path)[kind]))
 
 
 @pytest.mark.parametrize("shards", [None, 3], ids=["one stream", "shards"])
@@ -61,22 +54,22 @@ def test_every_kind_gives_the_same_minibatches(kind: str, tmp_path: Path) -> Non
 def test_a_stream_gives_the_same_minibatches(shards: int | None, counted: bool, tmp_path: Path) -> None:
     told: Any = 0 if not counted else kinds.EXAMPLES if shards is None else [10, 11, 9]
     opens: Any = kinds.pairs if shards is None else kinds.shard
-    assert_same(batches(Stream(opens, shards=shards, examples=told), tmp_path))
-    assert_same(batches(kinds.Ordered(), tmp_path))
+    assert_same(batches(Stream(opens, shards=shards, examples=told)))
+    assert_same(batches(kinds.Ordered()))
 
 
 def test_a_function_and_chunks_are_streams(tmp_path: Path) -> None:
     def chunks() -> Any:
         yield from ({n: a[s : s + 7] for n, a in kinds.ARRAYS.items()} for s in range(0, kinds.EXAMPLES, 7))
 
-    assert_same(batches(kinds.pairs, tmp_path))
-    assert_same(batches(Stream(chunks, chunks=True), tmp_path))
+    assert_same(batches(kinds.pairs))
+    assert_same(batches(Stream(chunks, chunks=True)))
 
 
 def test_compressed_shards_are_read_whole(tmp_path: Path) -> None:
     pattern = kinds.npz_shards(tmp_path, compressed=True)
     assert prepared(pattern, tmp_path).dataset.blocks == (10, 11, 9)
-    assert_same(batches(pattern, tmp_path))
+    assert_same(batches(pattern))
 
 
 def test_columns_of_a_table_are_joined_to_the_one_input_without_a_name(tmp_path: Path) -> None:
@@ -109,11 +102,11 @@ def test_parquet_tables(tmp_path: Path) -> None:
         parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=6)
     pattern = str(tmp_path / "*.parquet")
     assert prepared(pattern, tmp_path).dataset.blocks == (6, 6, 5, 6, 6, 1)
-    assert_same(batches(pattern, tmp_path))
+    assert_same(batches(pattern))
     ragged = pyarrow.table({"picture": [[1], [2, 3, 4]], "digit": [0, 1]})
     parquet.write_table(ragged, tmp_path / "ragged.parquet")
     with pytest.raises(ValueError, match=r"no 'picture'; it has 'digit'"):
-        batches(str(tmp_path / "ragged.parquet"), tmp_path)
+        batches(str(tmp_path / "ragged.parquet"))
 
 
 def test_pictures_in_folders(tmp_path: Path) -> None:
@@ -126,7 +119,7 @@ def test_pictures_in_folders(tmp_path: Path) -> None:
 
     order = np.argsort(kinds.DIGITS, kind="stable")
     expected = {name: array[order] for name, array in kinds.ARRAYS.items()}
-    assert_same(batches(Pictures(tmp_path / "data", channels=1), tmp_path), expected)
+    assert_same(batches(Pictures(tmp_path / "data", channels=1)), expected)
     large = Pictures(str(tmp_path / "data" / "*" / "*.png"), size=(4, 6), channels=3)
     assert large.fields["picture"].shape == (4, 6, 3)
     assert large.classes == ("class 0", "class 1", "class 2")
@@ -138,9 +131,9 @@ def test_hugging_face(tmp_path: Path) -> None:
     given = datasets.Dataset.from_dict(
         {"picture": kinds.PICTURES.tolist(), "digit": kinds.DIGITS.tolist(), "name": ["x"] * kinds.EXAMPLES}
     )
-    assert_same(batches(given, tmp_path))
+    assert_same(batches(given))
     with pytest.raises(ValueError, match=r"a DatasetDict with 'train'; give one of them, as data\['train'\]"):
-        batches(datasets.DatasetDict({"train": given}), tmp_path)
+        batches(datasets.DatasetDict({"train": given}))
 
 
 def test_what_cannot_be_sent_is_copied_once(tmp_path: Path) -> None:

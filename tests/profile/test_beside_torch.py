@@ -15,7 +15,7 @@ from partita.engine import SGD, Session, from_torch
 from partita.engine.profile import Profile, profile_network
 from partita.engine.profile.beside import Beside, beside_text
 from partita.engine.profile.beside_torch import TorchModule, beside_torch, staged_job
-from partita.engine.profile.measure import RATE, batch_for
+from partita.engine.profile.measure import RATE, drawn_batch
 from partita.engine.profile.report import Report
 from partita.engine.profile.torch_cuts import linear_pairs, split_point
 from partita.engine.profile.torch_group import TorchFailed
@@ -40,7 +40,7 @@ def test_eager_mode_learns_what_the_network_learns() -> None:
     """The losses of three steps, of the same numbers and examples."""
     module, net = network()
     plan = partition(net, Cluster.local(machines=1), batch=4)
-    batch = batch_for(plan.graph, None, batch=4, precision="float32")
+    batch = drawn_batch(plan.graph, batch=4, precision="float32")
     with Session(plan, 0, train=True, optimizer=SGD(RATE), hosts="inline") as session:
         ours = [session.step(batch).loss for _ in range(3)]
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
