@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.engine.kernels.calls import bound, split_spans
+from partita.engine.kernels.calls import bound
 from partita.engine.kernels.elementwise import OneToOneKernel
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
@@ -28,6 +28,7 @@ class LayerNormKernel(OneToOneKernel):
     layer = LayerNorm
     precisions = ("float32", "float64")
     gradient_by_rows = False
+    work = "loop", 3.0
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
@@ -55,8 +56,7 @@ class LayerNormKernel(OneToOneKernel):
                 _places(x[start:stop]), _places(output[start:stop]), self._of(kept, start, stop), *given
             )
 
-        numbers = float(output.size)
-        return split_spans(self.pool, ((0, len(output)),), work, operations=numbers, kind="numbers")
+        return self.over(((0, len(output)),), work)
 
     def write_gradient(self, source: int, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Adds up two sums over the features of a place, and then writes its gradients."""
@@ -78,8 +78,9 @@ class LayerNormKernel(OneToOneKernel):
         def work(start: int, stop: int) -> None:
             _add_up(*arrays, (start, stop), accumulate)
 
-        numbers, pool = float(self._input.size), self.pool
-        return lambda: pool.split(0, len(weight), work, operations=numbers, kind="numbers")
+        (kind, each), pool = self.work, self.pool
+        operations = each * self.context.operations
+        return lambda: pool.split(0, len(weight), work, operations=operations, kind=kind)
 
     def _of(self, kept: Array, start: int, stop: int) -> Array:
         """Returns the part of an array of places that belongs to some rows."""

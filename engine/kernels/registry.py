@@ -17,6 +17,7 @@ from partita.engine.kernels.local import LocallyConnectedKernel
 from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.normalisation import LocalContrastNormalisationKernel
+from partita.engine.kernels.parts import SliceKernel
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
 from partita.engine.kernels.position_losses import PositionCrossEntropyKernel
 from partita.engine.kernels.thread_pool import ThreadPool
@@ -40,6 +41,7 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     LocallyConnectedKernel,
     MaxPoolKernel,
     PositionCrossEntropyKernel,
+    SliceKernel,
     SoftmaxCrossEntropyKernel,
     TorchActivationKernel,
 )
