@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import weakref
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ class FileRows:
         self._path, self._offset = Path(path), offset
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._end = weakref.finalize(self, os.close, self._file)  # also of rows that nobody closes
 
     def __getitem__(self, chosen: Any) -> Array:
         """Returns examples, `[count, *shape]`. Raises OSError."""
@@ -45,9 +47,7 @@ class FileRows:
         out = np.empty((len(chosen), *self.shape[1:]), self.dtype)
         if not self._row_bytes or not len(chosen):
             return out
-        rows = out.view(np.uint8).reshape(len(chosen), self._row_bytes) if out.ndim > 1 else None
-        if rows is None:
-            rows = out.reshape(-1, 1).view(np.uint8)
+        rows = out.reshape(len(chosen), -1).view(np.uint8)
         order = np.argsort(chosen, kind="stable")
         numbers = chosen[order]
         most = max(_GAP_BYTES // self._row_bytes, 0) + 1
@@ -71,7 +71,7 @@ class FileRows:
 
     def close(self) -> None:
         """Closes the file, which nobody may read any more."""
-        os.close(self._file)
+        self._end()
 
 
 def place_of(array: Array) -> tuple[str, int] | None:
