@@ -63,6 +63,8 @@ class Attended(Queries):
     """
 
     masked: bool = False
+    together: int = 1
+    """Heads of queries that share a head of keys and values."""
 
     def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
         """The positions up to the last one of the region if it is causal, else all."""
@@ -71,8 +73,13 @@ class Attended(Queries):
         rows = (0, region[0][1] if self.causal else source[0])
         if self.masked:
             return (Box((rows,)),)
-        keys, width = self._of_heads(region), self.num_heads * self.key_dim
-        return Box((rows, keys)), Box((rows, (width + region[1][0], width + region[1][1])))
+        keys, width = self._of_heads(region), self.num_heads // self.together * self.key_dim
+        values = region[1]
+        if self.together > 1:
+            left, right = (bound // self.key_dim for bound in keys)
+            heads = left // self.together, -(-right // self.together)
+            values = keys = heads[0] * self.key_dim, heads[1] * self.key_dim
+        return Box((rows, keys)), Box((rows, (width + values[0], width + values[1])))
 
     def edges(self, rows: Span, shape: Shape, source: Shape) -> tuple[Index, Index]:
         """The senders of position after position, for each node."""
@@ -86,10 +93,12 @@ class Attended(Queries):
 
     def _of_positions(self, positions: Index) -> Index:
         """The senders at these positions, for each unit, `[unit, position, sender]`."""
-        width = self.num_heads * self.key_dim
+        nodes, width = self.num_heads * self.key_dim, self.num_heads // self.together * self.key_dim
         if self.masked:
-            return np.tile(positions[:, None], (width, 1, 1))
-        senders = np.concatenate([self._units, width + np.arange(width)[:, None]], axis=1)
+            return np.tile(positions[:, None], (nodes, 1, 1))
+        heads, units = np.divmod(np.arange(nodes), self.key_dim)
+        first = (heads // self.together * self.key_dim)[:, None]
+        senders = np.concatenate([first + np.arange(self.key_dim), width + first + units[:, None]], axis=1)
         found: Index = positions[:, None] * 2 * width + senders[:, None]
         return found
 
@@ -102,17 +111,20 @@ class Attended(Queries):
 class Attention(Layer):
     """Scaled dot-product attention of several heads, without weights: rows are positions.
 
-    It takes queries (positions, num_heads * key_dim), keys and values side by side (positions, 2 * num_heads
-    * key_dim), and a mask (positions,) if it is `masked`: 1 at positions that are attended to, else 0. A
-    query whose positions are all masked gives 0.
+    It takes queries (positions, num_heads * key_dim), keys and values side by side (positions, 2 *
+    num_key_value_heads * key_dim), and a mask (positions,) if it is `masked`: 1 at positions that are
+    attended to, else 0. A query whose positions are all masked gives 0.
 
-    Source: Vaswani and others, *Attention is all you need*, 2017, section 3.2.
+    Sources: Vaswani and others, *Attention is all you need*, 2017, section 3.2; fewer heads of keys and
+    values: Ainslie and others, *GQA*, 2023.
 
     Args:
         num_heads: number of heads, which divide the columns.
         key_dim: columns of a head.
         causal: whether a position attends to none after it.
         masked: whether a mask is its third input.
+        num_key_value_heads: heads of keys and values, each of which as many neighbouring heads of queries
+            share; `num_heads` if not given.
         name: the layer's name in the network.
     """
 
@@ -120,6 +132,7 @@ class Attention(Layer):
         "dropout": "call Dropout(...) on the result",
         "is_causal": ("causal",),
         "use_causal_mask": ("causal",),
+        "enable_gqa": ("num_key_value_heads",),
     }
 
     several_inputs = True
@@ -130,11 +143,13 @@ class Attention(Layer):
     key_dim: int
     causal: bool = field(default=False, kw_only=True)
     masked: bool = field(default=False, kw_only=True)
+    num_key_value_heads: int | None = field(default=None, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting."""
         heads = check_whole(self.num_heads, "the number of heads is")
+        check_key_value_heads(self.num_key_value_heads, heads)
         self._settle(num_heads=heads, key_dim=check_whole(self.key_dim, "the columns of a head are"))
         check_flag(self.causal, "causal is")
         check_flag(self.masked, "masked is")
@@ -146,8 +161,13 @@ class Attention(Layer):
 
     def wirings(self, sources: tuple[Shape, ...]) -> tuple[Connectivity, ...]:
         """To the query; to keys and values, and to the mask, of the positions that it attends to."""
-        further = (Attended(*self._heads, masked=masked) for masked in (False, True))
+        together = self.num_heads // self._key_value_heads
+        further = (Attended(*self._heads, masked=masked, together=together) for masked in (False, True))
         return (self.connectivity, *further)[: len(sources)]
+
+    @property
+    def _key_value_heads(self) -> int:
+        return self.num_key_value_heads or self.num_heads
 
     @property
     def _heads(self) -> tuple[int, int, bool]:
@@ -160,12 +180,13 @@ class Attention(Layer):
             ValueError: the inputs are no queries, keys and values of these heads.
         """
         width, keys = self.num_heads * self.key_dim, sources[-1][0]
-        expected = ((sources[0][0], width), (keys, 2 * width), *[(keys,)] * self.masked)
+        pairs = 2 * self._key_value_heads * self.key_dim
+        expected = ((sources[0][0], width), (keys, pairs), *[(keys,)] * self.masked)
         if sources != expected:
             mask = " and a mask (positions,)" * self.masked
             raise ValueError(
                 f"the inputs have the shapes {' and '.join(map(str, sources))}; give it queries (positions, "
-                f"{width}), keys and values (positions, {2 * width}){mask}"
+                f"{width}), keys and values (positions, {pairs}){mask}"
             )
         check_causal(self.causal, sources[0][0], keys)
         return sources[0]
@@ -178,7 +199,7 @@ class Attention(Layer):
         """PyTorch's attention of all heads."""
         queries, pairs, *mask = inputs
         queries = step.contiguous(queries.permute(2, 0, 1)).unflatten(-1, (self.num_heads, -1))
-        pairs = step.contiguous(pairs.permute(2, 0, 1)).unflatten(-1, (2, self.num_heads, -1))
+        pairs = step.contiguous(pairs.permute(2, 0, 1)).unflatten(-1, (2, self._key_value_heads, -1))
         keys, values = pairs.unbind(2)
         found = attend(step, (queries, keys, values), mask, causal=self.causal)
         return found.flatten(2).permute(1, 2, 0)
@@ -233,6 +254,8 @@ def attend(
 ) -> Tensor:
     """PyTorch's attention of queries, keys and values `[example, position, head, column]`.
 
+    Neighbouring heads of queries share a head of keys and values where there are fewer of these.
+
     Args:
         step: its rows are the positions of the queries, unless these are `whole`.
         tensors: keys and values from position 0 on.
@@ -252,10 +275,22 @@ def attend(
         earlier = torch.ones(size, dtype=torch.bool, device=device).tril(first)
         seen = earlier if seen is None else seen & earlier
     scaled = torch.nn.functional.scaled_dot_product_attention
-    found = scaled(queries, keys, values, attn_mask=seen, is_causal=causal and seen is None)
+    shared = {"enable_gqa": True} if queries.shape[1] != keys.shape[1] else {}
+    found = scaled(queries, keys, values, attn_mask=seen, is_causal=causal and seen is None, **shared)
     if given:  # a query without any position to attend to
         found = torch.where(seen.any(-1, keepdim=True), found, 0.0)
     return found.transpose(1, 2)
+
+
+def check_key_value_heads(given: int | None, heads: int) -> None:
+    """Raises ValueError where heads of keys and values do not divide those of queries."""
+    if given is None:
+        return
+    if heads % check_whole(given, "the number of heads of keys and values is"):
+        raise ValueError(
+            f"{heads} heads of queries cannot share {given} of keys and values evenly; give a divisor of "
+            f"{heads}"
+        )
 
 
 def check_causal(causal: bool, queries: int, keys: int) -> None:

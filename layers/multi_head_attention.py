@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from partita.layers.attention import SEQUENCE, Attention, check_causal
+from partita.layers.attention import SEQUENCE, Attention, check_causal, check_key_value_heads
 from partita.layers.attention_heads import AttentionHeads
 from partita.layers.box import Shape
 from partita.layers.checks import check_flag, check_whole
@@ -41,6 +41,8 @@ class MultiHeadAttention(SeveralLayers):
         num_heads: number of heads.
         key_dim: columns of each head; the features divided by the number of heads if not given.
         causal: whether a position attends to none after it.
+        num_key_value_heads: heads of keys and values, fewer than `num_heads`, each of which as many
+            neighbouring heads of queries share (grouped-query attention); `num_heads` if not given.
         rows: "positions" or "heads": along which a cut divides the attention.
         use_bias, initialiser, regulariser, trainable: of the projections, as in `Dense`.
         name: of the last layer, and the beginning of the others' names.
@@ -54,6 +56,8 @@ class MultiHeadAttention(SeveralLayers):
         "is_causal": ("causal",),
         "use_causal_mask": ("causal",),
         "head_dim": ("key_dim",),
+        "num_kv_heads": ("num_key_value_heads",),
+        "num_query_groups": ("num_key_value_heads",),
         "embed_dim": "leave it out: it follows from what the layer is called on",
         "value_dim": "values have as many columns as keys; leave it out",
         "key_padding_mask": "give the call a mask, 1 at positions that count: layer(x, mask=...)",
@@ -63,10 +67,11 @@ class MultiHeadAttention(SeveralLayers):
     num_heads: int
     key_dim: int | None = None
     causal: bool = field(default=False, kw_only=True)
+    num_key_value_heads: int | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for an invalid setting of its own."""
-        check_whole(self.num_heads, "the number of heads is")
+        check_key_value_heads(self.num_key_value_heads, check_whole(self.num_heads, "the number of heads is"))
         if self.key_dim is not None:
             check_whole(self.key_dim, "the columns of a head are")
         check_flag(self.causal, "causal is")
@@ -102,6 +107,7 @@ class MultiHeadAttention(SeveralLayers):
             raise ValueError(f"MultiHeadAttention '{name}': {error}") from error
         width, given = self.num_heads * key_dim, () if mask is None else (mask,)
         masked: Any = {"causal": self.causal, "masked": mask is not None}
+        masked["num_key_value_heads"] = self.num_key_value_heads
         masked["name"] = unused(network, f"{name}_heads")
         placed, projects = network.placed(self), ToPositions if self.rows == "heads" else Linear
         if self.rows == "heads":
@@ -116,7 +122,8 @@ class MultiHeadAttention(SeveralLayers):
             found = heads(*sequences, *given)
         else:
             query_of = Linear(width, name=f"{name}_query", **self.settings)
-            pairs_of = Linear(2 * width, name=f"{name}_key_value", **self.settings)
+            units = 2 * (self.num_key_value_heads or self.num_heads) * key_dim
+            pairs_of = Linear(units, name=f"{name}_key_value", **self.settings)
             queries = placed.setdefault("query", query_of)(query)
             pairs = placed.setdefault("pairs", pairs_of)(memory)
             found = Attention(self.num_heads, key_dim, **masked)(queries, pairs, *given)

@@ -4,7 +4,7 @@
 shards. `vectors` has a shard's vectors, and executes a batch method's operations by `vector_loops`; `storage`
 updates them by `optimizers`; a `snapshot` is for a file; `initial_values` makes those. `checkpoint`
 writes shards (`tensors`, without a copy), `reader` reads them into any other layout, `manifest` describes
-them, `folder_lock` admits one run at a time; `files` has whole networks, whose layers are compared by
+them (with `module_names` of PyTorch), `folder_lock` admits one run at a time; `files` has whole networks, whose layers are compared by
 `layer_text`, `journal` (in `journal_format`) the scalars of a batch method, and a `log` (in `log_format`) the
 records of a shard. Older `formats` are read, too. `row_payload` has the bytes of a few rows of sparse tables.
 No module here knows sockets or threads.

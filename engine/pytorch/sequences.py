@@ -112,10 +112,10 @@ def attention(at: Conversion, node: fx.Node) -> Value:
     """Attention of heads, over (heads, positions, features)."""
     a = arguments(node)
     inputs = [at.value(a[name]) for name in ("query", "key", "value")]
-    heads, _, features = inputs[0].extents
+    (heads, _, features), shared = inputs[0].extents, inputs[1].extents[0]
 
     def rows(one: Value) -> Any:
-        return one.arranged((1, 0, 2), (one.extents[1], heads * features))
+        return one.arranged((1, 0, 2), (one.extents[1], one.extents[0] * features))
 
     queries, keys, values = map(rows, inputs)
     found = at.layer(
@@ -126,6 +126,7 @@ def attention(at: Conversion, node: fx.Node) -> Value:
         num_heads=heads,
         key_dim=features,
         causal=a["is_causal"],
+        num_key_value_heads=None if shared == heads else shared,
     )
     return Value(found, (1, 0, 2), shape=(found.shape[0], heads, features))
 

@@ -151,8 +151,9 @@ def of_heads(node: fx.Node) -> bool:
     shapes = [extents(a[name])[1:] for name in ("query", "key", "value")]
     if a["attn_mask"] is not None or a["dropout_p"] or any(len(one) != 3 for one in shapes):
         return False
-    (heads, queries, features), (_, keys, _), _ = shapes
-    same = all((one[0], one[2]) == (heads, features) for one in shapes) and shapes[1] == shapes[2]
+    (heads, queries, features), (pairs, keys, _), _ = shapes
+    shared = pairs == heads or (a["enable_gqa"] and not heads[0] % pairs[0])
+    same = shared and shapes[1][2] == features and shapes[1] == shapes[2]
     usual = a["scale"] is None or math.isclose(a["scale"], features[0] ** -0.5)
     return same and usual and (not a["is_causal"] or queries == keys)
 

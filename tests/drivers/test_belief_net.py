@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from examples import belief_net
+from partita.engine import SGD, Downpour, Session, load_tensors, train
+from partita.engine.parameters import initialise
+from partita.layers import Network, RestrictedBoltzmannMachine
+from partita.partitioner import Cluster, partition
 
 
 def test_a_little_of_it_learns_and_dreams(on_threads: object, tmp_path: Path) -> None:
@@ -27,6 +32,56 @@ def test_a_little_of_it_learns_and_dreams(on_threads: object, tmp_path: Path) ->
     pytest.importorskip("matplotlib", reason="draws a picture")
     belief_net.draw(tmp_path, {"samples": samples})
     assert (tmp_path / "belief_net.svg").stat().st_size > 1000
+
+
+def test_persistent_chains_go_on_from_a_checkpoint(on_threads: object, tmp_path: Path) -> None:
+    """A run that is resumed twice has the bits of an unbroken one: weights, and the states of all chains."""
+    pictures = belief_net.data()[0][:24]
+    net = Network("chains")
+    machine = RestrictedBoltzmannMachine(6, name="rbm")
+    net.loss = machine.contrastive_divergence(net.input("picture", shape=64), steps=2, chains=11)
+    plan = partition(net, Cluster.local(machines=2), batch=8, strategy="balanced")
+    settings: Any = {"driver": Downpour(optimizer=SGD(0.1)), "seed": 3, "show": "nothing"}
+    whole = train(plan, {"picture": pictures}, epochs=3, checkpoints=tmp_path / "whole", **settings)
+    folder = tmp_path / "broken"
+    for epochs in (1, 2, 3):
+        resume = epochs > 1
+        data = {"picture": pictures}
+        run = train(plan, data, epochs=epochs, checkpoints=folder, resume=resume, **settings)
+        kept = load_tensors(folder)
+        assert np.array_equal(kept["rbm_chains.states"], run.parameters["rbm_chains.states"])
+    assert set(np.unique(run.parameters["rbm_chains.states"])) == {0, 1}
+    for name, values in whole.parameters.items():
+        assert np.array_equal(run.parameters[name], values), name
+
+
+@pytest.mark.slow
+def test_a_belief_net_is_fine_tuned_as_a_classifier(on_threads: object) -> None:
+    """After an epoch of backpropagation, what the levels have learnt is ahead of drawn weights."""
+    fine, drawn = belief_net.fine_tune(0, epochs=(4, 1), examples=400)
+    assert fine > drawn + 0.2 and fine > 0.6
+
+
+def test_a_classifier_begins_with_what_the_levels_have_learnt() -> None:
+    draw = np.random.default_rng(0)
+    parameters = {}
+    for level in ("belief_1", "belief_2"):
+        parameters[f"{level}.weight"] = draw.normal(size=(64, 64)).astype(np.float32) / 8
+        parameters[f"{level}.bias"] = draw.normal(size=64).astype(np.float32)
+        parameters[f"{level}_visible.bias"] = np.zeros(64, np.float32)
+    plan = belief_net.classifier(parameters)
+    start = initialise(plan.graph.parameters.values(), 0)
+    pictures = belief_net.data()[0][: plan.batch].astype(np.float64)
+    digits = np.arange(plan.batch) % 10
+    with Session(plan, start, train=True) as session:
+        step = session.step({"picture": pictures, "digit": digits}, collect=("scores", "gradient"))
+    states = pictures
+    for level in ("belief_1", "belief_2"):
+        sums = states @ parameters[f"{level}.weight"].T + parameters[f"{level}.bias"]
+        states = 1 / (1 + np.exp(-sums))
+    known = states @ start["scores.weight"].T + start["scores.bias"]
+    np.testing.assert_allclose(step.collected["scores"].T, known, rtol=1e-4, atol=1e-4)
+    assert all(values.any() for name, values in step.vectors["gradient"].items()), "every level learns"
 
 
 @pytest.mark.slow

@@ -29,15 +29,28 @@ Arrays = dict[str, Any]
 CLOSE: Any = {"rtol": 1e-10, "atol": 1e-12}
 
 
-@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans(), batches, seeds)
+SHARED = st.sampled_from([(1, 1), (2, 2), (3, 3), (2, 1), (4, 2), (6, 3)])
+
+
+@given(st.data(), SHARED, st.integers(1, 3), st.booleans(), st.booleans(), batches, seeds)
 @settings(max_examples=examples(12))
 def test_equals_its_node_definition(
-    data: st.DataObject, heads: int, key_dim: int, causal: bool, masked: bool, batch: int, seed: int
+    data: st.DataObject,
+    shared: tuple[int, int],
+    key_dim: int,
+    causal: bool,
+    masked: bool,
+    batch: int,
+    seed: int,
 ) -> None:
+    heads, pairs = shared
     queries, width = data.draw(st.integers(1, 5)), heads * key_dim
     keys = queries if causal else data.draw(st.integers(1, 5))
-    layer = Attention(heads, key_dim, causal=causal, masked=masked)
-    given_case = case(layer, (queries, width), (keys, 2 * width), *[(keys,)] * masked, batch=batch, seed=seed)
+    fewer = None if pairs == heads else pairs
+    layer = Attention(heads, key_dim, causal=causal, masked=masked, num_key_value_heads=fewer)
+    given_case = case(
+        layer, (queries, width), (keys, 2 * pairs * key_dim), *[(keys,)] * masked, batch=batch, seed=seed
+    )
     cuts = data.draw(cut_points(queries))
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
@@ -130,6 +143,44 @@ def test_equals_the_module_of_pytorch_cut_any_way(
     assert gradients.keys() == found.gradients.keys()
     for name, gradient in gradients.items():
         np.testing.assert_allclose(found.gradients[name], gradient, err_msg=name, **CLOSE)
+
+
+GROUPED = [
+    *((3, "heads"), (2, "positions")),
+    *(pytest.param(m, rows, marks=pytest.mark.slow) for m in (1, 2, 4) for rows in ("heads", "positions")),
+]
+
+
+@pytest.mark.parametrize(("machines", "rows"), GROUPED)
+def test_heads_that_share_keys_and_values_are_those_of_pytorch(machines: int, rows: str) -> None:
+    """Grouped-query attention with its projections, by `enable_gqa`; cut by heads, a row is a group."""
+    net = Network("grouped")
+    attended = MultiHeadAttention(6, 2, causal=True, num_key_value_heads=3, rows=rows, name="attention")
+    found = attended(net.input("x", shape=(7, 12)))
+    net.loss = SoftmaxCrossEntropy()(Dense(3, name="scores")(found), net.target("label"))
+    plan = partition(net, Cluster.local(machines=machines), batch=4, precision="float64", strategy="balanced")
+    parameters, batch = drawn(plan)
+    played = play_with(plan, parameters, batch)
+    ours = {name: torch.from_numpy(array).requires_grad_() for name, array in parameters.items()}
+    x = torch.from_numpy(batch["x"])
+    if rows == "positions":
+        queries = x @ ours["attention_query.weight"].T + ours["attention_query.bias"]
+        pairs = x @ ours["attention_key_value.weight"].T + ours["attention_key_value.bias"]
+        pairs = pairs.unflatten(-1, (2, 3, 2))
+    else:
+        weight, bias = (ours[f"attention_heads.key_value_{one}"] for one in ("weight", "bias"))
+        pairs = (x @ weight.flatten(0, 1).T + bias.flatten()).unflatten(-1, (3, 2, 2)).transpose(2, 3)
+        weight, bias = (ours[f"attention_heads.query_{one}"] for one in ("weight", "bias"))
+        queries = x @ weight.flatten(0, 1).T + bias.flatten()
+    given = (queries.unflatten(-1, (6, 2)), *pairs.unbind(2))
+    scaled = torch.nn.functional.scaled_dot_product_attention
+    heads = scaled(*(one.transpose(1, 2) for one in given), is_causal=True, enable_gqa=True)
+    known = heads.transpose(1, 2).flatten(2) @ ours["attention.weight"].T + ours["attention.bias"]
+    scores = known.flatten(1) @ ours["scores.weight"].T + ours["scores.bias"]
+    torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch["label"][:, 0])).backward()
+    np.testing.assert_allclose(played.states["attention"], known.detach().permute(1, 2, 0), **CLOSE)
+    for name, gradient in played.gradients.items():
+        np.testing.assert_allclose(gradient, ours[name].grad, **CLOSE, err_msg=name)
 
 
 def messages(rows: str, *, causal: bool) -> dict[str, list[str]]:

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, pad
 
-from partita.engine import Session, from_torch
+from partita.engine import Run, Session, TopK, evaluate, from_torch
+from partita.engine.parameters import initialise
 from partita.partitioner import Cluster, partition
+from tests.drivers.conftest import WatchedThreads, on_threads  # noqa: F401 - a fixture
 from tests.pytorch.own_losses import Compared, Nano, Padded, Shifted
 from tests.pytorch.steps import BATCH, check_own
 
@@ -109,3 +111,26 @@ def test_ignored_labels_of_a_mean_are_refused_in_the_data() -> None:
         pytest.raises(ValueError, match="'y' names a class that is none in example 1"),
     ):
         session.step({"x": WORDS.numpy(), "y": labels.numpy()})
+
+
+@pytest.mark.parametrize("machines", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_metrics_of_labels_that_the_module_moves(machines: int, on_threads: WatchedThreads) -> None:  # noqa: F811
+    """Accuracy and the share among the largest two, of the positions that have a label alone."""
+    torch.manual_seed(3)
+    module = Shifted()
+    net = from_torch(module, (WORDS, LABELS))
+    assert net.loss[0].name.startswith("next_cross_entropy")
+    plan = partition(net, Cluster.local(machines=machines), batch=BATCH, strategy="balanced")
+    draw = torch.Generator().manual_seed(4)
+    words, labels = (torch.randint(0, 9, (3 * BATCH - 1, *WORDS.shape[1:]), generator=draw) for _ in "xy")
+    run = Run(plan, initialise(plan.graph.parameters.values(), 0))
+    given = {"x": words.numpy(), "y": labels.numpy()}
+    found = evaluate(run, given, metrics=(TopK(2), TopK(9)), show="nothing")
+    with torch.no_grad():
+        scores, wanted = module.head(torch.tanh(module.table(words)))[:, :-1], labels[:, 1:]
+        loss = module(words, labels)
+    best = scores.topk(2).indices == wanted[..., None]
+    assert found.accuracy == pytest.approx(float(best[..., 0].float().mean()))
+    assert found.metrics["top_2"] == pytest.approx(float(best.any(-1).float().mean()))
+    assert found.metrics["top_9"] == 1
+    assert found.loss == pytest.approx(float(loss), rel=1e-5)

@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from partita.engine import Session
+from partita.engine.parameters import initialise
 from partita.layers import (
     BinaryCrossEntropy,
+    Dense,
     HalfSquaredError,
     Huber,
     KLDivergence,
     Loss,
+    Network,
     OneVsRest,
     SoftmaxCrossEntropy,
 )
+from partita.partitioner import Cluster, partition
 from tests.kernels.cases import case
 from tests.truth.differences.rows import BATCH, N, row
 
@@ -59,6 +64,27 @@ def _() -> bool:
     same = one_by_one(SoftmaxCrossEntropy(WEIGHT), LABELS, weighted, wanted, share)
     ignoring = torch.nn.CrossEntropyLoss(ignore_index=4)
     return same or one_by_one(SoftmaxCrossEntropy(ignore_index=4), LABELS, ignoring, wanted, 1 - 1 / BATCH)
+
+
+@row("mean of `SoftmaxCrossEntropy` over micro-batches and parts")
+def _() -> bool:
+    """Ours is one number for 1 to 3 parts and micro-batches; torch's mean of means is another."""
+    scores, labels = np.random.default_rng(3).normal(size=(BATCH, N)), LABELS[0]
+    found = []
+    for machines, micro_batches in ((1, 1), (1, 2), (2, 1), (3, 2)):
+        net = Network("scores")
+        dense = Dense(N, initialiser=lambda shape, rng: np.eye(N), name="dense")(net.input("x", shape=N))
+        net.loss = SoftmaxCrossEntropy(WEIGHT, ignore_index=4)(dense, net.target("y"))
+        settings: Any = {"strategy": "balanced", "precision": "float64", "micro_batches": micro_batches}
+        plan = partition(net, Cluster.local(machines=machines), batch=BATCH, **settings)
+        start = initialise(plan.graph.parameters.values(), 0, dtype="float64")
+        with Session(plan, start, train=True) as session:
+            found.append(session.step({"x": scores, "y": labels}).loss)
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+    theirs = torch.nn.CrossEntropyLoss(torch.tensor(WEIGHT).double(), ignore_index=4)
+    given = torch.from_numpy(scores), torch.from_numpy(labels)
+    halves = [theirs(*(one[half : half + BATCH // 2] for one in given)) for half in (0, BATCH // 2)]
+    return math.isclose(float(sum(halves)) / 2, float(theirs(*given)), rel_tol=1e-6)
 
 
 @row("`label_smoothing` of `SoftmaxCrossEntropy`")
