@@ -1,4 +1,4 @@
-"""`train` works from a script without a main guard, `python -c`, standard input, a prompt, a thread, a loop."""
+"""`train` works from a script without a main guard, `python -c`, standard input, a prompt, threads, loops."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_functions_and_classes_of_any_main_reach_the_hosts(how: str, tmp_path: P
         "thread": (["-c", in_thread], ""),
         "loop": (["-c", in_loop], ""),
     }[how]
-    assert "did (3, 3) [1, 2] 2" in python(arguments, given, tmp_path)
+    assert "did (4, 4) [1, 2] 2" in python(arguments, given, tmp_path)
 
 
 def test_a_thread_beside_a_running_loop_trains(on_threads: list[WatchedThreads]) -> None:
