@@ -31,7 +31,7 @@ class NotebookLine:
         return cls(display)
 
     def update(self, text: str) -> None:
-        """Replaces the text."""
+        """Shows another text in the place of the last one."""
         settings = {"raw": True, "display_id": self._id}
         if self._is_shown:
             self._display.update_display({"text/plain": text}, **settings)
