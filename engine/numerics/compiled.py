@@ -57,11 +57,6 @@ def compiled_for_pointers(function: F) -> F:
     return cast(F, CompiledFunction(function, targetoptions=options, called=True))
 
 
-def compiled_for_this_process(function: F) -> F:
-    """Compiles as `compiled`, not kept on disk."""
-    return cast(F, CompiledFunction(function, targetoptions=_OPTIONS, kept=False))
-
-
 def _generate_fma(typing_context, a, b, c):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.fma(*arguments)

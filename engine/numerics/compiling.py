@@ -70,7 +70,6 @@ class CompiledFunction(CPUDispatcher):
         py_func: in plain Python.
         locals: types of variables, as for numba.njit.
         targetoptions: of numba.njit.
-        kept: whether other processes may load the result.
         called: whether compiled callers call it by its address. Otherwise Numba copies its code into every
             caller, and optimises it there anew: faster to call, slower to compile.
     """
@@ -81,12 +80,11 @@ class CompiledFunction(CPUDispatcher):
         locals: Mapping[str, Any] | None = None,
         targetoptions: Mapping[str, Any] | None = None,
         *,
-        kept: bool = True,
         called: bool = False,
     ) -> None:
         super().__init__(py_func, dict(locals or {}), {"nopython": True, **(targetoptions or {})})
         self._is_called, self._plain_name = called, py_func.__qualname__
-        self._cache = _Kept(self) if kept else NullCache()
+        self._cache = _Kept(self)
 
     def compile(self, sig: Any) -> Any:
         """Compiles for argument types, or loads the result of another process, or waits for it."""

@@ -7,11 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from partita.engine.numerics import code_files
-from partita.engine.numerics.compiled import compiled_for_this_process
 
 AT_THE_SAME_TIME = """
 import os
@@ -91,14 +89,3 @@ def test_a_disk_that_fails_is_reported_once(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="compiled again in every process.*No such file"):
         code_files.write(tmp_path / "missing" / "function.nbc", b"code")
     code_files.write(tmp_path / "missing" / "function.nbc", b"code")
-
-
-def test_code_of_one_process_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    @compiled_for_this_process
-    def doubled(x: float) -> float:
-        return x * 2
-
-    assert doubled(np.float64(2.0)) == 4.0
-    assert not list(tmp_path.rglob("*.nbc"))

@@ -119,6 +119,16 @@ def assigned_in(body: Sequence[ir.Statement]) -> set[ir.Operand]:
     return computed | {one.target for one in statements if isinstance(one, ir.Assign)}
 
 
+def set_first_in(body: Sequence[ir.Statement]) -> set[ir.Operand]:
+    """Finds the numbers that statements compute or assign on every path, before they read them."""
+    found, read = set[ir.Operand](), set[ir.Operand]()
+    for statement in body:
+        read |= read_in([statement])
+        if isinstance(statement, ir.Value | ir.Assign):
+            found |= assigned_in([statement]) - read
+    return found
+
+
 def is_read_again(operand: ir.Operand) -> bool:
     """Returns whether a number is read where it is wanted, and kept nowhere."""
     return isinstance(operand, ir.Argument) or (

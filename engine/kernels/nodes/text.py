@@ -126,4 +126,4 @@ class Writing:
             case "within" | "int":
                 return f"{name}({', '.join(map(self.known, operands))})"
         reals = f"{name}({', '.join(map(self.real, operands))})"
-        return f"R({reals})" if call.kind == "real" else reals
+        return f"R({reals})" if call.kind == "real" and name != "fma" else reals

@@ -20,6 +20,7 @@ from partita.engine.kernels.nodes.grouping import (
     is_read_again,
     kept,
     read_in,
+    set_first_in,
     uniform_in,
 )
 from partita.engine.kernels.nodes.kinds import kinds_of
@@ -215,14 +216,13 @@ class BodyWriter(Writing):
         into, made = self._into, assigned_in(body)
         self._views, self._into = {}, Lines(depth=into.depth + 1)
         uniform, sums = list[str](), list[str]()
-        alone = {one for one in body if isinstance(one, ir.Value)}
         outputs = [one for one in body if isinstance(one, ir.Output)]
         self._factors = {one.value for one in outputs if self._is_added_at_once(one, made)}
         used = read_in(body) | made
         for one in sorted(used - made & self._varying, key=self.name):
             if isinstance(one, ir.Value) and is_read_again(one):
                 self._into(self._simple(one))
-        tiles = sorted(f"{self.name(one)}" for one in used & self.tiles - alone)
+        tiles = sorted(f"{self.name(one)}" for one in used & self.tiles - set_first_in(body))
         self._into(*(f"{name} = t_{name}[e]" for name in tiles))
         for i in range(copies):
             self._copy, self._shift = f"_{i}" if i else "", i
