@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from partita.engine.page.lanes import name_of
+from partita.engine.page.lanes import name_of, shown_sample
 from partita.engine.watch.records import HostRow, RunBegan, Wait
 from partita.engine.watch.state import State
 from partita.layers.text import counted, readable_bytes
@@ -102,7 +102,7 @@ def done(state: State) -> float | None:
 
 def wait_table(state: State) -> tuple[list[str], list[list[str]]]:
     """Returns the waits inside of the newest sampled steps: who for whom, how long, predicted, for what."""
-    run, sample = state.run, state.newest_sample()
+    run, sample = state.run, shown_sample(state)
     if run is None or sample is None:
         return [], []
     predicted = {(lane.machine, one.peer): one.seconds for lane in run.predicted for one in lane.waited}

@@ -10,15 +10,31 @@ from partita.engine.watch.records import RunBegan, SampledStep
 from partita.engine.watch.state import State
 from partita.partitioner.text import readable_seconds
 
+_OLD_S: Final = 20.0
+"""Seconds for which a step that all machines have reported is preferred to a newer one."""
 _LEAST: Final = 0.05
 """Share of a step by which a machine must wait longer than predicted to be worth a sentence."""
 
 
-def step_gantt(state: State, replica: int | None = None) -> Gantt | None:
+def shown_sample(state: State) -> SampledStep | None:
+    """Returns the newest sampled step that all machines have reported, or the newest if it is far newer."""
+    newest = state.newest_sample()
+    if newest is None or state.run is None:
+        return newest
+    whole = [
+        one
+        for samples in state.samples.values()
+        for one in samples
+        if len(one.lanes) == len(state.run.machines) and one.at_s >= newest.at_s - _OLD_S
+    ]
+    return max(whole, key=lambda sample: sample.at_s, default=newest)
+
+
+def step_gantt(state: State) -> Gantt | None:
     """Lays out the newest sampled step beside the predicted one; the predicted alone before the first sample,
     and None where nothing is known.
     """
-    run, sample = state.run, state.newest_sample(replica)
+    run, sample = state.run, shown_sample(state)
     if run is None or not (run.predicted or sample):
         return None
     measured = {lane.machine: lane for lane in sample.lanes} if sample else {}

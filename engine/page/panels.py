@@ -12,7 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from partita.engine.page import facts
-from partita.engine.page.lanes import slowest_wait, step_gantt
+from partita.engine.page.lanes import shown_sample, slowest_wait, step_gantt
 from partita.engine.view import theme
 from partita.engine.view.bars import Row, draw_bars
 from partita.engine.view.crowds import parted
@@ -107,7 +107,7 @@ class Panels:
         }
 
     def _lanes(self, now_s: float, whole: bool) -> dict[str, Any]:
-        state, sample = self.state, self.state.newest_sample()
+        state, sample = self.state, shown_sample(self.state)
         gantt = step_gantt(state)
         if gantt is None:
             return {"gantt": None}

@@ -12,7 +12,8 @@ replica, as its user asks (`inline_backend`: in the calling thread, `hosted_back
 plan with `given_gradients`. `state_files` reads and writes parameters as tensors by name. `minimise` plays a
 batch method in this process, on any function. `callbacks` watch a run, of which `loggers` are some; `stops`
 is what a training does for them, `validation` what `train` is given for them, and `figures` the means of a
-validation and of `evaluate`.
+validation and of `evaluate`. `watched` writes what a run does as records; `live_page` starts a page
+that shows them, and waits for it.
 """
 
 from partita.engine.protocol.failure import HostError, RunFailed

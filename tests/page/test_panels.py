@@ -9,6 +9,7 @@ import pytest
 
 from partita.engine.page.facts import stalls
 from partita.engine.page.frozen import freeze, frozen_page
+from partita.engine.page.lanes import shown_sample
 from partita.engine.page.panels import PANELS, Panels
 from partita.engine.watch.records import Event, HostRow, Hosts, Progress, Record, RunBegan, Wait, Waits
 from partita.engine.watch.state import State
@@ -77,6 +78,17 @@ def test_a_chain_of_waits_leads_to_its_end_and_a_circle_to_all_in_it() -> None:
     ]
     state.add(Waits(at_s=9.0, waits=tuple(Wait(host=a, on=b, what="h", since_s=5.0) for a, b in chain[3:])))
     assert {one.host for one in stalls(state, 9.0)} == {"x", "y"}
+
+
+def test_a_step_that_all_machines_have_reported_is_preferred_for_a_while() -> None:
+    state = state_at(20.0)
+    whole = shown_sample(state)
+    assert whole is not None and whole is state.newest_sample(whole.replica) and len(whole.lanes) == 2
+    half = msgspec.structs.replace(whole, at_s=whole.at_s + 5.0, lanes=whole.lanes[:1])
+    state.add(half)
+    assert shown_sample(state) == whole
+    state.add(msgspec.structs.replace(half, at_s=whole.at_s + 60.0))
+    assert shown_sample(state) == state.newest_sample()
 
 
 def test_a_silent_stream_is_told() -> None:
