@@ -96,7 +96,7 @@ class Scales(Callback):
 @pytest.mark.parametrize(
     "driver",
     [
-        Downpour(optimizer=Adagrad(0.1)),
+        pytest.param(Downpour(optimizer=Adagrad(0.1)), marks=pytest.mark.slow),
         AllReduce(replicas=2, optimizer=Adagrad(0.1)),
         pytest.param(
             AllReduce(replicas=2, optimizer=Adagrad(0.1), shard_optimizer=True), marks=pytest.mark.slow
