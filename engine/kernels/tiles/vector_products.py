@@ -11,6 +11,7 @@ size of tiles, nor the machine's vectors, nor where a product is cut changes its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numba
@@ -42,6 +43,14 @@ registers.
 
 _HALF: Final = 0
 """In the place of the number of vectors: half a vector."""
+
+_MASKS_ARE_FREE: Final = VECTOR_BYTES == 64
+"""AVX-512 has registers for masks. Elsewhere a masked load takes longer, and its mask a register of sums: so
+there are tiles without masks, too, for lanes that fill their vectors.
+"""
+
+_FULL: Final = (ROWS + 1) * (VECTORS + 1)
+"""Added to the number of a tile without masks."""
 
 Masks: TypeAlias = Sequence[ir.Value | None]
 
@@ -134,14 +143,17 @@ class _Tiles:
         is_half = builder.icmp_signed("<=", self.lanes, half)
         which = builder.select(is_half, number(_HALF), n_vectors)
         kind = builder.add(builder.mul(self.rows, number(VECTORS + 1)), which)
+        if not _MASKS_ARE_FREE:
+            is_full = builder.icmp_signed("==", self.lanes, builder.mul(n_vectors, lanes))
+            kind = builder.select(is_full, builder.add(kind, number(_FULL)), kind)
         choice = builder.switch(kind, end)
-        for rows in range(1, ROWS + 1):
-            for count in range(1, VECTORS + 1):
-                block = builder.append_basic_block(f"tile_{rows}_{count}")
-                choice.add_case(number(rows * (VECTORS + 1) + count), block)
-                builder.position_at_end(block)
-                self._tile(rows, [*[None] * (count - 1), mask])
-                builder.branch(end)
+        tails = {0: mask} if _MASKS_ARE_FREE else {0: mask, _FULL: None}
+        for rows, count, (group, tail) in product(range(1, ROWS + 1), range(1, VECTORS + 1), tails.items()):
+            block = builder.append_basic_block(f"tile_{rows}_{count}")
+            choice.add_case(number(group + rows * (VECTORS + 1) + count), block)
+            builder.position_at_end(block)
+            self._tile(rows, [*[None] * (count - 1), tail])
+            builder.branch(end)
         self.vectors = Vectors(builder, self.scalar, size=VECTOR_BYTES // 2)
         for rows in range(1, ROWS + 1):
             block = builder.append_basic_block(f"tile_{rows}_half")
