@@ -88,7 +88,7 @@ class LinearKernel(Kernel):
             and layer.axis == -1
             and len(shape) > 1
             and layer.activation == "linear"
-            and all(choice.library == "tiles" for choice in _Choices.of(context))
+            and all(choice.by_tiles for choice in _Choices.of(context))
         )
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:

@@ -34,6 +34,7 @@ class _Products(_Versioned, kw_only=True, forbid_unknown_fields=True):
     source: str
     measured: tuple[tuple[ProductShape, Choice], ...]
     threads: ThreadShares = ThreadShares()
+    flat: int = 0
 
 
 T = TypeVar("T", bound=_Versioned)
@@ -64,7 +65,7 @@ def write_products(products: Products, path: Path) -> None:
 def read_products(path: Path) -> Products:
     """Reads what `write_products` wrote; raises ValueError if the file is of another kind or version."""
     found = _read(path, _Products, "choices of products", PRODUCTS_VERSION)
-    return Products(found.rule, found.origin, found.measured, found.source, found.threads)
+    return Products(found.rule, found.origin, found.measured, found.source, found.threads, found.flat)
 
 
 def _write(content: _Versioned, path: Path) -> None:

@@ -15,13 +15,19 @@ from typing import Final, Literal, TypeAlias, get_args
 from partita.partitioner.cluster.processor import Processor
 from partita.partitioner.cluster.threads import ThreadShares
 
-Library: TypeAlias = Literal["numpy", "tiles", "torch"]
-"""BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`)."""
+Library: TypeAlias = Literal["numpy", "tiles", "flat tiles", "torch"]
+"""BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`): by tiles that fill the
+registers, or by tiles of fewer rows and more vectors. All tiles have the same bits."""
 Rule: TypeAlias = Literal["tiles", "torch"]
 """A fixed rule, named after the library that computes large products."""
 LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
 RULES: Final[tuple[Rule, ...]] = get_args(Rule)
-LIBRARY_NAMES: Final[Mapping[Library, str]] = {"numpy": "NumPy", "tiles": "tiles", "torch": "torch"}
+LIBRARY_NAMES: Final[Mapping[Library, str]] = {
+    "numpy": "NumPy",
+    "tiles": "tiles",
+    "flat tiles": "flat tiles",
+    "torch": "torch",
+}
 
 LARGE: Final = 2e6
 """Operations. Below, NumPy multiplies on one thread: a call takes some 20 microseconds, and what another
@@ -29,12 +35,16 @@ library's call costs by itself is more than its product could save. A network of
 torch."""
 _LARGE_GRADIENT: Final = 16 << 20
 """Bytes of a result. Above, tiles wait for memory where few examples are summed up."""
-_WITH_TILES: Final[Mapping[str, tuple[str, ThreadShares]]] = {
-    "25": ("AMD's Zen 4", ThreadShares(product=16e6, gradient=16e6)),
-    "26": ("AMD's Zen 5", ThreadShares()),
+_LARGE_WEIGHT: Final = 16 << 20
+"""Bytes of a weight. Above, each row of a tile waits for memory where the weight lies in columns."""
+_IN_ONE_VECTOR: Final = 16
+"""Columns of a product in float32 that no tile needs more than one vector for."""
+_WITH_TILES: Final[Mapping[str, tuple[str, ThreadShares, int]]] = {
+    "25": ("AMD's Zen 4", ThreadShares(product=16e6, gradient=16e6), 64),
+    "26": ("AMD's Zen 5", ThreadShares(), 0),
 }
-"""Families of AMD's processors whose AVX-512 tiles use better than torch: names, and the least work of a
-thread."""
+"""Families of AMD's processors whose AVX-512 tiles use better than torch: names, the least work of a thread,
+and the columns of flat tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,11 @@ class Choice:
     library: Library
     threads: int
 
+    @property
+    def by_tiles(self) -> bool:
+        """Returns whether our own loops compute it."""
+        return self.library in ("tiles", "flat tiles")
+
 
 @dataclass(frozen=True)
 class Products:
@@ -85,6 +100,8 @@ class Products:
         measured: choices of a calibration, each for exactly one shape.
         source: processor and time of the calibration, in words.
         threads: the least work of each of several threads.
+        flat: columns up to which flat tiles compute the input gradient of a large layer, where the rule has
+            tiles compute it. They change no bit.
     """
 
     rule: Rule = "torch"
@@ -92,6 +109,7 @@ class Products:
     measured: tuple[tuple[ProductShape, Choice], ...] = ()
     source: str = ""
     threads: ThreadShares = ThreadShares()  # noqa: RUF009 - frozen
+    flat: int = 0
 
     def choose(self, shape: ProductShape) -> Choice:
         """Returns the choice for a product. The same in every process that has this plan."""
@@ -108,7 +126,11 @@ class Products:
             return Choice("torch", self.threads.count("bfloat16", shape.operations, most=shape.threads))
         if shape.operations < LARGE:
             return Choice("numpy", 1)
-        library: Library = "numpy" if self.rule == "tiles" and _is_large_gradient(shape) else self.rule
+        library: Library = self.rule
+        if self.rule == "tiles" and _is_large_gradient(shape):
+            library = "numpy"
+        elif self.rule == "tiles" and _has_large_weight(shape) and _IN_ONE_VECTOR < shape.n <= self.flat:
+            library = "flat tiles"
         return Choice(library, self.threads.count("product", shape.operations, most=shape.threads))
 
     @cached_property
@@ -122,7 +144,10 @@ class Products:
         large = f"{LIBRARY_NAMES[self.rule]} from {LARGE / 1e6:.0f} MFLOP"
         if self.rule == "torch":
             return f"{fixed} ({large}, NumPy below)"
-        return f"{fixed} ({large}; NumPy below and for gradients above {_LARGE_GRADIENT >> 20} MiB)"
+        flat = (
+            f", flat for input gradients of {_IN_ONE_VECTOR + 1} to {self.flat} columns" if self.flat else ""
+        )
+        return f"{fixed} ({large}{flat}; NumPy below and for gradients above {_LARGE_GRADIENT >> 20} MiB)"
 
 
 def products_for(processor: Processor) -> Products:
@@ -135,10 +160,15 @@ def products_for(processor: Processor) -> Products:
     known = _WITH_TILES.get(processor.family) if processor.vendor == "AuthenticAMD" else None
     if known is None or "avx512f" not in processor.features:
         return Products()
-    return Products("tiles", known[0], threads=known[1])
+    return Products("tiles", known[0], threads=known[1], flat=known[2])
 
 
 def _is_large_gradient(shape: ProductShape) -> bool:
     """Returns whether the product is the weight gradient of a large layer."""
     item_bytes = 8 if shape.precision == "float64" else 4
     return shape.layout == "NT" and shape.m * shape.n * item_bytes > _LARGE_GRADIENT
+
+
+def _has_large_weight(shape: ProductShape) -> bool:
+    """Returns whether the product is the input gradient, in float32, of a large layer."""
+    return shape.layout == "TN" and shape.precision == "float32" and 4 * shape.m * shape.k > _LARGE_WEIGHT

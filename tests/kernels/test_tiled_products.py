@@ -41,10 +41,12 @@ def test_equals_float64_however_the_factors_lie(
     shape: tuple[int, int, int], transposed: tuple[bool, bool], margin: int, precision: str
 ) -> None:
     a, b = factors(shape, transposed, precision, margin=margin)
-    whole = np.full((shape[0] + 2, shape[2]), 7, precision)
+    whole, by_flat = (np.full((shape[0] + 2, shape[2]), 7, precision) for _ in range(2))
     product(a, b, whole[1:-1], pool=TEAM)()
     assert_product(a, b, whole[1:-1], precision)
     np.testing.assert_array_equal(whole[[0, -1]], 7)
+    product(a, b, by_flat[1:-1], pool=TEAM, flat=True)()
+    assert by_flat.tobytes() == whole.tobytes()
 
 
 @settings(max_examples=examples(12))

@@ -54,6 +54,11 @@ def test_torch_computes_large_products_but_where_tiles_are_known_to_be_faster() 
     gradient = ProductShape(2560, 32, 2560, "NT", "float32", 1)
     assert products_for(ZEN5).choose(gradient) == Choice("numpy", 1)
     assert products_for(ZEN5).choose(dataclasses.replace(gradient, m=200)) == Choice("tiles", 1)
+    of_input = ProductShape(2560, 2560, 32, "TN", "float32", 1)
+    assert products_for(ZEN5).choose(of_input) == Choice("tiles", 1)
+    assert products_for(ZEN4).choose(of_input) == Choice("flat tiles", 1)
+    for other in ({"n": 16}, {"n": 65}, {"m": 1000}, {"layout": "NN"}, {"precision": "float64"}):
+        assert products_for(ZEN4).choose(dataclasses.replace(of_input, **other)).library == "tiles", other
     without = dataclasses.replace(ZEN5, features=("avx2", "fma"))
     zen3 = dataclasses.replace(ZEN4, features=("avx2", "fma"))
     assert products_for(ZEN4).choose(LARGE_SHAPE) == Choice("tiles", 2)
@@ -148,7 +153,7 @@ def test_machines_with_choices_of_their_own_are_distinguished() -> None:
 def test_a_cluster_is_written_and_read_with_its_choices(tmp_path: Path) -> None:
     measured = ((LARGE_SHAPE, Choice("numpy", 1)),)
     shares = ThreadShares(product=5e6, numbers=NEVER, source="AMD EPYC, 2026-11-23")
-    found = Products("tiles", "AMD", measured, "AMD EPYC, 2026-11-22", shares)
+    found = Products("tiles", "AMD", measured, "AMD EPYC, 2026-11-22", shares, flat=48)
     machines = (*(Machine(f"a{n}", products=found) for n in range(3)), Machine("b"))
     cluster = Cluster(machines, link=Cluster.local(1).memory)
     again = Cluster.read(cluster.write(tmp_path / "cluster.toml"))

@@ -86,7 +86,7 @@ def test_a_product_is_measured_by_every_library_on_one_thread_and_on_all(layout:
     found = measure_product(shape, USUAL, clock=lambda: float(next(ticks)), rest=lambda seconds: None)
     assert found is not None and found.choice == USUAL  # all took as long
     libraries = {(choice.library, choice.threads) for choice, _ in found.seconds}
-    assert libraries == {(name, n) for name in ("numpy", "tiles", "torch") for n in (1, 2)}
+    assert libraries == {(name, n) for name in ("numpy", "tiles", "flat tiles", "torch") for n in (1, 2)}
 
 
 def test_libraries_that_do_not_agree_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

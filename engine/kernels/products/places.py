@@ -84,6 +84,7 @@ def multiply_places(
             Strides(0, 0, 0, stride),
             Extent(rows, (stop - start) * examples, 1, k),
             False,
+            False,
         )
         places, size = (start, stop, stride), (m, examples)
         _write(out.reshape(-1), bias, sums, places, size, (first, rows), accumulate)

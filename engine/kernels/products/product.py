@@ -72,8 +72,9 @@ def product_by(
         from partita.engine.kernels.products import torch_products  # here, because it imports torch
 
         return torch_products.product(a, b, out, pool=pool.at_most(threads), accumulate=accumulate)
-    if choice.library == "tiles":
-        return tiles.product(a, b, out, pool=pool.at_most(threads), scratch=scratch, accumulate=accumulate)
+    if choice.by_tiles:
+        few, flat = pool.at_most(threads), choice.library == "flat tiles"
+        return tiles.product(a, b, out, pool=few, scratch=scratch, accumulate=accumulate, flat=flat)
     return _by_numpy(a, b, out, pool=pool.at_most(threads), scratch=scratch, accumulate=accumulate)
 
 

@@ -18,7 +18,15 @@ from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.transposition import transpose
-from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
+from partita.engine.kernels.tiles.vector_products import (
+    FLAT,
+    NOWHERE,
+    ROWS,
+    VECTORS,
+    Extent,
+    Strides,
+    multiply_by,
+)
 from partita.engine.numerics import compiled
 
 _PANEL: Final = 96
@@ -36,6 +44,7 @@ def product(
     pool: ThreadPool,
     scratch: Scratch | None = None,
     accumulate: bool = False,
+    flat: bool = False,
 ) -> Call:
     """Prepares `a @ b` into `out`; the rows are split over the threads of the pool.
 
@@ -47,16 +56,17 @@ def product(
         scratch: of the type of `out`, for `b` transposed; it may serve many products. None for one of its
             own.
         accumulate: whether the chains begin with what is in `out`.
+        flat: whether the tiles are flat; that changes no bit.
     """
     right = _flat(b)
     if b.strides[1] == b.itemsize:
-        multiply = _of_rows(a, right, b.shape[1], out, pool, accumulate=accumulate)
+        multiply = _of_rows(a, right, b.shape[1], out, pool, accumulate=accumulate, flat=flat)
         return partial(multiply, right, b.strides[0] // b.itemsize)
     stride = padded_stride(b.shape[1], out.itemsize)
     size, buffer = len(b) * stride, scratch or Scratch(1, out.dtype)
     buffer.reserve(size)
     backward_sum = _transposition(b.T, out, stride, pool)
-    multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, pool, accumulate=accumulate)
+    multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, pool, accumulate=accumulate, flat=flat)
 
     def call() -> None:
         with buffer.take(size) as transposed:
@@ -67,17 +77,17 @@ def product(
 
 
 def _of_rows(
-    a: Array, right: Array, lanes: int, out: Array, pool: ThreadPool, *, accumulate: bool
+    a: Array, right: Array, lanes: int, out: Array, pool: ThreadPool, *, accumulate: bool, flat: bool
 ) -> Callable[[Array, int], None]:
     """Prepares `a` times rows of so many lanes in a flat array, like `right`, a stride apart."""
     (m, k), left, result = a.shape, _flat(a), out.reshape(-1)
     row_stride, step_stride = (stride // a.itemsize for stride in a.strides)
-    bound(_rows, result, left, right, (row_stride, step_stride, 0), (0, 0), (k, lanes), accumulate)
+    bound(_rows, result, left, right, (row_stride, step_stride, 0), (0, 0), (k, lanes), accumulate, flat)
 
     def multiply(right: Array, stride: int) -> None:
         def work(start: int, stop: int) -> None:
             strides = row_stride, step_stride, stride
-            _rows(result, left, right, strides, (start, stop), (k, lanes), accumulate)
+            _rows(result, left, right, strides, (start, stop), (k, lanes), accumulate, flat)
 
         pool.split(0, m, work, operations=2.0 * m * k * lanes)
 
@@ -118,11 +128,14 @@ def multiply_blocks(
     from_right: Strides,
     extent: Extent,
     continued: bool,
+    flat: bool,
 ) -> None:
-    """Multiplies as `vector_products.multiply`, for one outer step with many rows and steps.
+    """Multiplies as `vector_products.multiply`, for one outer step with many rows and steps; by flat tiles if
+    asked.
 
     For compiled code, without checks.
     """
+    most_rows, most_vectors = FLAT if flat else (ROWS, VECTORS)
     in_rows = from_left.step_stride == 1
     longest = (_TERMS_BYTES_IN_ROWS if in_rows else _TERMS_BYTES_IN_COLUMNS) // out.itemsize
     most = _evenly(extent.steps, longest, LINE_BYTES // out.itemsize)
@@ -131,7 +144,7 @@ def multiply_blocks(
         end = min(first + group, extent.rows)
         for step in range(0, max(extent.steps, 1), most):
             for row in range(first, end, _PANEL):
-                multiply(
+                multiply_by(
                     out,
                     Strides(into.at + row * into.row_stride, into.row_stride, 0, 0),
                     left,
@@ -141,6 +154,8 @@ def multiply_blocks(
                     Extent(min(_PANEL, end - row), extent.lanes, 1, min(most, extent.steps - step)),
                     continued or step > 0,
                     NOWHERE,
+                    most_rows,
+                    most_vectors,
                 )
 
 
@@ -166,6 +181,7 @@ def _rows(
     rows: tuple[int, int],
     size: tuple[int, int],
     accumulate: bool,
+    flat: bool,
 ) -> None:
     """Computes rows `[start, stop)` of a product of so many steps and lanes.
 
@@ -181,6 +197,7 @@ def _rows(
         Strides(0, 0, 0, right_stride),
         Extent(stop - start, lanes, 1, steps),
         accumulate,
+        flat,
     )
 
 

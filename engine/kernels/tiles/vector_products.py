@@ -41,6 +41,11 @@ ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
 registers.
 """
 
+FLAT: Final = (4, 4) if REGISTERS == 32 else (4, 3)
+"""Rows and vectors of the largest of the flat tiles, which some products are computed faster by."""
+_MOST: Final = max(VECTORS, FLAT[1])
+"""Vectors of the widest tile."""
+
 _HALF: Final = 0
 """In the place of the number of vectors: half a vector."""
 
@@ -49,7 +54,7 @@ _MASKS_ARE_FREE: Final = VECTOR_BYTES == 64
 there are tiles without masks, too, for lanes that fill their vectors.
 """
 
-_FULL: Final = (ROWS + 1) * (VECTORS + 1)
+_FULL: Final = (ROWS + 1) * (_MOST + 1)
 """Added to the number of a tile without masks."""
 
 Masks: TypeAlias = Sequence[ir.Value | None]
@@ -142,22 +147,27 @@ class _Tiles:
         end = builder.append_basic_block("end")
         is_half = builder.icmp_signed("<=", self.lanes, half)
         which = builder.select(is_half, number(_HALF), n_vectors)
-        kind = builder.add(builder.mul(self.rows, number(VECTORS + 1)), which)
+        kind = builder.add(builder.mul(self.rows, number(_MOST + 1)), which)
         if not _MASKS_ARE_FREE:
             is_full = builder.icmp_signed("==", self.lanes, builder.mul(n_vectors, lanes))
             kind = builder.select(is_full, builder.add(kind, number(_FULL)), kind)
         choice = builder.switch(kind, end)
         tails = {0: mask} if _MASKS_ARE_FREE else {0: mask, _FULL: None}
-        for rows, count, (group, tail) in product(range(1, ROWS + 1), range(1, VECTORS + 1), tails.items()):
+        sizes = [
+            size
+            for size in product(range(1, ROWS + 1), range(1, _MOST + 1))
+            if any(size[0] <= rows and size[1] <= vectors for rows, vectors in ((ROWS, VECTORS), FLAT))
+        ]
+        for (rows, count), (group, tail) in product(sizes, tails.items()):
             block = builder.append_basic_block(f"tile_{rows}_{count}")
-            choice.add_case(number(group + rows * (VECTORS + 1) + count), block)
+            choice.add_case(number(group + rows * (_MOST + 1) + count), block)
             builder.position_at_end(block)
             self._tile(rows, [*[None] * (count - 1), tail])
             builder.branch(end)
         self.vectors = Vectors(builder, self.scalar, size=VECTOR_BYTES // 2)
         for rows in range(1, ROWS + 1):
             block = builder.append_basic_block(f"tile_{rows}_half")
-            choice.add_case(number(rows * (VECTORS + 1) + _HALF), block)
+            choice.add_case(number(rows * (_MOST + 1) + _HALF), block)
             builder.position_at_end(block)
             self._tile(rows, [self.vectors.mask(self.lanes)])
             builder.branch(end)
@@ -305,8 +315,28 @@ def multiply(
         continued: whether the sums continue what `out` holds, or begin with zero.
         following: what is read next.
     """
-    lanes, tile_rows = lanes_of(out), _even(extent.rows, ROWS)
-    tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS)
+    multiply_by(out, into, left, from_left, right, from_right, extent, continued, following, ROWS, VECTORS)
+
+
+@_inlined
+def multiply_by(
+    out: Array,
+    into: Strides,
+    left: Array,
+    from_left: Strides,
+    right: Array,
+    from_right: Strides,
+    extent: Extent,
+    continued: bool,
+    following: Following,
+    most_rows: int,
+    most_vectors: int,
+) -> None:
+    """Multiplies as `multiply`, by tiles of at most so many rows and vectors: those of the largest tile, or
+    `FLAT`. Both have the same bits.
+    """
+    lanes, tile_rows = lanes_of(out), _even(extent.rows, most_rows)
+    tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, most_vectors)
     lane, at, beyond = 0, following.at, following.beyond
     is_apart = at >= 0 and following.apart > 0
     runs = runs_left = 1
