@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,10 @@ from partita.engine.protocol.names import machine_of, part_indices, shard_index
 from partita.engine.protocol.watch_messages import HostReport, RecordedStep, Traffic
 from partita.engine.transport.counters import Counters
 
-PSS_EVERY_S: Final = 10.0
-"""Seconds between two readings of the proportional set size, which walks through the pages of a process."""
+PSS_EVERY_S: Final = 30.0
+"""Seconds between two readings of the proportional set size: ten milliseconds for 250 MB, and more for more.
+
+"""
 
 _STEP: Final = frozenset({"Tensor"})
 _PUSHES: Final = frozenset({"Push", "Contribution"})
@@ -40,16 +42,13 @@ class HostMeter:
         """Measures nothing yet; `counters` are those of the host's mailbox."""
         self._name, self._counters = name, counters
         self._process: Final = psutil.Process()
-        self._pss: int | None = None
-        self._pss_at = float("-inf")
 
     def report(self, measure: MeasureHost, observed: Observed) -> HostReport:
         """Returns the answer to a question that has just been received."""
         received_s = time.perf_counter()
         used = self._process.cpu_times()
         resident = self._process.memory_info().rss
-        if received_s - self._pss_at >= PSS_EVERY_S:
-            self._pss_at, self._pss = received_s, _pss(self._process)
+        pss = _pss(os.getpid(), int(received_s / PSS_EVERY_S))
         return HostReport(
             measure.watch.sent_s,
             received_s,
@@ -57,7 +56,7 @@ class HostMeter:
             os.getpid(),
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
             resident,
-            self._pss,
+            pss,
             used.user + used.system,
             traffic(self._name, self._counters),
             observed.steps,
@@ -84,10 +83,17 @@ def clock_id() -> str:
     return " ".join(found).strip() if found[0] else ""
 
 
-def _pss(process: psutil.Process) -> int | None:
-    """The proportional set size; None where the system does not say."""
+@lru_cache(maxsize=1)
+def _pss(pid: int, when: int) -> int | None:
+    """The proportional set size of this process, once for all of its hosts; None where the system does not
+    say.
+
+    Args:
+        pid: of this process: a forked one asks anew.
+        when: changes when the size is to be read again.
+    """
     try:
-        return int(getattr(process.memory_full_info(), "pss", 0)) or None
+        return int(getattr(psutil.Process(pid).memory_full_info(), "pss", 0)) or None
     except (psutil.Error, OSError):
         return None
 

@@ -80,7 +80,7 @@ def test_the_records_of_downpour_are_what_its_hosts_have_counted(
 def test_sampled_steps_show_where_the_time_of_every_machine_went(
     tmp_path: Path, on_threads: list[WatchedThreads]
 ) -> None:
-    state, _ = _watched(tmp_path, Downpour(), _plan(), epochs=40)
+    state, _ = _watched(tmp_path, Downpour(), _plan(), epochs=15)
     samples = [one for one in read_stream(tmp_path / "records.jsonl") if isinstance(one, SampledStep)]
     assert samples and state.newest_sample() == samples[-1]
     whole = [sample for sample in samples if [lane.machine for lane in sample.lanes] == [0, 1]]
@@ -96,7 +96,7 @@ def test_sampled_steps_show_where_the_time_of_every_machine_went(
 @pytest.mark.parametrize(
     ("driver", "machines", "epochs"),
     [
-        (AllReduce(replicas=2), 1, 40),
+        (AllReduce(replicas=2), 1, 15),
         (Sandblaster(LBFGS(max_iterations=40, gtol=0.0), replicas=2), 1, None),
         (Sandblaster(LBFGS(max_iterations=40, gtol=0.0)), 2, None),
     ],
