@@ -91,6 +91,17 @@ def test_a_step_on_any_number_of_machines(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "BertForMaskedLM"])
+def test_a_step_of_bert(kind: str, transformers: Any) -> None:
+    """Two layers, whose attention is of all positions."""
+    torch.manual_seed(3)
+    still = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+    config = transformers.BertConfig(**sizes, **still, vocab_size=11, max_position_embeddings=16)
+    check(Result(getattr(transformers, kind)(config), "logits"), WORDS, machines=2)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_a_model_as_it_is_in_float32(make: Any, transformers: Any) -> None:
     """Its result with a cache beside it, its names, its tie, and what it computes after training steps."""

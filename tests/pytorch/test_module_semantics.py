@@ -120,6 +120,7 @@ def test_clipping_groups_and_a_parameter_without_gradient(both: Any) -> None:
     each(both, act)
 
 
+@pytest.mark.slow
 def test_one_module_twice_in_one_graph_and_gradients_by_autograd_grad(both: Any) -> None:
     """The distance of two results, as of pairs that are compared; and a gradient for some parameters alone.
 
@@ -169,6 +170,7 @@ def test_gradients_at_rest(machines: int) -> None:
         assert not torch.equal(parts.state_dict()["norm.running_mean"], before["norm.running_mean"])
 
 
+@pytest.mark.slow
 def test_gradients_at_rest_of_a_module_that_is_a_layer() -> None:
     torch.manual_seed(2)
     module = Small(0.5)
@@ -202,6 +204,7 @@ def test_no_gradients_are_kept_without_their_mode(both: Any) -> None:
     assert all(one.grad is None for one in parts.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["copy", "pickle"])
 def test_copies_have_parts_and_parameters_of_their_own(way: str, both: Any) -> None:
     module, parts = both

@@ -115,6 +115,7 @@ def test_a_step_is_the_modules(make: Any, like: torch.Tensor, machines: int) -> 
     check(make(), like, machines=machines)
 
 
+@SLOW
 def test_layers_are_used_where_they_compute_the_same() -> None:
     net = from_torch(UNet("nearest"), (PICTURES,))
     kinds = {grid.name: grid.layer.kind for grid in net.graph().grids}

@@ -77,7 +77,7 @@ def played(branch: Branch, machines: int) -> np.ndarray:
         pytest.param(rounded_down, (1, 2), 1 / KEPT, marks=pytest.mark.slow),
         pytest.param(of_numbers, (), 1 / KEPT, marks=pytest.mark.slow),
         pytest.param(compared, (), 1 / KEPT, marks=pytest.mark.slow),
-        (of_channels, (2,), 1 / KEPT),
+        pytest.param(of_channels, (2,), 1 / KEPT, marks=pytest.mark.slow),
         pytest.param(unscaled, (1, 2), 1.0, marks=pytest.mark.slow),
     ],
 )
