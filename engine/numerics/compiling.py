@@ -101,7 +101,7 @@ class CompiledFunction(CPUDispatcher):
 
     @contextmanager
     def _alone(self, arguments: tuple[Any, ...]) -> Iterator[None]:
-        path = self._cache.path(arguments) if isinstance(self._cache, _Kept) else None
+        path = self._cache.path(arguments)
         if path is None or path.exists():
             yield
             return

@@ -208,6 +208,27 @@ def waits(incoming):  # type: ignore[no-untyped-def]
     return total
 
 
+def halves(incoming):  # type: ignore[no-untyped-def]
+    return below_one(incoming[0])
+
+
+def below_one(x):  # type: ignore[no-untyped-def]
+    while x > 1:
+        x = 0.5 * x
+    return x
+
+
+def in_a_series(incoming):  # type: ignore[no-untyped-def]
+    return series(incoming[0], 3 + abs(incoming[0]))
+
+
+def series(x, n):  # type: ignore[no-untyped-def]
+    total = 1.0
+    for i in range(int(n)):
+        total += x / (i + 1)
+    return total
+
+
 def elsewhere(incoming):  # type: ignore[no-untyped-def]
     return incoming[int(incoming[0] > 0)]
 
@@ -220,6 +241,7 @@ def elsewhere(incoming):  # type: ignore[no-untyped-def]
         (returns_an_array, None, "plain Python", "def returns_an_array", "a result that is not one number"),
         (total, errors_alone, "plain Python", "def errors_alone", "results of other shapes"),
         (waits, None, "torch", "while total > 1:", "a loop that may end earlier for some examples"),
+        (halves, None, "torch", "while x > 1:", "a loop that may end earlier for some examples"),
         (elsewhere, None, "torch", "incoming[int(incoming[0] > 0)]", "depends on an example"),
     ],
 )
@@ -242,6 +264,8 @@ def test_a_node_in_loops_has_no_slow_line() -> None:
     for downward in (leaky_sum_errors, None):
         given_case = case(Node(OneToOne(), leaky_sum, downward, LEARNS), (3,), batch=1)
         assert slow_place(given_case.grid, given_case.sources) is None
+    given_case = case(Node(OneToOne(), in_a_series), (3,), batch=1)
+    assert slow_place(given_case.grid, given_case.sources, trained=False) is None
 
 
 def kernel_of(layer: Layer, pool: ThreadPool | None = None) -> Kernel:
