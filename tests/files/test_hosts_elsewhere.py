@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partita.engine.data.columns import Columns
 from partita.engine.files.access import FilesAddress, HostFiles, RemoteFiles, marked
 from partita.engine.files.catalogue import Catalogue
 from partita.engine.files.connection import FileConnection, FilesUnavailable
@@ -103,6 +104,17 @@ def test_examples_are_fetched_once_and_stay_over_restarts(run: Run) -> None:
     np.testing.assert_array_equal(again[np.arange(1000)], run.numbers)
     assert again.copy.complete and first + again.copy.fetched_bytes == run.numbers.nbytes
     assert rows.copy.complete, "processes of one machine have one copy"
+
+
+def test_a_part_of_a_file_is_fetched_and_read_ahead(run: Run) -> None:
+    """An array mapped from the middle of a file, as data that is prepared on another machine."""
+    part = ArrayFile(run.array.path, "float32", (900, 300), offset=100 * 1200, named="image")
+    files, reader = run.process(PART), Columns({"image": part})
+    opened = reader.open(files)
+    chosen = np.array([5, 899, 0])
+    np.testing.assert_array_equal(opened.read(chosen, ["image"])["image"], run.numbers[100 + chosen])
+    assert not files.has_paths and files.waits(0.0) == ()
+    opened.close()
 
 
 def test_a_feed_fetches_ahead_and_ends_with_an_ordinary_array(run: Run) -> None:
