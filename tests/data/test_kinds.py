@@ -11,6 +11,8 @@ import pytest
 
 from partita.engine import Loader, Run, Stream, evaluate, predict
 from partita.engine.data.ahead import ReadAhead
+from partita.engine.data.columns import Columns, HeldArray
+from partita.engine.data.naming import naming_of
 from partita.engine.data.prepared import Prepared
 from partita.engine.files.access import HostFiles
 from partita.engine.parameters import initialise
@@ -72,6 +74,16 @@ def test_compressed_shards_are_read_whole(tmp_path: Path) -> None:
     assert_same(batches(pattern))
 
 
+def test_numbers_that_belong_to_nothing_else_are_joined() -> None:
+    grids = kinds.network().graph()
+    columns = {f"p{n}": kinds.PICTURES.reshape(-1, 6)[:, n] for n in range(6)} | {"digit": kinds.DIGITS}
+    table = Columns({name: HeldArray(values) for name, values in columns.items()})
+    naming = naming_of(table, [*grids.inputs, *grids.targets])
+    np.testing.assert_array_equal(naming.named(columns)["picture"], kinds.PICTURES.reshape(-1, 6))
+    assert naming_of(table, grids.inputs, others={"digit"}).read == tuple(f"p{n}" for n in range(6))
+
+
+@pytest.mark.slow
 def test_columns_of_a_table_are_joined_to_the_one_input_without_a_name(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     flat = kinds.PICTURES.reshape(kinds.EXAMPLES, 6)
@@ -125,6 +137,7 @@ def test_pictures_in_folders(tmp_path: Path) -> None:
     assert large.classes == ("class 0", "class 1", "class 2")
 
 
+@pytest.mark.slow
 def test_hugging_face(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="partita[data] is not installed")
     importlib.import_module("tqdm").tqdm.monitor_interval = 0  # no thread of its own
@@ -167,13 +180,15 @@ def test_evaluation_takes_every_kind() -> None:
     np.testing.assert_array_equal(predict(run, loader, hosts="inline", show="nothing"), scores)
 
 
-def test_a_minibatch_is_the_same_whoever_makes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_minibatch_is_the_same_whoever_makes_it(processes: bool, tmp_path: Path) -> None:
     def noisy(batch: dict[str, Any], draws: Any) -> dict[str, Any]:
         return batch | {"picture": batch["picture"] + draws.uniform("noise")[:, None, None, None]}
 
     chosen, found = np.array([4, 9, 2]), []
-    for workers, processes in ((1, False), (3, False), (1, True)):
-        given = Loader(kinds.Pairs(), transform=noisy, workers=workers, processes=processes)
+    for workers in (1, 3):
+        settings: Any = {"workers": workers, "processes": processes and workers > 1}
+        given = Loader(kinds.Pairs(), transform=noisy, **settings)
         ahead = ReadAhead(prepared(given, tmp_path), HostFiles())
         try:
             ahead.announce([(np.arange(3), 1), (chosen, 1)])
@@ -183,4 +198,3 @@ def test_a_minibatch_is_the_same_whoever_makes_it(tmp_path: Path) -> None:
             ahead.close()
         np.testing.assert_array_equal(found[-1][1:2], alone)
     np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
