@@ -46,6 +46,7 @@ class _Watched:
     steps: tuple[float, int] | None = None  # at the last answer, from the first step on
     rate: float | None = None  # steps in a second
     cost_s: float = 0.0  # of the last step that was recorded
+    clock: str = ""  # hosts with the same one run on one machine
 
 
 class Watching:
@@ -94,6 +95,7 @@ class Watching:
             known.rate = max(rate, _SLOWER * (known.rate or 0.0))
         if report.steps:
             known.steps = now, report.steps
+        known.clock = report.clock
         if report.recorded is not None:
             known.cost_s = report.recorded.cost_s
         same = report.clock and report.clock == self._policy.clock
@@ -111,7 +113,7 @@ class Watching:
             if known is None or known.rate is None or known.incarnation != host.incarnation:
                 rates[host.replica] = None
                 continue
-            place = host.machine or host.name
+            place = known.clock or host.machine or host.name
             costs[place] = costs.get(place, 0.0) + known.cost_s
             before = rates.setdefault(host.replica, 0.0)
             rates[host.replica] = None if before is None else max(before, known.rate)
