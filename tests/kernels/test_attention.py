@@ -146,7 +146,7 @@ def test_equals_the_module_of_pytorch_cut_any_way(
 
 
 GROUPED = [
-    *((3, "heads"), (2, "positions")),
+    *((3, "heads"), pytest.param(3, "positions", marks=pytest.mark.slow)),
     *(pytest.param(m, rows, marks=pytest.mark.slow) for m in (1, 2, 4) for rows in ("heads", "positions")),
 ]
 

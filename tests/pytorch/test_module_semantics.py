@@ -100,6 +100,7 @@ def test_gradients_accumulate_and_are_set_to_zero_or_none(both: Any) -> None:
     each(both, again)
 
 
+@pytest.mark.slow
 def test_clipping_groups_and_a_parameter_without_gradient(both: Any) -> None:
     def act(module: nn.Module) -> torch.Tensor:
         module.get_parameter("first.bias").requires_grad_(False)

@@ -104,7 +104,7 @@ class Finer(nn.Module):
         pytest.param(lambda: UNet("turned"), PICTURES, 1, marks=SLOW),
         pytest.param(lambda: UNet("nearest"), PICTURES, 2, marks=SLOW),
         pytest.param(lambda: UNet("bilinear"), PICTURES, 4, marks=SLOW),
-        (Edges, PICTURES, 2),
+        pytest.param(Edges, PICTURES, 2, marks=SLOW),
         pytest.param(Sequence, torch.empty(4, 3, 20), 3, marks=SLOW),
         pytest.param(Volumes, torch.empty(4, 2, 4, 4, 4), 2, marks=SLOW),
         pytest.param(Finer, PICTURES, 2, marks=SLOW),
@@ -115,7 +115,6 @@ def test_a_step_is_the_modules(make: Any, like: torch.Tensor, machines: int) -> 
     check(make(), like, machines=machines)
 
 
-@SLOW
 def test_layers_are_used_where_they_compute_the_same() -> None:
     net = from_torch(UNet("nearest"), (PICTURES,))
     kinds = {grid.name: grid.layer.kind for grid in net.graph().grids}

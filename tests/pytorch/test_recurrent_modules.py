@@ -180,7 +180,8 @@ def test_states_that_are_learnt_or_written_out(make: Any) -> None:
     check(make(), SEQUENCE, machines=2)
 
 
-@pytest.mark.parametrize("machines", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2])
 def test_cells_in_a_loop_over_positions(machines: int) -> None:
     torch.manual_seed(3)
     net = check(Cells(), torch.empty(BATCH, 3, dtype=torch.int64), machines=machines)
