@@ -45,5 +45,5 @@ class Follower:
         return self.state.at_s + self.silent_s
 
     def close(self) -> None:
-        """Closes the file."""
+        """Ends the reading; the state stays."""
         self._reader.close()
