@@ -40,7 +40,7 @@ _NICE: Final = 10
 
 @dataclass(kw_only=True)
 class Serving:
-    """What is served.
+    """Settings of a server.
 
     Args:
         stream: file of the stream.
