@@ -103,9 +103,10 @@ class KernelContext:
             shape: of a grid with as many axes, in the place of the layer's; an axis of extent 1 stands for
                 all places of the layer's.
         """
+        stands_for_all = [shape is not None and extent == 1 for extent in shape or self.grid.shape]
         shape = shape or self.grid.shape
-        rows = (0, 1) if shape[0] == 1 else rows
-        if self.columns is None or shape[1] == 1:
+        rows = (0, 1) if stands_for_all[0] else rows
+        if self.columns is None or stands_for_all[1]:
             per_row = math.prod(shape[1:])
             return [(rows[0] * per_row, rows[1] * per_row)]
         (left, width), depth = self.columns, math.prod(shape[2:])

@@ -228,8 +228,8 @@ class LayerFormKernel(Kernel):
 
         def call() -> None:
             found = zip(self._all_spans(source), self._all_gradients(), strict=True)
-            given = [(*spans, grads[source]) for spans, (grads, _) in found]
-            given = [one for one in given if one[2] is not None]
+            pairs = ((spans, grads[source]) for spans, (grads, _) in found)
+            given = [(span, among, one) for (span, among), one in pairs if one is not None]
             alike = {among for _, among, _ in given}
             apart = bool(given) and all(
                 _cover(rows, [span for span, own, _ in given if own == among]) for among in alike

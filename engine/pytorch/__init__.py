@@ -10,7 +10,7 @@ layers of the rest. Which layer an operation becomes stands in `weights` (with `
 and `operations`; its `values` are arrays of the network in some order of axes. A loss that the module itself
 returns is taken apart by `own_loss`, and becomes `loss_layers`. Tensors are given in order or by name, as
 `example_args`. Operations without a layer of their own become an `expression`: `grouping` joins chains of
-them along the dimensions of `alignment` and `alignment_of_places`, and `computed` writes the `program` of each.
+them along the dimensions of `alignment` and `alignment_of_places`, and `computed` writes each `program`.
 
 `state_dict` has parameters under the names of the module. Import the modules themselves: `partita.engine`
 names what users need.
