@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 extensions = [
     "command_line",
     "myst_parser",
+    "reference",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",

@@ -1,10 +1,10 @@
-"""The API page shows every public name of the three rooms, once, and the rooms' maps are complete."""
+"""The reference shows every public name of the three rooms once, and the rooms' maps are complete."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,31 @@ def packages() -> list[str]:
     return [f"partita.{folder.replace('/', '.')}" for folder in sorted(folders_of_the_tree() - set(BESIDE))]
 
 
+PAGES = sorted(page for page in (ROOT / "docs" / "reference").glob("*.md") if page.stem != "index")
+
+
 def shown() -> dict[str, Counter[str]]:
-    """Number of times that the page shows each name, by the package of its heading."""
-    found: dict[str, Counter[str]] = {}
-    room = ""
-    for line in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith(".. module:: "):
-            room = line.split()[-1]
-            found[room] = Counter()
-        elif directive := re.match(r"\.\. auto\w+:: (\w+)$", line):
-            found[room][directive[1]] += 1
+    """Number of times that the pages show each name, by the package of its block."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for page in PAGES:
+        room = ""
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith(".. currentmodule:: "):
+                room = line.split()[-1]
+            elif directive := re.match(r"\.\. auto\w+:: (\w+)$", line):
+                found[room][directive[1]] += 1
     return found
 
 
 @pytest.mark.parametrize("room", [f"partita.{room}" for room in ROOMS])
 def test_every_public_name_is_shown_once(room: str) -> None:
     assert shown()[room] == Counter(importlib.import_module(room).__all__)
+
+
+def test_the_index_of_the_reference_names_every_page_in_its_tables_and_in_its_contents() -> None:
+    lines = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8").splitlines()
+    named = Counter(line for line in lines if re.fullmatch(r"\w+", line))
+    assert named == {page.stem: 2 for page in PAGES}
 
 
 @pytest.mark.parametrize("name", packages())

@@ -41,6 +41,8 @@ LANGUAGES = {
     "{include}",
     "{note}",
     "{math}",
+    "{pages-of-names}",
+    "{command-line}",
 }
 
 
