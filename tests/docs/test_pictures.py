@@ -8,6 +8,9 @@ from pathlib import Path
 from tests.docs.pages import PAGES, PICTURES, ROOT, links, minutes_of, steps
 from tests.docs.pictures import FLOW, folders_drawn, folders_of_the_flow
 
+SCREENSHOTS = {"live_page.png"}
+"""Pictures of a page in a browser; the page names the command of the run."""
+
 
 def test_the_data_flow_names_every_folder_of_the_rooms_and_no_other() -> None:
     drawn = folders_drawn()
@@ -24,7 +27,7 @@ def test_every_other_picture_is_drawn_and_shown_by_a_page() -> None:
     drawn |= {
         name for file in examples for name in re.findall(r"docs/pictures/(\w+\.svg)\"", file.read_text())
     }
-    shown = {Path(link).name for page in PAGES for link in links(page) if link.endswith(".svg")}
+    shown = {Path(link).name for page in PAGES for link in links(page) if link.endswith((".svg", ".png"))}
     kept = {picture.name for picture in PICTURES.iterdir()}
-    assert drawn | {FLOW.name} == kept
+    assert drawn | {FLOW.name} | SCREENSHOTS == kept
     assert shown == kept
