@@ -5,6 +5,7 @@
 #   make ray       the runs on a Ray cluster of several nodes of this machine; installs Ray
 #   make check     ruff, mypy (of the installed package), import contracts
 #   make docs      the documentation, into docs/_build/html
+#   make wheel     the package as a wheel, into dist
 #   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n of each driver
 #   make fuzz      frames of every kind, FRAMES=n, for everything that reads what others send
 #   make storm     runs of every driver whose processes are killed and frozen, SECONDS=n, SEED=n
@@ -26,7 +27,7 @@ RAY := .venv/.installed-ray
 ROOMS := layers partitioner engine
 INSTALLED := build/installed
 
-.PHONY: all install demo test slow gpu ray check lint types contracts docs bench simulate fuzz storm soak clean distclean
+.PHONY: all install demo test slow gpu ray check lint types contracts docs wheel bench simulate fuzz storm soak clean distclean
 .DELETE_ON_ERROR:
 
 all: test
@@ -89,6 +90,9 @@ contracts: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel --no-isolation
 
 # All of them are run, and one that fails makes the whole fail at the end.
 bench: $(STAMP)

@@ -43,6 +43,7 @@ LANGUAGES = {
     "{math}",
     "{pages-of-names}",
     "{command-line}",
+    "{container}",
 }
 
 
@@ -62,6 +63,7 @@ LONG = {
         "all_reduce",
         "batch_methods",
         "checkpoints",
+        "command_line",
         "data",
         "drivers",
         "elastic",

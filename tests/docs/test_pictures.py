@@ -31,3 +31,9 @@ def test_every_other_picture_is_drawn_and_shown_by_a_page() -> None:
     kept = {picture.name for picture in PICTURES.iterdir()}
     assert drawn | {FLOW.name} | SCREENSHOTS == kept
     assert shown == kept
+
+
+def test_the_gallery_shows_every_picture_once() -> None:
+    targets = [Path(link) for link in links(ROOT / "docs" / "gallery.md")]
+    shown = [target.name for target in targets if target.parent.name == "pictures"]
+    assert sorted(shown) == sorted(picture.name for picture in PICTURES.iterdir())
