@@ -25,7 +25,8 @@ from partita.engine.run.loggers import CSVLog, JSONLinesLog, TensorBoardLog
 from partita.engine.run.loggers.figures import Logger
 from partita.engine.run.minibatches import minibatches_of
 from partita.engine.run.run import Run
-from partita.engine.run.train import TrainArguments, train_as
+from partita.engine.run.train import train_as
+from partita.engine.run.train_arguments import TrainArguments
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 from partita.partitioner.table import plan_table

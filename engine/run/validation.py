@@ -1,11 +1,11 @@
-"""The arguments of `train` on validations and callbacks: their checks, the held-out data, and the pacing."""
+"""Validation of a training: the held-out data, and when the training stops for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,34 +15,12 @@ from partita.engine.data.prepared import HostData
 from partita.engine.drivers.paced import Pacing
 from partita.engine.drivers.trainer import Trainer
 from partita.engine.files.sources import ArrayFile, DataSource
-from partita.engine.run.callbacks.dispatch import METHODS, Callbacks, OnlyRecords
+from partita.engine.run.callbacks.dispatch import Callbacks, OnlyRecords
 from partita.engine.run.data import RunData, run_data
+from partita.engine.run.train_arguments import TrainArguments
 from partita.engine.runtime.metric import Metric
 from partita.engine.runtime.validation import ValidationData
-from partita.layers.checks import check_fields, check_number, check_whole
 from partita.partitioner.plan import Plan
-
-if TYPE_CHECKING:
-    from partita.engine.run.train import TrainArguments
-
-
-def check_watched(given: TrainArguments) -> None:
-    """Checks the arguments. Raises ValueError."""
-    counts = (name for name in ("validate_every", "max_steps") if getattr(given, name) is not None)
-    check_fields(given, check_whole, *counts, of="")
-    if given.validate_every is not None and given.validate_every_s is not None:
-        raise ValueError("validate_every and validate_every_s exclude each other; give one of them")
-    every = "validate_every" if given.validate_every is not None else "validate_every_s"
-    if given.validation is None and getattr(given, every) is not None:
-        raise ValueError(f"{every} is given, and there is nothing to validate; give validation=, too")
-    if isinstance(given.validation, int | float):
-        rule = "; give validation data, or a fraction above 0 and below 1"
-        check_number(given.validation, "validation is", below=1.0, rule=rule)
-    for one in given.callbacks:
-        if isinstance(one, type) or not any(callable(getattr(one, name, None)) for name in METHODS):
-            raise ValueError(
-                f"{one!r} is no callback; give an object with some of the methods {', '.join(METHODS)}"
-            )
 
 
 def callbacks_of(given: TrainArguments) -> Callbacks:
