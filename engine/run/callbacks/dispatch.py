@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
+from partita.engine.drivers.trainer import Trainer
 from partita.engine.run.callbacks.callback import Control
 from partita.engine.run.metrics import OnRecord, Record
 from partita.engine.run.run import Run
 from partita.layers.checks import check_number
-
-if TYPE_CHECKING:
-    from partita.engine.run.training import Training
 
 METHODS: Final = ("on_start", "on_record", "on_validation", "on_epoch", "on_checkpoint", "on_end")
 
@@ -36,6 +34,25 @@ class OnlyRecords:
     def on_record(self, record: Record, control: Control) -> None:
         """Passes on a record alone."""
         self._function(record)
+
+
+class Followed(Protocol):
+    """A training, as far as callbacks may know it."""
+
+    @property
+    def trainer(self) -> Trainer:
+        """The driver at work."""
+
+    @property
+    def steps(self) -> int:
+        """Steps done by all replicas, or iterations."""
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done, with a fraction; iterations under a batch method."""
+
+    def saved(self, checkpoint: int | None) -> Run:
+        """Returns the plan with the parameters of a checkpoint."""
 
 
 @dataclass
@@ -70,11 +87,11 @@ class Callbacks(Control):
     stopped: str = field(default="", init=False)
     held: int | None = field(default=None, init=False)
     scale: float = field(default=1.0, init=False)
-    _training: Training | None = field(default=None, init=False)
+    _training: Followed | None = field(default=None, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
     _has_started: bool = field(default=False, init=False)
 
-    def begin(self, training: Training) -> None:
+    def begin(self, training: Followed) -> None:
         """Follows a training; the first one starts the callbacks."""
         self._training, self.held = training, None
         self.run = Run(training.trainer.job.plan, {})
@@ -135,7 +152,7 @@ class Callbacks(Control):
     # The handle.
 
     @property
-    def _present(self) -> Training:
+    def _present(self) -> Followed:
         assert self._training is not None, "the run has not begun"
         return self._training
 
