@@ -146,11 +146,11 @@ def words() -> Network:
 def imported(name: str) -> Network:
     """A module of PyTorch that was given to `from_torch`; PyTorch plays the same module."""
     # The networks above need no torch in the process that only writes and reads figures.
-    from benchmarks._torch_models import example, model
-    from partita.engine import from_torch
+    from benchmarks._torch_models import MODELS, model
+    from partita.engine.pytorch.torch_module import TorchModule
 
-    net = from_torch(model(name), (example(name),), name=name)
-    return _classified(net, net.output)
+    given = TorchModule(model(name), (MODELS[name][1],), loss="cross-entropy", target="label", name=name)
+    return given.network
 
 
 def _classified(net: Network, scores: SymbolicTensor) -> Network:

@@ -144,19 +144,15 @@ class LastStage(nn.Module):
         return scores
 
 
-MODELS: Final[Mapping[str, Callable[[], nn.Module]]] = {"resnet": ResNet18, "gpt2": GPT2}
-"""By the name of the network."""
+MODELS: Final[Mapping[str, tuple[Callable[[], nn.Module], Tensor]]] = {
+    "resnet": (ResNet18, torch.zeros((2, *PICTURE))),
+    "gpt2": (GPT2, torch.zeros((2, POSITIONS), dtype=torch.int64)),
+}
+"""By the name of the network: the module, and two examples of its input."""
 
 
 def model(name: str) -> nn.Module:
     """A module with its first numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return MODELS[name]()
-
-
-def example(name: str) -> Tensor:
-    """Two examples of its input."""
-    if name == "gpt2":
-        return torch.zeros((2, POSITIONS), dtype=torch.int64)
-    return torch.zeros((2, *PICTURE))
+        return MODELS[name][0]()

@@ -24,8 +24,9 @@ from benchmarks._networks import data, parameters
 from benchmarks._parts import Parts
 from benchmarks._rounds import Rounds
 from benchmarks._torch_models import ResNet18
-from partita.engine import SGD, from_torch
-from partita.layers import Graph, SoftmaxCrossEntropy
+from partita.engine import SGD
+from partita.engine.pytorch.torch_module import TorchModule
+from partita.layers import Graph
 from partita.partitioner import Cluster, Plan, Whole, partition
 
 AUTOMATIC: Final = "automatic"
@@ -75,9 +76,7 @@ def graph_of(name: str) -> Graph:
     """Returns the network of a module, with a loss."""
     torch.manual_seed(0)
     make, like, _, _ = MODULES[name]
-    net = from_torch(make(), (like,))
-    net.loss = SoftmaxCrossEntropy()(net.output, net.target("class"))
-    return net.graph()
+    return TorchModule(make(), (like,), loss="cross-entropy", target="class").network.graph()
 
 
 def plans_of(name: str, graph: Graph) -> dict[str, Plan]:

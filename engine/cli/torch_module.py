@@ -14,12 +14,12 @@ import torch
 
 from partita.engine.cli.loading import UserFile
 from partita.engine.profile.beside import Beside
-from partita.engine.profile.beside_torch import TorchModule, beside_torch
+from partita.engine.profile.beside_torch import beside_torch
 from partita.engine.profile.profile import Profile
-from partita.engine.pytorch.conversion import ImportedNetwork
-from partita.engine.pytorch.from_torch import from_torch, in_training
+from partita.engine.pytorch.from_torch import in_training
+from partita.engine.pytorch.imported_network import ImportedNetwork
+from partita.engine.pytorch.torch_module import StandIn, TorchModule
 from partita.engine.run.phases import OnPhase
-from partita.layers import HalfSquaredError, SoftmaxCrossEntropy
 from partita.layers.graph import Graph
 from partita.layers.text import counted
 
@@ -29,33 +29,25 @@ NAMES: Final = ("module", "model")
 TYPES: Final = {name: getattr(torch, name) for name in ("float32", "float64", "int64", "int32")}
 """Types of an input."""
 
-_KINDS: Final = {"SoftmaxCrossEntropy": "cross-entropy", "HalfSquaredError": "squared-error"}
-
 _INPUT: Final = re.compile(r"(?:(\w+)=)?(\d+(?:x\d+)*)(?::(\w+))?")
 EXAMPLES: Final = 2
 """Examples by which a module becomes a network: more do not change it."""
-POSITIONS: Final = 2
-"""Most dimensions of scores, behind the examples, that are taken for classes: of a sequence, for example."""
 
 
 @dataclass(frozen=True)
 class FoundModule:
-    """A module, and the network that it became.
+    """A module, and the examples of a minibatch.
 
     Args:
-        module: of the user; it stays as it is.
-        network: with its loss.
+        given: the module; its network has parts that stay whole where operations have no layers.
         batch: examples of the inputs that were given.
-        stand_in: the loss in the place of the module's own, "" if that is used.
     """
 
-    module: torch.nn.Module
-    network: ImportedNetwork
+    given: TorchModule
     batch: int
-    stand_in: str
 
     @classmethod
-    def of(cls, users: UserFile, *, module: str | None, inputs: Sequence[str], loss: str | None) -> Self:
+    def of(cls, users: UserFile, *, module: str | None, inputs: Sequence[str], loss: StandIn | None) -> Self:
         """Finds the module of a file, and makes a network of it; the arguments are options of `FromTorch`.
 
         Raises:
@@ -65,18 +57,27 @@ class FoundModule:
         """
         found = module_of(users, module)
         arguments = [read_input(text) for text in inputs] or example_args(users)
-        given, batch = in_order(found, arguments)
+        example, batch = in_order(found, arguments)
+        given = TorchModule(found, example, loss=loss, opaque=True)
         try:
-            network = from_torch(found, given, opaque=True)
+            stand_in = given.stand_in
         except ValueError as error:
-            _explain_a_loss(found, given, error)
+            _explain_a_loss(found, example, error)
             raise
-        return cls(found, network, batch, stand_in(network, loss))
+        if loss is not None and stand_in is None:
+            raise ValueError(f"the module returns its loss; leave --loss {loss} out")
+        return cls(given, batch)
+
+    @property
+    def network(self) -> ImportedNetwork:
+        """The network that the module became, with its loss."""
+        return self.given.network
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """Sentences on the loss, and on what is not cut."""
-        found = [f"the loss is a stand-in for the module's own: {self.stand_in}"] if self.stand_in else []
+        stand_in = _stand_in(self.given)
+        found = [f"the loss is a stand-in for the module's own: {stand_in}"] if stand_in else []
         graph = self.network.graph()
         kept = {grid.name: _work(graph, grid.name) for grid in graph.computed if grid.layer.kind == "Torch"}
         if kept:
@@ -94,14 +95,6 @@ class FoundModule:
     def beside(self, profile: Profile, on_phase: OnPhase) -> tuple[Beside, ...]:
         """Measures PyTorch's own ways to train the module; see `beside_torch`."""
         return beside_torch(self.given, profile, on_phase=on_phase)
-
-    @cached_property
-    def given(self) -> TorchModule:
-        """The module, and which arrays of the network are its own."""
-        graph = self.network.graph()
-        target = "" if not self.stand_in else graph.targets[0].name
-        loss = _KINDS[graph[graph.losses[0]].layer.kind] if self.stand_in else ""
-        return TorchModule(self.module, self.network.arguments, loss, target)
 
 
 def module_of(users: UserFile, written: str | None) -> torch.nn.Module:
@@ -258,24 +251,13 @@ def _explain_a_loss(module: torch.nn.Module, given: tuple[torch.Tensor, ...], er
         ) from error
 
 
-def stand_in(network: ImportedNetwork, asked: str | None) -> str:
-    """Gives a network without a loss one, and returns its description; "" where the network has one.
-
-    Raises:
-        ValueError: the loss that was asked for cannot be.
-    """
-    if network.loss:
-        if asked is not None:
-            raise ValueError(f"the module returns its loss; leave --loss {asked} out")
-        return ""
-    scores = network.output
-    target, shape = network.target(f"{scores.name}_target"), scores.shape
-    classes = len(shape) <= POSITIONS and shape[-1] > 1
-    if asked == "squared-error" or (asked is None and not classes):
-        network.loss = HalfSquaredError()(scores, target)
+def _stand_in(given: TorchModule) -> str:
+    """Describes the loss in the place of the module's own; "" if that is used."""
+    shape = given.network.output.shape
+    if given.stand_in == "squared-error":
         return f"the squared error of {counted(math.prod(shape), 'number')}"
-    network.loss = SoftmaxCrossEntropy()(scores, target)
-    return f"softmax cross-entropy over the {shape[-1]:,} classes of the last dimension"
+    classes = f"softmax cross-entropy over the {shape[-1]:,} classes of the last dimension"
+    return classes if given.stand_in else ""
 
 
 def _work(graph: Graph, name: str) -> float:

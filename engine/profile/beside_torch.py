@@ -26,6 +26,7 @@ from partita.engine.profile.torch_cuts import linear_pairs, split_point
 from partita.engine.profile.torch_group import TorchFailed, TorchGroup
 from partita.engine.profile.torch_player import PARTS, TorchJob
 from partita.engine.pytorch.from_torch import in_training
+from partita.engine.pytorch.torch_module import TorchModule
 from partita.engine.run.phases import OnPhase, silent
 from partita.engine.run.session import Hosts, Session
 from partita.layers.text import counted
@@ -40,23 +41,6 @@ MICRO_BATCHES: Final = 4
 
 Play = Callable[[int], tuple[Sequence[float], Sequence[float]]]
 """Plays steps; returns the seconds and the loss of each."""
-
-
-@dataclass(frozen=True)
-class TorchModule:
-    """A module that a network was made of.
-
-    Args:
-        module: with the numbers that the network begins with.
-        inputs: for each of its arguments, the name of the input (or of the target) of the network.
-        loss: "cross-entropy", "squared-error", or "" where the module returns its own.
-        target: name of the target of the loss in the network; "" for the module's own loss.
-    """
-
-    module: torch.nn.Module
-    inputs: tuple[str, ...]
-    loss: str
-    target: str
 
 
 @dataclass
@@ -160,9 +144,9 @@ def _job(given: TorchModule, plan: Plan, batch: Mapping[str, Array]) -> TorchJob
 
     return TorchJob(
         in_training(given.module).to(real),
-        tuple(map(tensor, given.inputs)),
-        tensor(given.target) if given.target else None,
-        given.loss,
+        tuple(map(tensor, given.network.arguments)),
+        tensor(plan.graph.targets[0].name) if given.stand_in else None,
+        given.stand_in or "",
         RATE,
         micro_batches=next(n for n in range(MICRO_BATCHES, 0, -1) if plan.batch % n == 0),
     )

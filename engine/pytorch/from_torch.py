@@ -16,10 +16,11 @@ from partita.engine.pytorch import (  # noqa: F401 - they register what becomes 
 )
 from partita.engine.pytorch.cells import write_out_cells
 from partita.engine.pytorch.computed import expression
-from partita.engine.pytorch.conversion import Conversion, ImportedNetwork, Missing, name_of
+from partita.engine.pytorch.conversion import Conversion, name_of
 from partita.engine.pytorch.example_args import Arguments, in_the_order_of
 from partita.engine.pytorch.examples_first import examples_first
 from partita.engine.pytorch.exported import Exported
+from partita.engine.pytorch.imported_network import ImportedNetwork, Missing
 from partita.engine.pytorch.kept import Call, calls_of, part_around, stand_for
 from partita.engine.pytorch.loss_layers import place_losses
 from partita.engine.pytorch.own_loss import take_loss

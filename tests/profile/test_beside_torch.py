@@ -11,40 +11,36 @@ import pytest
 import torch
 from torch import nn
 
-from partita.engine import SGD, Session, from_torch
+from partita.engine import SGD, Session
 from partita.engine.profile import Profile, profile_network
 from partita.engine.profile.beside import Beside, beside_text
-from partita.engine.profile.beside_torch import TorchModule, beside_torch, staged_job
+from partita.engine.profile.beside_torch import beside_torch, staged_job
 from partita.engine.profile.measure import RATE, drawn_batch
 from partita.engine.profile.report import Report
 from partita.engine.profile.torch_cuts import linear_pairs, split_point
 from partita.engine.profile.torch_group import TorchFailed
 from partita.engine.profile.torch_player import Eager, TorchJob
-from partita.engine.pytorch.conversion import ImportedNetwork
-from partita.layers import SoftmaxCrossEntropy
+from partita.engine.pytorch.torch_module import TorchModule
 from partita.partitioner import Cluster, partition
 from tests.profile.torch_file import Words
 
 INPUTS = (torch.zeros((2, 5), dtype=torch.int64), torch.zeros((2, 5, 6)))
 
 
-def network() -> tuple[nn.Module, ImportedNetwork]:
+def words() -> TorchModule:
     torch.manual_seed(0)
-    module = Words()
-    net = from_torch(module, INPUTS, name="words")
-    net.loss = SoftmaxCrossEntropy()(net.output, net.target("next"))
-    return module, net
+    return TorchModule(Words(), INPUTS, target="next", name="words")
 
 
 def test_eager_mode_learns_what_the_network_learns() -> None:
     """The losses of three steps, of the same numbers and examples."""
-    module, net = network()
-    plan = partition(net, Cluster.local(machines=1), batch=4)
+    given = words()
+    plan = partition(given.network, Cluster.local(machines=1), batch=4)
     batch = drawn_batch(plan.graph, batch=4, precision="float32")
     with Session(plan, 0, train=True, optimizer=SGD(RATE), hosts="inline") as session:
         ours = [session.step(batch).loss for _ in range(3)]
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-    job = TorchJob(module, (tensors["words"], tensors["bias"]), tensors["next"], "cross-entropy", RATE)
+    job = TorchJob(given.module, (tensors["words"], tensors["bias"]), tensors["next"], "cross-entropy", RATE)
     found = Eager(job, 0).steps(3)
     np.testing.assert_allclose(found["losses"], ours, rtol=1e-6)
 
@@ -57,8 +53,7 @@ def test_the_squared_error_is_that_of_the_layer() -> None:
 
 
 def test_pairs_have_only_functions_of_each_number_between() -> None:
-    module, _ = network()
-    assert linear_pairs(module, INPUTS) == [("wide", "narrow")]
+    assert linear_pairs(words().module, INPUTS) == [("wide", "narrow")]
     tied = Words(width=6)
     tied.narrow.weight = tied.wide.weight
     assert linear_pairs(tied, INPUTS) == []
@@ -104,7 +99,7 @@ def test_a_report_keeps_them(profile: Profile) -> None:
 
 
 def test_two_machines_and_a_precision_of_pytorch_are_needed(profile: Profile) -> None:
-    module = TorchModule(nn.Identity(), (), "", "")
+    module = TorchModule(nn.Identity(), ())
     with pytest.raises(ValueError, match="let 2 be among the numbers of machines"):
         beside_torch(module, replace(profile, points=profile.points[:1]))
     points = tuple(replace(p, plan=replace(p.plan, precision="bfloat16")) for p in profile.points)
@@ -115,10 +110,9 @@ def test_two_machines_and_a_precision_of_pytorch_are_needed(profile: Profile) ->
 @pytest.mark.slow
 def test_all_ways_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over gloo: pipelining, tensor parallelism, and ours; a form that fails is a reason, and no failure."""
-    module, net = network()
-    found_profile = profile_network(net, (1, 2), batch=8, calibrated=False, steps=1, hosts="threads")
-    given = TorchModule(module, ("words", "bias"), "cross-entropy", "next")
-    found = beside_torch(given, found_profile, rounds=2, hosts="threads")
+    given = words()
+    profiled = profile_network(given.network, (1, 2), batch=8, calibrated=False, steps=1, hosts="threads")
+    found = beside_torch(given, profiled, rounds=2, hosts="threads")
     assert [one.name for one in found][2:4] == ["PyTorch, pipelining", "PyTorch, tensor parallelism"]
     losses = [one.loss for one in found]
     assert all(loss is not None and math.isclose(loss, losses[0] or 0.0, rel_tol=1e-4) for loss in losses)
@@ -128,11 +122,8 @@ def test_all_ways_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_module_that_pytorch_cannot_cut_says_why() -> None:
     torch.manual_seed(0)
-    module = nn.Linear(4, 3)
-    net = from_torch(module, (torch.zeros(2, 4),), name="one")
-    net.loss = SoftmaxCrossEntropy()(net.output, net.target("label"))
-    profiled = profile_network(net, (1, 2), batch=8, calibrated=False, steps=1, hosts="threads")
-    given = TorchModule(module, ("input",), "cross-entropy", "label")
+    given = TorchModule(nn.Linear(4, 3), (torch.zeros(2, 4),))
+    profiled = profile_network(given.network, (1, 2), batch=8, calibrated=False, steps=1, hosts="threads")
     found = {one.name: one for one in beside_torch(given, profiled, rounds=1, hosts="threads")}
     assert found["PyTorch, pipelining"].note == "the module has no parts that are called once"
     assert "no two linear layers follow one another" in found["PyTorch, tensor parallelism"].note

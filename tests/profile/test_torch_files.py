@@ -79,8 +79,7 @@ def test_a_module_with_its_own_loss_has_that(given: Given) -> None:
     assert isinstance(found.found, FoundModule) and found.planning.batch == 6 and not found.remarks
     graph = found.network.graph()
     assert [one.name for one in (*graph.inputs, *graph.targets)] == ["x", "label"]
-    module = found.found.given
-    assert (module.inputs, module.loss, module.target) == (("x", "label"), "", "")
+    assert found.found.network.arguments == ("x", "label") and found.found.given.stand_in is None
 
 
 def test_what_stays_whole_is_named_with_its_share_and_the_reason(given: Given) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from partita.engine import SGD, Session, from_torch
 from partita.engine.parameters import initialise
-from partita.engine.pytorch.conversion import ImportedNetwork
+from partita.engine.pytorch.imported_network import ImportedNetwork
 from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
 

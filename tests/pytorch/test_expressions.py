@@ -12,8 +12,8 @@ from torch import nn
 
 from partita.engine import Session, from_torch
 from partita.engine.parameters import initialise
-from partita.engine.pytorch.conversion import ImportedNetwork
 from partita.engine.pytorch.expression import Expression
+from partita.engine.pytorch.imported_network import ImportedNetwork
 from partita.layers import HalfSquaredError
 from partita.partitioner import Cluster, partition
 from tests.pytorch.expressions import Arithmetic, Excited, Masked, Rotated

@@ -19,7 +19,7 @@ from torch import nn
 from partita.engine import SGD, Downpour, Run, Torch, evaluate, from_torch, load_tensors, train
 from partita.engine.cli import app_of
 from partita.engine.parameters import initialise
-from partita.engine.pytorch.conversion import ImportedNetwork
+from partita.engine.pytorch.imported_network import ImportedNetwork
 from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads, on_threads  # noqa: F401 - a fixture
