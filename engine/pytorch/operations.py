@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from typing import Any, Final
 
@@ -74,7 +75,7 @@ def joined(at: Conversion, node: fx.Node) -> Value:
 def dropout(at: Conversion, node: fx.Node) -> Value:
     """Zeros in the place of some numbers, or of whole channels, while a network trains."""
     a = arguments(node)
-    x = at.value(a["input"])
+    x = at.value(a["self"] if "self" in a else a["input"])  # `self` in place
     noise = None
     if operation_of(node) == "feature_dropout":
         noise = [extent if axis == x.axes[0] else 1 for axis, extent in enumerate(x.shape)]
@@ -231,9 +232,10 @@ def reshaped(at: Conversion, node: fx.Node) -> Value:
     """The same numbers in another shape, in the module's order."""
     x = at.value(node.args[0])
     (_, counts), *rest = extents(node) or [(0, False)]
-    if not counts or any(one for _, one in rest):
+    after = [extent for extent, _ in rest] or [1]
+    if not counts or any(one for _, one in rest) or math.prod(after) != math.prod(x.extents):
         raise Unsupported(MIXED)
-    return x.reshaped([extent for extent, _ in rest] or [1])
+    return x.reshaped(after)
 
 
 @operation("permute", "transpose")

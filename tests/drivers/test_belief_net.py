@@ -58,7 +58,7 @@ def test_persistent_chains_go_on_from_a_checkpoint(on_threads: object, tmp_path:
 @pytest.mark.slow
 def test_a_belief_net_is_fine_tuned_as_a_classifier(on_threads: object) -> None:
     """After an epoch of backpropagation, what the levels have learnt is ahead of drawn weights."""
-    fine, drawn = belief_net.fine_tune(0, epochs=(4, 1), examples=400)
+    fine, drawn = belief_net.fine_tune(0, epochs=(12, 1))
     assert fine > drawn + 0.2 and fine > 0.6
 
 

@@ -13,7 +13,7 @@ class Residual(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(channels, momentum=0.25)
-        self.dropout = nn.Dropout(rate)
+        self.dropout = nn.Dropout(rate, inplace=True)
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -80,6 +80,10 @@ def test_a_gradient_that_is_stopped_is_not_passed_on_in_silence() -> None:
         (lambda: from_torch(nn.Linear(3, 3), (PICTURES,)), "torch.export makes no graph"),
         (lambda: from_torch(nn.Identity(), (WORDS,)), "holds whole numbers"),
         (lambda: from_torch(nn.Flatten(0), (PICTURES,)), "mixes the examples with another dimension"),
+        (
+            lambda: from_torch(nn.Sequential(nn.Flatten(0, 1), nn.Linear(8, 3)), (PICTURES,)),
+            "mixes the examples with another dimension",
+        ),
     ],
 )
 def test_what_cannot_be_a_network_is_refused(make: Any, message: str) -> None:
