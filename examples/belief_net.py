@@ -1,13 +1,10 @@
 """A Boltzmann machine and a deep belief net that draw handwritten digits, on two machines under Downpour SGD.
 
     python -m examples.belief_net [FOLDER]
-    python -m examples.belief_net --classify [SEED ...]
 
-The first trains a restricted Boltzmann machine by persistent contrastive divergence, beside scikit-learn's on
-the same work, and a belief net of two levels by CD-1. It prints how well each restores pictures that it has
-not seen, and draws filters and samples to FOLDER/belief_net.svg (with matplotlib, of the extra `view`). The
-second fine-tunes the belief net as a classifier by backpropagation, and prints its accuracy on held-out
-digits.
+It trains a restricted Boltzmann machine by persistent contrastive divergence, beside scikit-learn's on the
+same work, and a belief net of two levels by CD-1. It prints how well each restores pictures that it has not
+seen, and draws filters and samples to FOLDER/belief_net.svg (with matplotlib, of the extra `view`).
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.neural_network import BernoulliRBM
 
-from partita.engine import SGD, Downpour, Momentum, Run, evaluate, predict, train
-from partita.layers import DeepBeliefNet, Dense, Network, RestrictedBoltzmannMachine, SoftmaxCrossEntropy
+from partita.engine import SGD, Downpour, Run, predict, train
+from partita.layers import DeepBeliefNet, Network, RestrictedBoltzmannMachine
 from partita.partitioner import Cluster, Plan, partition
 
 UNITS, BATCH, RATE = 64, 20, 0.05
@@ -29,16 +26,9 @@ UNITS, BATCH, RATE = 64, 20, 0.05
 
 def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Scikit-learn's digits in black and white: 1,400 pictures `[example, 64]` to learn, the rest to test."""
-    (learnt, _), (held_out, _) = labelled(seed)
-    return learnt, held_out
-
-
-def labelled(seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The same, each with the digits `[example]`."""
-    digits = load_digits()
-    order = np.random.default_rng(seed).permutation(len(digits.images))
-    states = (digits.images.reshape(-1, 64)[order] > 7.5).astype(np.float32)
-    return [(states[part], digits.target[order][part]) for part in (slice(1400), slice(1400, None))]
+    pictures = load_digits().data[np.random.default_rng(seed).permutation(1797)]
+    states = (pictures > 7.5).astype(np.float32)
+    return states[:1400], states[1400:]
 
 
 def cut(net: Network) -> Plan:
@@ -68,41 +58,6 @@ def belief(pictures: np.ndarray, *, epochs: int, seed: int = 0) -> dict[str, Any
         run = train(cut(net), given, driver=driver, epochs=epochs, seed=seed, show="nothing")
         found |= run.parameters
     return found
-
-
-def classifier(parameters: dict[str, Any]) -> Plan:
-    """A plan of all levels upward under a dense layer, which begins with what the levels have learnt.
-
-    Hinton, Osindero and Teh, *A fast learning algorithm for deep belief nets*, 2006, and Hinton and
-    Salakhutdinov, *Reducing the dimensionality of data with neural networks*, 2006: all weights learn.
-    """
-    net = Network("classifier")
-    features = DeepBeliefNet((UNITS, UNITS)).upward(net.input("picture", shape=64))
-    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(features), net.target("digit"))
-    net.initialise({name: one for name, one in parameters.items() if name in net.graph().parameters})
-    return cut(net)
-
-
-def fine_tune(
-    seed: int, *, epochs: tuple[int, int] = (12, 15), examples: int | None = None
-) -> tuple[float, float]:
-    """Accuracies on held-out digits of classifiers, from what the levels have learnt and from drawn weights.
-
-    Args:
-        seed: of the division of the digits, of samples and of drawn weights.
-        epochs: of each level, and of backpropagation.
-        examples: pictures to learn from; all if not given.
-    """
-    (pictures, digits), (others, known) = labelled(seed)
-    pictures, digits = pictures[:examples], digits[:examples]
-    levels, fine = epochs
-    found = []
-    for parameters in (belief(pictures, epochs=levels, seed=seed), {}):
-        given = {"picture": pictures, "digit": digits}
-        driver = Downpour(optimizer=Momentum(0.1))
-        run = train(classifier(parameters), given, driver=driver, epochs=fine, seed=seed, show="nothing")
-        found.append(evaluate(run, {"picture": others, "digit": known}, show="nothing").accuracy)
-    return found[0], found[1]
 
 
 def dreams(parameters: dict[str, Any], *, count: int, steps: int) -> np.ndarray:
@@ -183,12 +138,5 @@ def main(folder: str = ".", epochs: int = 15) -> None:
         raise SystemExit("that is not what scikit-learn's machine reaches")
 
 
-def classify(*seeds: str) -> None:
-    """Fine-tunes for each seed, and prints accuracies."""
-    found = np.array([fine_tune(int(seed)) for seed in seeds or ("0", "1", "2")])
-    for name, accuracies in zip(("fine-tuned belief net", "from drawn weights"), found.T, strict=True):
-        print(f"{name:<22} accuracy {accuracies.mean():.4f} (", *(f"{one:.4f}" for one in accuracies), ")")
-
-
 if __name__ == "__main__":
-    (classify if "--classify" in sys.argv[1:2] else main)(*sys.argv[1 + ("--classify" in sys.argv) :])
+    main(*sys.argv[1:])

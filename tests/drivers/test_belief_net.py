@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from examples import belief_net
+from examples.reproduce import fine_tuning
 from partita.engine import SGD, Downpour, Session, load_tensors, train
 from partita.engine.parameters import initialise
 from partita.layers import Network, RestrictedBoltzmannMachine
@@ -58,7 +59,7 @@ def test_persistent_chains_go_on_from_a_checkpoint(on_threads: object, tmp_path:
 @pytest.mark.slow
 def test_a_belief_net_is_fine_tuned_as_a_classifier(on_threads: object) -> None:
     """After an epoch of backpropagation, what the levels have learnt is ahead of drawn weights."""
-    fine, drawn = belief_net.fine_tune(0, epochs=(12, 1))
+    fine, drawn = fine_tuning.fine_tune(0, epochs=(12, 1))
     assert fine > drawn + 0.2 and fine > 0.6
 
 
@@ -69,7 +70,7 @@ def test_a_classifier_begins_with_what_the_levels_have_learnt() -> None:
         parameters[f"{level}.weight"] = draw.normal(size=(64, 64)).astype(np.float32) / 8
         parameters[f"{level}.bias"] = draw.normal(size=64).astype(np.float32)
         parameters[f"{level}_visible.bias"] = np.zeros(64, np.float32)
-    plan = belief_net.classifier(parameters)
+    plan = fine_tuning.classifier(parameters)
     start = initialise(plan.graph.parameters.values(), 0)
     pictures = belief_net.data()[0][: plan.batch].astype(np.float64)
     digits = np.arange(plan.batch) % 10

@@ -343,7 +343,7 @@ def test_another_network_is_refused(tmp_path: Path, shapes: dict[str, tuple[int,
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 3}, "its manifest has format 3, and this version of Partita reads formats up to 2"),
+        ({"format": 4}, "its manifest has format 4, and this version of Partita reads formats up to 3"),
         ({"dtype": "object"}, "neither float32 nor float64"),
         ({"checkpoint": 5}, "its manifest is of checkpoint 5"),
         ({"entries": (ShardFile("shard 0", 0, 0, "../../etc/passwd", ""),)}, "no name of a shard's file"),
