@@ -17,8 +17,8 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = torch.relu(self.norm(self.first(x)))
-        return torch.relu(x + self.second(self.dropout(found)))
+        found = torch.relu(self.dropout(self.norm(self.first(x))))
+        return torch.relu(x + self.second(found))
 
 
 class Language(nn.Module):
