@@ -57,6 +57,7 @@ def fresh_node(number: int) -> Network:
     return net
 
 
+@pytest.mark.slow
 def test_a_training_says_what_it_starts_before_it_says_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_an_error_in_a_function_of_the_user_is_tried_three_times(witness: Witnes
     assert sum("of 3 times" in text for text in witness.texts) == 2
 
 
+@pytest.mark.slow
 def test_a_function_that_cannot_be_compiled_ends_the_run_before_it_starts(witness: Witness) -> None:
     plan = partition(toy.with_node(toy.unknown_name), Cluster.local(machines=1), batch=8, strategy="balanced")
     with pytest.raises(RunFailed, match=r"^part 0\.0: Node unknown_name 'odd'") as failed:

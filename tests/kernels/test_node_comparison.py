@@ -171,6 +171,7 @@ def test_a_form_that_does_not_end_where_python_does_is_refused(monkeypatch: pyte
     assert "no result after" in found.compiled
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison has a time limit, which compiling must not use up."""
     counts: list[int] = []

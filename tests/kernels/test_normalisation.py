@@ -90,6 +90,7 @@ def far_from_zero(given_case: Case, by: float) -> Case:
     return given_case
 
 
+@pytest.mark.slow
 def test_a_mean_far_from_zero_costs_no_accuracy() -> None:
     """Inside, where no zeros outside the picture matter, a constant more in all states changes little."""
     layer = LocalContrastNormalisation2D(3)

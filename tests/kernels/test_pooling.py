@@ -103,7 +103,7 @@ class OwnAveragePool(AveragePool2D):
 SETTINGS: dict[type, dict[str, Any]] = {MaxPool2D: {}, AveragePool2D: {"count_include_pad": False}}
 
 
-@pytest.mark.parametrize("own", [OwnMaxPool, OwnAveragePool])
+@pytest.mark.parametrize("own", [pytest.param(OwnMaxPool, marks=pytest.mark.slow), OwnAveragePool])
 def test_the_definition_pads_in_the_same_way(own: type[Pool2D]) -> None:
     built_in = own.__bases__[0]
     for pool in (own, built_in):
@@ -113,7 +113,7 @@ def test_the_definition_pads_in_the_same_way(own: type[Pool2D]) -> None:
         assert_true(given_case, play(given_case, 1))
 
 
-@pytest.mark.parametrize("pool", [OwnMaxPool, MaxPool2D, AveragePool2D])
+@pytest.mark.parametrize("pool", [pytest.param(OwnMaxPool, marks=pytest.mark.slow), MaxPool2D, AveragePool2D])
 def test_padding_in_bfloat16(pool: type[Pool2D]) -> None:
     given_case = case(pool(3, padding="same"), (5, 4, 2), batch=3, dtype=np.float32)
     given_case.inputs[0][...] -= 3

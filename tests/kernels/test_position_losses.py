@@ -77,7 +77,9 @@ def in_torch(given: Case) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "precision", ["float64", "float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 def test_equals_torch_in_float64(loss: SoftmaxCrossEntropy, precision: str) -> None:
     given = drawn(loss, dtype=np.float64 if precision == "float64" else np.float32)
     given = given.rounded if precision == "bfloat16" else given

@@ -176,6 +176,7 @@ def network():
 """
 
 
+@pytest.mark.slow
 def test_a_run_knows_its_module_wherever_it_goes_on(
     on_threads: WatchedThreads,  # noqa: F811
     tmp_path: Path,
