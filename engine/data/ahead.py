@@ -71,8 +71,14 @@ class ReadAhead:
                 if key not in self._made:
                     self._made[key] = self._threads.submit(self._maker.make, *one)
 
-    def take(self, chosen: Array, epoch: int) -> Batch:
-        """Returns a minibatch; waits for it. Raises as `Maker.make`."""
+    def take(self, chosen: Array, epoch: int, *, awaited: bool = True) -> Batch:
+        """Returns a minibatch; waits for it. Raises as `Maker.make`.
+
+        Args:
+            chosen: numbers of its examples.
+            epoch: how often they were seen before.
+            awaited: whether computing waits meanwhile, so that `waited_s` counts.
+        """
         key = _key(chosen, epoch)
         with self._lock:
             found = self._made.get(key)
@@ -85,7 +91,7 @@ class ReadAhead:
         if not found.done():
             began = time.perf_counter()
             found.exception()
-            self.waited_s += time.perf_counter() - began
+            self.waited_s += time.perf_counter() - began if awaited else 0.0
         batch = found.result()
         self._n_bytes = self._n_bytes or sum(array.nbytes for array in batch.values())
         return batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from partita.engine.data.prepared import Prepared
@@ -35,6 +35,29 @@ class FeedTimes(NamedTuple):
 
 
 NOTHING_READ: Final = FeedTimes(0.0, 0.0, 0, 1)
+
+
+class ReadClock:
+    """Sums of reading the data from one call to the next. Time counts from `begin`."""
+
+    def __init__(self, times: Callable[[], FeedTimes | None]) -> None:
+        """Reads from a feed's `times`, which are None where nothing is read."""
+        self._times, self._before = times, NOTHING_READ
+        self._at: float | None = None  # when the last step was done, or the first began
+
+    def begin(self, now: float) -> None:
+        """Notes the begin of the first step; later calls change nothing."""
+        if self._at is None:
+            self._at = now
+
+    def since_last(self, now: float) -> tuple[float, ...]:
+        """Returns the sums of `ReadSums` since the last call, or `begin`; () where nothing is read."""
+        times = self._times()
+        if times is None:
+            return ()
+        found = times.since(self._before, passed_s=now - (now if self._at is None else self._at))
+        self._before, self._at = times, now
+        return found
 
 
 class ReadSums(NamedTuple):

@@ -159,7 +159,7 @@ class AssignedWork(Work):
         """Counts the gradient of the assignment, unless its evaluation is over."""
         given, self._playing = self._assigned[self.step], None
         if self.is_over(given.evaluation):
-            self._result = self._result_of(given, StepDone(given.sequence, loss=math.nan))
+            self._result = self._result_of(given, StepDone(given.sequence, loss=math.nan, read=done.read))
         else:
             self._links.computed(given.evaluation, given.unit)
             self._result = self._result_of(given, done)
@@ -168,7 +168,7 @@ class AssignedWork(Work):
     @staticmethod
     def _result_of(given: Assignment, done: StepDone) -> AssignmentResult:
         numbers = given.sequence, given.evaluation, given.unit
-        return AssignmentResult(*numbers, done.loss, done.correct, done.sums)
+        return AssignmentResult(*numbers, done.loss, done.correct, done.sums, done.read)
 
     def waits(self) -> Iterator[tuple[str, str]]:
         """Yields the shards that a known assignment waits for."""

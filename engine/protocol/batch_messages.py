@@ -68,7 +68,10 @@ class Assignment(MessageStruct, frozen=True, tag=True):
 
 
 class AssignmentResult(MessageStruct, frozen=True, tag=True):
-    """Sums over the examples of an assignment whose losses this part computes. Repeated on request."""
+    """Sums over the examples of an assignment whose losses this part computes. Repeated on request.
+
+    `read` has the sums of reading the data since the part's result before, see `Report`.
+    """
 
     sequence: Count
     evaluation: Count
@@ -76,6 +79,7 @@ class AssignmentResult(MessageStruct, frozen=True, tag=True):
     loss: float
     correct: Count
     sums: tuple[float, ...] = ()
+    read: tuple[float, ...] = ()
 
 
 class FetchPoint(MessageStruct, frozen=True, tag=True):

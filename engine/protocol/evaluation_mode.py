@@ -258,7 +258,7 @@ class EvaluationMode(WorkMode):
     def progress(self, iterated: Iterated) -> Progress:
         work, plain = self._scheduler, super().progress(iterated)
         more = {"redone": work.redone, "busy": work.busy, "replicas": work.replicas}
-        return replace(plain, values={**plain.values, **more}, further=self._sums)
+        return replace(plain, values={**plain.values, **more}, further=self._sums, read=work.take_read())
 
     # Work units.
 

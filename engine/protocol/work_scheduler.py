@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol.batch_messages import Assignment, AssignmentResult
 from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, exact_sum
+from partita.engine.protocol.program_reports import added
 from partita.engine.protocol.work_book import Held, Holder, WorkBook
 from partita.engine.protocol.worthwhile import chosen, replicas_worth
 
@@ -114,6 +115,7 @@ class WorkScheduler:
         self._durations: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion
         self._chosen: tuple[int, ...] | None = None  # replicas that compute the evaluation; None: all
         self._last_chosen: tuple[int, ...] = ()
+        self._read: tuple[float, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -138,6 +140,11 @@ class WorkScheduler:
         """The further sums of a complete evaluation, in the order in which parts report them."""
         rows = [p.sums[m] for p in self._progress for m in sorted(p.sums) if p.sums[m]]
         return tuple(map(exact_sum, map(list, zip(*rows, strict=True))))
+
+    def take_read(self) -> tuple[float, ...]:
+        """Returns the sums of reading the data, of all parts, since the last call."""
+        read, self._read = self._read, ()
+        return read
 
     # Replicas come and go.
 
@@ -240,6 +247,8 @@ class WorkScheduler:
         given = None if worker is None else worker.open.get(result.sequence)
         if worker is None or given is None or result.evaluation != given.order.evaluation:
             return  # a duplicate
+        if machine in given.unfinished:
+            self._read = added(self._read, result.read)
         given.unfinished.discard(machine)
         if not given.unfinished:
             del worker.open[result.sequence]

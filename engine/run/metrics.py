@@ -73,7 +73,8 @@ class Iteration:
         busy: replicas that had a share in the last evaluation.
         replicas: number of replicas.
         note: exceptional events, in a few words; "" for none.
-        metrics: the mean of each loss where there are several, and `metrics`: of the last evaluation.
+        metrics: the mean of each loss where there are several, and `metrics`: of the last evaluation;
+            "data_wait" since the iteration before, see `Record`.
     """
 
     seconds: float
@@ -248,6 +249,10 @@ class Metrics:
     def _add_iteration(self, progress: Progress) -> None:
         record = Record(self.seconds, None, progress.step, 0, progress.values, progress.note)
         figures = self._reported.figures(progress.further) if self._reported and progress.further else {}
+        read = ReadSums().plus(progress.read)
+        self.read = self.read.plus(progress.read)
+        if read.passed_s:
+            figures = {**figures, "data_wait": read.share}
         self.history.append(replace(_iteration(record), metrics=figures))
         self._last_values = {**progress.values, **figures}
         self._publish(replace(record, metrics=self._last_values))

@@ -63,13 +63,14 @@ class AssignedHands(Hands):
         }
         if any(instruction.op not in COMPUTES for instruction in program.instructions):
             player = start_player(host, computations, replica=task.replica, lanes=task.threads)
-            several = MultiPartRunner(player, computations, prepare=prepare)
+            several = MultiPartRunner(player, computations, prepare=prepare, times=lambda: feed.times)
             return machine, PartBody(host, several, arrays, feed, **settings)
         one = SinglePartRunner(
             computations,
             prepare=prepare,
             is_over=lambda evaluation: not task.other_parts and work.is_over(evaluation),
             wake=host.wake,
+            times=lambda: feed.times,
         )
         body = SharedBody(host, one, arrays, feed, machine, **settings)
         one.start(body.finish)

@@ -8,6 +8,7 @@ step of the player.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 from typing_extensions import override
 
+from partita.engine.data.times import FeedTimes, ReadClock
 from partita.engine.protocol.assigned_work import RunAssignment
 from partita.engine.protocol.events import Received, Refuse
 from partita.engine.protocol.program_effects import StepDone
@@ -40,6 +42,7 @@ class SinglePartRunner(Runner):
         prepare: Prepare,
         is_over: Callable[[int], bool],
         wake: Callable[[], None],
+        times: Callable[[], FeedTimes | None] = lambda: None,
     ) -> None:
         """Prepares all calls; `start` starts the thread.
 
@@ -48,10 +51,11 @@ class SinglePartRunner(Runner):
             prepare: called by the thread before each portion.
             is_over: whether nobody needs an evaluation any more: its assignment is then cut short.
             wake: makes the mailbox's owner call `poll` soon.
+            times: returns what reading the data took so far; None where nothing is read.
         """
         program = computations.buffers.program
         self._computations, self._prepare = computations, prepare
-        self._is_over, self._wake = is_over, wake
+        self._is_over, self._wake, self._reading = is_over, wake, ReadClock(times)
         self._sampler: Final = StepSampler(program, Recorder(program, str))
         self._played = 0  # portions
         self._positions: Final = [n for n, call in enumerate(computations.calls) if call is not None]
@@ -111,8 +115,8 @@ class SinglePartRunner(Runner):
                     self._wake()
 
     def _run(self, assignment: RunAssignment) -> StepDone:
-        metrics, run = self._computations.metrics, self._computations.run
-        metrics.clear()
+        run = self._computations.run
+        _begin(self._computations, self._reading)
         for n in range(assignment.count):
             if self._is_over(assignment.evaluation):
                 break
@@ -120,23 +124,31 @@ class SinglePartRunner(Runner):
             self._computations.watch.begin()
             self._sampler.plays(run, self._positions, self._played)
             self._played += 1
-        self._computations.finish()
-        return StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct, sums=metrics.sums)
+        return _finished(assignment, self._computations, self._reading)
 
 
 class MultiPartRunner(Runner):
     """A player's steps, one for each portion, numbered through all assignments: every part plays all."""
 
-    def __init__(self, player: Player, computations: Computations, *, prepare: Prepare) -> None:
+    def __init__(
+        self,
+        player: Player,
+        computations: Computations,
+        *,
+        prepare: Prepare,
+        times: Callable[[], FeedTimes | None] = lambda: None,
+    ) -> None:
         """Takes over the player, which has not begun.
 
         Args:
             player: of a program that exchanges messages.
             computations: those of the player.
             prepare: called before each portion.
+            times: returns what reading the data took so far; None where nothing is read.
         """
         self._player, self._computations, self._prepare = player, computations, prepare
         self._player.start(0)
+        self._reading: Final = ReadClock(times)
         self._assignment: RunAssignment | None = None
         self._step = self._done = 0
         self._playing = False
@@ -145,7 +157,7 @@ class MultiPartRunner(Runner):
     def begin(self, step: RunAssignment) -> None:
         assert self._assignment is None, f"{step} begins inside {self._assignment}"
         self._assignment, self._done = step, 0
-        self._computations.metrics.clear()
+        _begin(self._computations, self._reading)
         self._begin_portion()
 
     @property
@@ -183,9 +195,7 @@ class MultiPartRunner(Runner):
             self._begin_portion()
             return
         self._assignment = None
-        self._computations.finish()
-        metrics = self._computations.metrics
-        yield StepDone(assignment.number, loss=metrics.loss, correct=metrics.correct, sums=metrics.sums)
+        yield _finished(assignment, self._computations, self._reading)
 
     def _begin_portion(self) -> None:
         if self._assignment is not None and self._player.may_begin():
@@ -198,3 +208,22 @@ class MultiPartRunner(Runner):
     @override
     def close(self) -> None:
         self._player.close()
+
+
+def _begin(computations: Computations, reading: ReadClock) -> None:
+    """Begins the sums of an assignment."""
+    computations.metrics.clear()
+    reading.begin(time.monotonic())
+
+
+def _finished(assignment: RunAssignment, computations: Computations, reading: ReadClock) -> StepDone:
+    """Ends an assignment, and returns its sums."""
+    computations.finish()
+    metrics = computations.metrics
+    return StepDone(
+        assignment.number,
+        loss=metrics.loss,
+        correct=metrics.correct,
+        sums=metrics.sums,
+        read=reading.since_last(time.monotonic()),
+    )

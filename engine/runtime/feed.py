@@ -131,7 +131,15 @@ class Examples:
         self._gathered: dict[tuple[str, int], Array] = {}
 
     def put(
-        self, name: str, box: Box, out: Array, chosen: Array | slice, *, first: int = 0, epoch: int = 0
+        self,
+        name: str,
+        box: Box,
+        out: Array,
+        chosen: Array | slice,
+        *,
+        first: int = 0,
+        epoch: int = 0,
+        ahead: bool = False,
     ) -> None:
         """Writes rows of an input or target into `out`, node-major, see `Feed.fill`. From any thread.
 
@@ -142,6 +150,7 @@ class Examples:
             chosen: the numbers of the examples of a minibatch, or their range.
             first: the place in the minibatch of the first example of `out`.
             epoch: how often the examples were seen before.
+            ahead: whether computing does not wait for this call, so that `times` does not count its waits.
         """
         chosen = _some(chosen, first, out.shape[-1])
         array = self._arrays[name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeAlias
 
@@ -18,6 +19,7 @@ from typing_extensions import override
 
 from partita.engine.data.ahead import Wanted
 from partita.engine.data.order import SHUFFLED, Ordering
+from partita.engine.data.times import FeedTimes
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.commands import Portions
 from partita.engine.runtime.feed import Examples, Feed
@@ -96,6 +98,7 @@ class PortionFeed(Feed):
         self._like: dict[_Key, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}  # all that was asked for
         self._portions: dict[int, Future[_Fetched]] = {}  # the oldest first
         self._n_bytes = 0  # of a portion
+        self._waited_s = 0.0  # for the thread that fetches
         self._chosen, self.seed = -1, order.seed
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 
@@ -114,7 +117,7 @@ class PortionFeed(Feed):
         if portion not in self._portions and self._n_bytes >= WORTH_A_THREAD:
             future, memory = self._entry(portion)
             if memory is not None:
-                self._thread.submit(self._fetch, portion, memory, future)
+                self._thread.submit(self._fetch, portion, memory, future, ahead=True)
 
     @override
     def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
@@ -131,11 +134,21 @@ class PortionFeed(Feed):
             future, memory = self._entry(self._chosen)
             if memory is not None:
                 self._fetch(self._chosen, memory, future)
+            elif not future.done():
+                began = time.perf_counter()
+                future.exception()
+                self._waited_s += time.perf_counter() - began
             found = future.result().get(key)
         if found is None:
             self._put(key, self._chosen, out)
         else:
             np.copyto(out, found)
+
+    @property
+    @override
+    def times(self) -> FeedTimes | None:
+        found = self._examples.times
+        return None if found is None else found._replace(waited_s=found.waited_s + self._waited_s)
 
     @override
     def close(self) -> None:
@@ -161,19 +174,21 @@ class PortionFeed(Feed):
             future = self._portions[portion] = Future()
             return future, memory
 
-    def _put(self, key: _Key, portion: int, out: Array) -> None:
+    def _put(self, key: _Key, portion: int, out: Array, *, ahead: bool = False) -> None:
         name, box, first = key
         chosen, (epoch, *_) = self._order.all_of(portion), self._order.portions.place(portion)
-        self._examples.put(name, box, out, chosen, first=first, epoch=epoch)
+        self._examples.put(name, box, out, chosen, first=first, epoch=epoch, ahead=ahead)
 
-    def _fetch(self, portion: int, memory: _Fetched, future: Future[_Fetched]) -> None:
+    def _fetch(
+        self, portion: int, memory: _Fetched, future: Future[_Fetched], *, ahead: bool = False
+    ) -> None:
         """Fetches all that was asked for, into the memory of a portion that is not kept any more."""
         try:
             for key, (shape, dtype) in list(self._like.items()):
                 out = memory.setdefault(key, np.empty(0, dtype))
                 if out.shape != shape:
                     out = memory[key] = np.empty(shape, dtype)
-                self._put(key, portion, out)
+                self._put(key, portion, out, ahead=ahead)
             future.set_result(memory)
         except BaseException as error:  # noqa: BLE001 - raised again by `fill`
             future.set_exception(error)

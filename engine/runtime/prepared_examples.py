@@ -27,11 +27,19 @@ class PreparedExamples(Examples):
 
     @override
     def put(
-        self, name: str, box: Box, out: Array, chosen: Array | slice, *, first: int = 0, epoch: int = 0
+        self,
+        name: str,
+        box: Box,
+        out: Array,
+        chosen: Array | slice,
+        *,
+        first: int = 0,
+        epoch: int = 0,
+        ahead: bool = False,
     ) -> None:
         numbers = np.arange(chosen.start, chosen.stop) if isinstance(chosen, slice) else chosen
         try:
-            batch = self._ahead.take(numbers, epoch)
+            batch = self._ahead.take(numbers, epoch, awaited=not ahead)
         except DataError as error:
             raise CannotGoOn(str(error)) from error
         transposed = node_major(batch[name][first : first + out.shape[-1]], box, out.shape)

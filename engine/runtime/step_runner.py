@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from partita.engine.data.times import NOTHING_READ, FeedTimes
+from partita.engine.data.times import FeedTimes, ReadClock
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import PlayedStep, Player
@@ -55,15 +55,13 @@ class StepRunner(PlayerRunner):
         super().__init__(player)
         self._computations = computations
         self._prepare, self._finish, self._counted, self._replica = prepare, finish, counted, replica
-        self._times, self._read_before = times, NOTHING_READ
-        self._done_at: float | None = None  # when the last step was done, or the first began
+        self._reading = ReadClock(times)
         self._raises: tuple[NotFinite, float] | None = None
 
     @override
     def prepare(self, step: Any) -> None:
         self._computations.metrics.clear()
-        if self._done_at is None:
-            self._done_at = time.monotonic()
+        self._reading.begin(time.monotonic())
         self._prepare(step)
 
     @override
@@ -77,19 +75,8 @@ class StepRunner(PlayerRunner):
             self._fail(step.step, now)
             return None
         metrics = computations.metrics
-        counted, read = self._counted(), self._read(now)
+        counted, read = self._counted(), self._reading.since_last(now)
         return StepDone(over.step, counted, metrics.loss, metrics.correct, metrics.sums, read)
-
-    def _read(self, now: float) -> tuple[float, ...]:
-        """Returns what reading took since the last step, see `FeedTimes.since`."""
-        times = self._times()
-        if times is None:
-            return ()
-        found = times.since(
-            self._read_before, passed_s=now - (now if self._done_at is None else self._done_at)
-        )
-        self._read_before, self._done_at = times, now
-        return found
 
     def _fail(self, step: int, now: float) -> None:
         """Raises `NotFinite`; later if the array came from a machine that may raise an earlier cause."""

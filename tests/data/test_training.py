@@ -60,8 +60,14 @@ def test_streams_train_in_windows(on_threads: object) -> None:
     assert_same(dict(found.parameters), dict(run.parameters))
 
 
-def test_sandblaster(on_threads: object) -> None:
-    assert_same(trained(Loader(kinds.Pairs()), Sandblaster()), trained(kinds.ARRAYS, Sandblaster()))
+@pytest.mark.parametrize("machines", [1, 2])
+def test_sandblaster(machines: int, on_threads: object) -> None:
+    records: list[Record] = []
+    given = Loader(kinds.Pairs()), Sandblaster()
+    found = trained(*given, machines=machines, on_record=records.append)
+    assert_same(found, trained(kinds.ARRAYS, Sandblaster(), machines=machines))
+    assert records
+    assert all(0.0 <= record.metrics["data_wait"] <= 1.5 for record in records)
 
 
 @pytest.mark.slow

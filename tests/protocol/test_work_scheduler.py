@@ -45,6 +45,17 @@ def test_each_begins_in_a_range_of_its_own() -> None:
     assert units(found.schedule(1.0), 0) == [2]
 
 
+def test_reading_is_summed_over_replicas_and_over_computations_that_do_not_count() -> None:
+    found = hands(replicas=2, units=1)
+    (_, mine), *_ = found.schedule(0.0)
+    ((_, backup),) = found.schedule(100.0)
+    for replica, order, read in ((0, mine, (1.0, 2.0)), (0, mine, (1.0, 2.0)), (1, backup, (3.0, 4.0))):
+        result = AssignmentResult(order.sequence, 1, order.unit, 0.0, 0, read=read)
+        found.computed(replica, 0, result, 101.0)
+    assert found.take_read() == (4.0, 6.0), "a repeated result counts once, a backup counts, too"
+    assert found.take_read() == ()
+
+
 def test_who_is_done_takes_from_the_longest_range() -> None:
     found = hands(replicas=2, units=8)
     open_turns = found.schedule(0.0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
+from partita.engine.data.times import FeedTimes
 from partita.engine.protocol.commands import Portions
 from partita.engine.runtime import portion_feed
 from partita.engine.runtime.feed import Examples
@@ -97,3 +103,57 @@ def test_an_array_that_cannot_be_read_says_so_where_it_is_needed(monkeypatch: py
     with pytest.raises(OSError, match="the disk is gone"):
         feed.fill("picture", Box.of_rows(0, 1), out)
     feed.close()
+
+
+class SlowlyRead(Examples):
+    """Examples whose reader counts a second of waiting for each call, unless computing does not wait."""
+
+    waited_s = 0.0
+
+    @override
+    def put(self, *given: Any, ahead: bool = False, **more: Any) -> None:
+        super().put(*given, **more)
+        self.waited_s += not ahead
+
+    @property
+    @override
+    def times(self) -> FeedTimes:
+        return FeedTimes(self.waited_s, 0.0, 0, 1)
+
+
+def test_waits_of_the_thread_that_fetches_ahead_are_not_those_of_computing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(portion_feed, "WORTH_A_THREAD", 0)
+    examples, out = SlowlyRead({"picture": np.ones((8, 1))}), np.zeros((1, 2))
+    feed = PortionFeed(examples, PortionOrder(Portions(8, 2), seed=0, shuffled=False))
+    for portion in range(2):
+        feed.choose(portion)
+        feed.fill("picture", Box.of_rows(0, 1), out)
+        feed.ahead(1)
+        feed._thread.submit(int).result()  # what was to be fetched is there
+    feed.close()
+    assert feed.times is not None
+    assert feed.times.waited_s == examples.waited_s == 1.0
+
+
+def test_waits_for_the_thread_that_fetches_ahead_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portion_feed, "WORTH_A_THREAD", 0)
+    examples, out, go_on = SlowlyRead({"picture": np.ones((8, 1))}), np.zeros((1, 2)), threading.Event()
+    feed = PortionFeed(examples, PortionOrder(Portions(8, 2), seed=0, shuffled=False))
+    feed.choose(0)
+    feed.fill("picture", Box.of_rows(0, 1), out)
+    feed._thread.submit(go_on.wait)
+    feed.ahead(1)
+    feed.choose(1)
+    times = iter([10.0, 13.0])
+
+    def read_clock() -> float:
+        go_on.set()
+        return next(times)
+
+    monkeypatch.setattr(portion_feed, "time", SimpleNamespace(perf_counter=read_clock))
+    feed.fill("picture", Box.of_rows(0, 1), out)
+    feed.close()
+    assert feed.times is not None
+    assert (examples.waited_s, feed.times.waited_s) == (1.0, 4.0)
