@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from partita.engine.page.follow import Follower
 from partita.engine.page.frozen import freeze, frozen_page, script, style, title_of
 from partita.engine.page.gate import Gate
 from partita.engine.page.panels import PANELS, Panels
+from partita.engine.transport.sockets import browser_listener
 from partita.engine.watch.prometheus import CONTENT_TYPE, metrics_text
 from partita.engine.watch.records import MalformedRecord
 
@@ -71,9 +71,7 @@ class PageServer:
         self._serving = serving
         self._follower = Follower(serving.stream)
         self._panels = Panels(self._follower.state)
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", serving.port))
+        self._socket = browser_listener(serving.port)
         self.port: Final[int] = self._socket.getsockname()[1]
         self._owner = None if serving.until_pid is None else psutil.Process(serving.until_pid)
         self._frozen = self._visited = False
@@ -90,7 +88,9 @@ class PageServer:
         app = self._app()
         gate = Gate(app, token=self._serving.token, port=self.port)
         quiet = {"access_log": False, "log_level": "error", "server_header": False, "date_header": False}
-        server = uvicorn.Server(uvicorn.Config(gate, **quiet, timeout_graceful_shutdown=2))
+        # Compressing each browser's messages anew costs more than sending them over loopback.
+        bare = {"ws_per_message_deflate": False}
+        server = uvicorn.Server(uvicorn.Config(gate, **quiet, **bare, timeout_graceful_shutdown=2))
         self._server = server
         server.run(sockets=[self._socket])
 

@@ -1,7 +1,8 @@
 """Factory of all sockets, so that none is created without its limits.
 
-Every listening socket is a CURVE server that refuses unknown keys, also while no authenticator runs; frames
-have a maximum size, queues a bound, handshakes a time limit and connections a heartbeat; nothing lingers.
+Every listening socket of ZeroMQ is a CURVE server that refuses unknown keys, also while no authenticator
+runs; frames have a maximum size, queues a bound, handshakes a time limit and connections a heartbeat; nothing
+lingers.
 
 Heartbeats come from the listening side alone: its PING contains the time after which the connecting side
 gives up and reconnects. The reverse would close the connections of busy receivers, whose unread messages
@@ -46,7 +47,8 @@ _SILENT_MS = 4000  # without a heartbeat, the connecting side treats the connect
 _UNACKNOWLEDGED_MS = 10_000  # without TCP acknowledgements, the listening side does
 _BACKLOG = 128  # connections that wait to be accepted
 _STREAM_BACKLOG = 8  # of connections to a socket that waits for one peer
-_OWN_LOOPBACK = "tcp://127.0.0.1:"
+_LOOPBACK_HOST = "127.0.0.1"
+_OWN_LOOPBACK = f"tcp://{_LOOPBACK_HOST}:"
 _LOOPBACK = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\*|[0-9]{1,5})")
 
@@ -119,6 +121,24 @@ def stream_listener(host: str) -> socket.socket:
     try:
         listener.bind((host, 0))
         listener.listen(_STREAM_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def browser_listener(port: int) -> socket.socket:
+    """Returns a TCP socket for a server of pages, bound to loopback; 0 for any free port.
+
+    Browsers know no CURVE: the server itself requires its token of every request.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((_LOOPBACK_HOST, port))
     except BaseException:
         listener.close()
         raise

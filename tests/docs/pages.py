@@ -37,10 +37,10 @@ _RULE = re.compile(r"^(products|threads): fixed rule .*\)$", re.MULTILINE)
 
 _PASSING = re.compile(
     r"starting \d+ (process|thread)|planning |(evaluating|predicting|compiling): |\w+: \d+ of \d+ schedules|"
-    r"\w+ [\d.]+ (has been silent for|sends again after) "
+    r"\w+ [\d.]+ (has been silent for|sends again after) |step (?P<now>[\d,]+)/(?!(?P=now) )"
 )
-"""Lines that say what is being waited for. How many come depends on what else the machine does, and on what
-was compiled before, so none is compared.
+"""Lines that say what is being waited for, or how far a run is before its last step. How many come depends on
+what else the machine does, and on what was compiled before, so none is compared.
 """
 
 

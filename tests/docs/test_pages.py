@@ -132,7 +132,7 @@ toy: 2 replicas
 starting 6 processes
 starting 6 processes: 2 ready, 14 functions compiled
 compiling: 20 functions so far
-step 9/440  loss 1.50  staleness 0.2
+step 9/440  loss 1.50  staleness 0.2  accuracy 0.1
 part 1.0 has been silent for 2.0 s
 step 11/440  loss 1.2e-05  staleness 0.30
 part 1.0 sends again after 3.1 s

@@ -28,8 +28,9 @@ def test_sockets_are_made_in_one_place_only() -> None:
 
 def test_every_listening_socket_is_locked() -> None:
     source = (ROOT / "engine/transport/sockets.py").read_text()
-    # The inbox, the authenticator inside the process, and a stream link, whose peer must send a token.
-    assert source.count(".bind(") == 3
+    # The inbox, the authenticator inside the process, a stream link, whose peer must send a token, and the
+    # server of pages, whose browsers must.
+    assert source.count(".bind(") == 4
     assert source.count("self._context.socket(") == 3  # and the events of the inbox, which connects
 
 
