@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from partita.engine.cli.fields import command
-from partita.engine.run.live_page import check_page
+from partita.engine.run.live_page import check_page, has_page
 from partita.engine.watch.file import StreamReader, newest_path
 from partita.engine.watch.text import screen
 
@@ -25,26 +25,42 @@ Source = Annotated[
         help="Folder of checkpoints of a run that was started with --watch; or its file of records.",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Shows the present state and ends.")]
-
-
-Page = Annotated[bool, typer.Option("--page", help="Serves a page for browsers of this machine instead.")]
+Once = Annotated[bool, typer.Option("--once", help="Prints the present state in the terminal and ends.")]
+Page = Annotated[
+    bool | None,
+    typer.Option(
+        "--page/--text",
+        help="Serves a page for browsers of this machine, or draws in the terminal. Default: the page where "
+        "the extra `page` is installed.",
+        show_default=False,
+    ),
+]
 Save = Annotated[
     Path | None,
-    typer.Option(help="With --page: keep the page as one file when the run ends; implies --page."),
+    typer.Option(help="Keeps the page as one file when the run ends; implies --page."),
 ]
-Port = Annotated[int, typer.Option(help="With --page: port of loopback; 0 for any free one.")]
+Port = Annotated[int, typer.Option(help="Port of the page, on loopback; 0 for any free one.")]
 
 
 @command()
 def watch(
-    run: Source, *, once: Once = False, page: Page = False, save_page: Save = None, port: Port = 0
+    run: Source, *, once: Once = False, page: Page = None, save_page: Save = None, port: Port = 0
 ) -> None:
-    """Shows a run in the terminal, or on a page, from the records that it writes or has written."""
+    """Shows a run on a page, or in the terminal, from the records that it writes or has written."""
+    if page is False and save_page is not None:
+        raise ValueError("--text draws no page that --save-page could keep; leave one of them out")
+    if once and (page or save_page is not None):
+        raise ValueError("--once prints the present state in the terminal; leave out --page and --save-page")
     stream = newest_path(run)
-    if page or save_page is not None:
+    asked = page or save_page is not None
+    if asked or (page is None and not once and has_page()):
         _serve(stream, save_page, port)
         return
+    _draw(stream, once=once)
+
+
+def _draw(stream: Path, *, once: bool) -> None:
+    """Draws the run in the terminal until it ends, or once."""
     reader = StreamReader(stream)
     try:
         reader.read()

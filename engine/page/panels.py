@@ -204,7 +204,9 @@ class Panels:
     def _memory_row(self, one: HostMemory, palette: Palette) -> Row:
         run, row = self.state.run, self.state.hosts.get(one.host)
         used = one.resident_bytes if one.pss_bytes is None else one.pss_bytes
-        words, limit, colour = [f"{readable_bytes(used)} in use"], None, theme.DOING["other"][0]
+        words, colour = [f"{readable_bytes(used)} in use"], theme.DOING["other"][0]
+        limit: int | None = None
+        expected: int | None = None
         if (
             run is not None
             and row is not None
@@ -212,11 +214,10 @@ class Panels:
             and row.machine < len(run.machines)
         ):
             planned, colour = run.machines[row.machine], palette.colour(row.machine)
-            if planned.memory_bytes is not None:
-                words.append(f"planned {readable_bytes(planned.memory_bytes)}")
-            limit = planned.memory_limit_bytes
+            expected, limit = planned.memory_bytes, planned.memory_limit_bytes
+            words += [f"planned {readable_bytes(expected)}"] if expected is not None else []
             words += [f"limit {readable_bytes(limit)}"] if limit else []
-        return Row(one.host, ((float(used), colour),), " · ".join(words), limit)
+        return Row(one.host, ((float(used), colour),), " · ".join(words), limit, expected)
 
     def _hosts(self, now_s: float, whole: bool) -> dict[str, Any]:
         events = list(self.state.events)[::-1]

@@ -24,9 +24,19 @@ _CLOSES_S: Final = 20.0
 """Seconds that the server has to keep the page when the run has ended."""
 
 
+def _missing() -> list[str]:
+    """Returns the libraries that the page needs and that are not installed."""
+    return [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+
+
+def has_page() -> bool:
+    """Returns whether all libraries that the page needs are installed."""
+    return not _missing()
+
+
 def check_page() -> None:
     """Raises ImportError where a library that the page needs is not installed."""
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    missing = _missing()
     if missing:
         raise ImportError(f"the live page needs {', '.join(missing)}; run: pip install 'partita[page]'")
 

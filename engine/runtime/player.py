@@ -37,6 +37,7 @@ from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.recorded_steps import StepSampler
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload, PayloadLike
+from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op
 
 Sender = Callable[[str, Message, PayloadLike], None]
@@ -130,9 +131,12 @@ class Player:
 
     @property
     def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        """The step, and (host, what) of every message that is missing while nothing is computed."""
+        """The step, and (host, what) of every message that is missing while nothing is computed, in words."""
         with self._lock:
-            return self._machine.step, self._machine.stuck_on
+            step, missing, plays = self._machine.step, self._machine.stuck_on, self._machine.playing
+        if plays:
+            missing = tuple((host, parse_buffer(buffer).description) for host, buffer in missing)
+        return step, missing
 
     def begin(self, step: int, phase: int = 0) -> None:
         """Begins a step, of a phase of the program; `poll` reports its end."""

@@ -23,17 +23,21 @@ FORWARD, BACKWARD, OTHERS = (theme.DOING[kind][0] for kind in ("forward", "backw
 
 
 class Row(NamedTuple):
-    """A bar: the name above it, its segments (value and colour), words beside it, and the place of a mark."""
+    """A bar: the name above it, its segments (value and colour), words beside it, and its marks.
+
+    The mark of the limit is a line; that of what was planned is dashed.
+    """
 
     name: str
     segments: tuple[tuple[float, str], ...]
     words: str
     limit: float | None = None
+    planned: float | None = None
 
 
 def draw_bars(title: str, rows: Sequence[Row]) -> str:
     """Draws a row of segments for each bar, as the text of an SVG file."""
-    most = max((max(_total(row), row.limit or 0.0) for row in rows), default=0.0) or 1.0
+    most = max((max(_total(row), row.limit or 0.0, row.planned or 0.0) for row in rows), default=0.0) or 1.0
     parts = [part for n, row in enumerate(rows) for part in _drawn(row, 10 + LINE * n, most)]
     return responsive.sheet(title, 14 + LINE * len(rows), parts)
 
@@ -49,11 +53,12 @@ def _drawn(row: Row, y: float, most: float) -> Iterator[str]:
         place = {"x": share(start / most), "y": 0, "width": share(value / most), "height": BAR}
         bars.append(svg.element("rect", **place, fill=colour, tooltip=f"{row.name}: {row.words}"))
         start += value
-    if row.limit is not None:
-        at = share(row.limit / most)
-        told = f"{row.name}: limit {readable_bytes(row.limit)}"
-        look = {"stroke": theme.INK, "stroke_width": 2, "tooltip": told}
-        bars.append(svg.element("line", x1=at, x2=at, y1=-3, y2=BAR + 3, **look))
+    for words, mark, dashes in (("limit", row.limit, None), ("planned", row.planned, "3 2")):
+        if mark is not None:
+            at = share(mark / most)
+            told = f"{row.name}: {words} {readable_bytes(mark)}"
+            look = {"stroke": theme.INK, "stroke_width": 2, "stroke_dasharray": dashes, "tooltip": told}
+            bars.append(svg.element("line", x1=at, x2=at, y1=-3, y2=BAR + 3, **look))
     yield responsive.plot(y + 16, BAR, *bars)
 
 

@@ -110,9 +110,9 @@ class Buffer(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The contents and their layer: `hidden3's activations`."""
+        """The contents and their layer: `activations of hidden3`."""
         of = f"{self.layer}.{self.parameter}" if self.parameter else self.layer
-        return f"{of}'s {self.contents}" if of else self.contents
+        return f"{self.contents} of {of}" if of else self.contents
 
     @property
     def travels_along_edges(self) -> bool:

@@ -77,6 +77,7 @@ def test_the_records_of_downpour_are_what_its_hosts_have_counted(
     assert state.sent_per_step() == sent, "the formula is what is sent"
 
 
+@pytest.mark.slow
 def test_sampled_steps_show_where_the_time_of_every_machine_went(
     tmp_path: Path, on_threads: list[WatchedThreads]
 ) -> None:
@@ -96,11 +97,22 @@ def test_sampled_steps_show_where_the_time_of_every_machine_went(
 @pytest.mark.parametrize(
     ("driver", "machines", "epochs"),
     [
-        (AllReduce(replicas=2), 1, 15),
-        (Sandblaster(LBFGS(max_iterations=40, gtol=0.0), replicas=2), 1, None),
-        (Sandblaster(LBFGS(max_iterations=40, gtol=0.0)), 2, None),
+        pytest.param(AllReduce(replicas=2), 1, 15, id="all-reduce"),
+        pytest.param(
+            Sandblaster(LBFGS(max_iterations=40, gtol=0.0), replicas=2),
+            1,
+            None,
+            id="sandblaster",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Sandblaster(LBFGS(max_iterations=40, gtol=0.0)),
+            2,
+            None,
+            id="sandblaster-cut",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["all-reduce", "sandblaster", "sandblaster-cut"],
 )
 def test_every_driver_writes_progress_samples_and_an_end(
     driver: Driver, machines: int, epochs: int | None, tmp_path: Path, on_threads: list[WatchedThreads]
@@ -139,6 +151,11 @@ def test_the_command_shows_a_run_from_the_folder_of_its_checkpoints(
     assert ran.code in (0, None), ran.err
     assert "toy.checkpoints/records-1.jsonl" in ran.err
     shown = partita("watch", "toy.checkpoints", "--once")
+    live = partita("watch", "toy.checkpoints", "--text")
+    assert "toy, Downpour: complete" in live.out
+    for wrong in (("--once", "--page"), ("--text", "--save-page", "page.html")):
+        refused = partita("watch", "toy.checkpoints", *wrong)
+        assert refused.code == 1 and wrong[0] in refused.err
     assert "toy, Downpour: complete" in shown.out and "part 0.0" in shown.out
     missing = partita("watch", ".", "--once")
     assert missing.code == 1 and "no records of a run" in missing.err

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partita.engine import Downpour, train
+from partita.engine import Downpour, cli, train
+from partita.engine.cli import watch as command
 from partita.engine.page.follow import Follower
 from partita.engine.run import live_page
 from partita.engine.run.live_page import LivePage
+from partita.engine.watch.records import RunEnded, encode
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 
@@ -43,6 +45,24 @@ def test_a_server_that_fails_is_told_and_a_library_that_is_missing_is_named(
     monkeypatch.setattr(live_page, "_NEEDS", ("no_such_library",))
     with pytest.raises(ImportError, match=r"needs no_such_library; run: pip install 'partita\[page\]'"):
         live_page.check_page()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_command_opens_the_page_where_its_libraries_are_installed(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = tmp_path / "records-1.jsonl"
+    records.write_bytes(encode(RunEnded(at_s=1.0, outcome="complete", text="complete: 7 steps")))
+    monkeypatch.setattr(live_page, "_NEEDS", ("json",) if installed else ("no_such_library",))
+    served: list[Path] = []
+    monkeypatch.setattr(command, "_serve", lambda stream, save, port: served.append(stream))
+    for options, opens in (([], installed), (["--text"], False), (["--once"], False), (["--page"], True)):
+        monkeypatch.setattr(sys, "argv", ["partita", "watch", str(tmp_path), *options])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert served == [records] * opens, options
+        assert ("complete: 7 steps" in capsys.readouterr().out) != opens
+        served.clear()
 
 
 @pytest.mark.slow

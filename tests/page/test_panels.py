@@ -54,7 +54,7 @@ def test_each_panel_tells_what_it_is_for() -> None:
     assert "of replica" in shown["lanes"] and "local1 compute" in shown["lanes"]
     assert "loss" in shown["curves"] and "accuracy" in shown["curves"] and "held-out" in shown["curves"]
     assert "local0 → local1 72.2 KiB 72.2 KiB" in shown["traffic"] and "staleness" in shown["traffic"]
-    assert "planned 288.5 KiB" in shown["memory"]
+    assert "planned 288.5 KiB" in shown["memory"] and "the dashed mark" in shown["memory"]
     assert "checkpoint 1 written" in shown["hosts"] and "part 0.0" in shown["hosts"]
     assert "hidden" in shown["plan"]
 

@@ -87,7 +87,7 @@ def test_a_plan_by_inputs_explains_its_own_cells_and_counts_its_sums() -> None:
         assert "0:6/0:6: activations of rows 0:6, with the weights for rows 0:6 of the input" in lines
         assert any("; 0 activations and 12 partial sums travel (connectivity - 1)" in line for line in lines)
         waits = [line for line in lines if line.startswith("  machine ")]
-        assert portions > 1 or any("for scores's partial sums from machine" in line for line in waits)
+        assert portions > 1 or any("for partial sums of scores from machine" in line for line in waits)
         assert max(map(len, lines)) <= 100
 
 
@@ -106,13 +106,13 @@ def test_the_gap_is_reported_as_a_factor(step_s: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("buffer", "words"),
     [
-        ("h1/2", "h1's activations"),
-        ("h2.sums/1@3", "h2's partial sums"),
-        ("h2.deltas/0@1", "h2's gradients"),
-        ("h1<h2#1/2@3", "h1's gradients"),
-        ("loss.summary/1", "loss's summary"),
-        ("conv.parameters/1", "conv's weights"),
-        ("conv.gradient@2", "conv's weight gradient"),
+        ("h1/2", "activations of h1"),
+        ("h2.sums/1@3", "partial sums of h2"),
+        ("h2.deltas/0@1", "gradients of h2"),
+        ("h1<h2#1/2@3", "gradients of h1"),
+        ("loss.summary/1", "summary of loss"),
+        ("conv.parameters/1", "weights of conv"),
+        ("conv.gradient@2", "weight gradient of conv"),
         ("norms.squares", "sums of squares"),
     ],
 )

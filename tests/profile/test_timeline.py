@@ -47,7 +47,7 @@ def test_a_step_is_divided_as_by_hand() -> None:
     assert [(wait.machine, wait.start_s, wait.stop_s, wait.source) for wait in timeline.waits] == [
         (0, 5, 6, 1)
     ]
-    assert timeline.waits[0].label(("a", "b")) == "waits for h's activations from b"
+    assert timeline.waits[0].label(("a", "b")) == "waits for activations of h from b"
     assert timeline.times == (Times(6, 1, 1, 2), Times(10, 0, 0, 0))
 
 
@@ -130,7 +130,7 @@ def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
         (2, 5, 6, "send", "SEND h to b"),
         (3, 7, 9, "forward", "FORWARD h"),
         (4, 7, 7, "receive", "RECV h from a"),
-        (3, 0, 7, "wait", "waits for h's activations from a"),
+        (3, 0, 7, "wait", "waits for activations of h from a"),
     ]
     (arrow,) = drawn.arrows
     assert (arrow.source, arrow.destination, arrow.start_s, arrow.stop_s) == (2, 4, 6, 7)

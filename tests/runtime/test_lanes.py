@@ -70,12 +70,12 @@ def test_a_wait_names_what_is_missing_and_who_sends_it() -> None:
     assert (lane.compute_s, lane.transfer_s, lane.wait_s, lane.idle_s) == (2.0, 0.75, 2.5, 1.75)
     spans = [(one.start_s, one.stop_s, one.kind, one.what, one.layer, one.peer) for one in lane.intervals]
     assert spans == [
-        (0.0, 2.5, "wait", "h's activations", "h", 0),
+        (0.0, 2.5, "wait", "activations of h", "h", 0),
         (3.0, 3.5, "receive", "RECV h", "h", 0),
         (3.5, 5.5, "forward", "FORWARD g", "g", -1),
         (6.0, 6.25, "send", "SEND g", "g", 2),
     ]
-    assert [(one.peer, one.seconds, one.what) for one in lane.waited] == [(0, 2.5, "h's activations")]
+    assert [(one.peer, one.seconds, one.what) for one in lane.waited] == [(0, 2.5, "activations of h")]
 
 
 def test_a_lane_of_ten_thousand_instructions_is_small() -> None:

@@ -98,8 +98,8 @@ def test_a_machines_time_in_the_timeline_is_that_of_the_playback(plan: Plan) -> 
 def test_a_wait_names_its_reason() -> None:
     timeline = predicted_gantt(digits(2))
     waits = {bar.label for bar in timeline.bars if bar.kind == "wait"}
-    assert "waits for hidden's activations from m1" in waits
-    assert "waits for loss's summary from m0" in waits
+    assert "waits for activations of hidden from m1" in waits
+    assert "waits for summary of loss from m0" in waits
 
 
 def test_of_many_machines_the_busiest_and_the_slowest_have_lanes() -> None:

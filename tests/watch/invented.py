@@ -193,7 +193,7 @@ class _Story:
             yield Waits(at_s=at_s, waits=())
         elif 43 <= late < 51:
             waiting = [
-                Wait(host=name, on=victim, what="hidden's activations", since_s=at_s - late + 41)
+                Wait(host=name, on=victim, what="activations of hidden", since_s=at_s - late + 41)
                 for name in others
             ]
             silent = Wait(host="coordinator", on=victim, what="a sign of life", since_s=at_s - late + 41.2)
