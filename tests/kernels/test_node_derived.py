@@ -67,6 +67,16 @@ def assert_agrees(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found[known], expected[known], rtol=2e-4, atol=2e-4)
 
 
+def _played(loops: dict[str, Any], nodes: Nodes) -> tuple[Array, Array, Array]:
+    """Errors, and gradients of the weights and the biases, by loops."""
+    found, ends = np.zeros((SENDERS, BATCH)), (np.full(len(COUNTS), -1), np.full(len(COUNTS), SENDERS))
+    given_arrays = nodes.weight, nodes.bias, nodes.state, nodes.error
+    loops["backward_input"](*nodes.table, *ends, *given_arrays, found, 0, SENDERS)
+    weights, biases = np.zeros_like(nodes.weight), np.zeros_like(nodes.bias)
+    loops["backward_parameters"](*nodes.table, *given_arrays, weights, biases, 0, len(COUNTS), 0, 0)
+    return found, weights, biases
+
+
 @given(seeds.map(upward), seeds)
 @settings(max_examples=examples(20))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -80,11 +90,7 @@ def test_loops_of_any_function_have_its_slopes(text: str, seed: int) -> None:
         reject()
     nodes.state = nodes.states(function)
     errors, weight, bias = expected_gradients(function, nodes)
-    given_arrays = nodes.weight, nodes.bias, nodes.state, nodes.error
-    found, ends = np.zeros((SENDERS, BATCH)), (np.full(len(COUNTS), -1), np.full(len(COUNTS), SENDERS))
-    loops["backward_input"](*nodes.table, *ends, *given_arrays, found, 0, SENDERS)
-    weights, biases = np.zeros_like(weight), np.zeros_like(bias)
-    loops["backward_parameters"](*nodes.table, *given_arrays, weights, biases, 0, len(COUNTS), 0, 0)
+    found, weights, biases = _played(loops, nodes)
     for one, other in ((found, errors), (weights, weight), (biases, bias)):
         assert_agrees(one, other)
 
@@ -99,6 +105,33 @@ def test_torch_computes_any_function_and_its_slopes(text: str, seed: int) -> Non
     errors, weight, bias = expected_gradients(function, nodes)
     for one, other in zip(played[1:], (errors, weight, bias), strict=True):
         assert_agrees(one, other)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return max(0.1, math.sqrt(incoming[0])) * weight[0] + bias",
+        "return np.maximum(math.sqrt(incoming[0]) * weight[0] - 9.0, bias)",
+        "return min(0.3, max(0.1, 2.0 - 3.0 * weight[0] - math.sqrt(incoming[0]))) * bias + weight[0]",
+        "y = math.sqrt(incoming[0])\n    return max(0.1, y * weight[0] - y - 9.0) + max(bias, 0.2 * y)",
+        "y = incoming[0]\n    return max(0.1, y * (1.0 / (y - y)) * weight[0]) * bias",
+        "y = math.sqrt(incoming[0])\n    s = bias\n    if y > 1.0:\n        s = y * weight[0]\n    return s",
+        "s = bias\n    for i in range(len(incoming)):\n        s += np.where(weight[i] > 1.0, "
+        "weight[i] / incoming[i], math.sqrt(incoming[i]) ** 0.5 * 0.0)\n    return max(s, 0.1)",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_number_that_is_not_chosen_has_no_gradient_however_steep_it_is(body: str) -> None:
+    function, nodes = function_of(f"def function(incoming, weight, bias):\n    {body}"), Nodes(0)
+    nodes.x[...], nodes.weight[...], nodes.bias[...], nodes.error[...] = 0, 0.5, 0.7, 1
+    nodes.state = np.full_like(nodes.error, 0.7)
+    loops = as_plain_python(downward_text(read_downward(function, None, SIGNATURE), SIGNATURE), tile=2)
+    errors, gradients, biases = _played(loops, nodes)
+    _, in_torch, *parameters = _in_torch_of(function, nodes)
+    assert not errors.any() and not in_torch.any()
+    assert np.isfinite(gradients).all()
+    for one, other in zip(parameters, (gradients, biases), strict=True):
+        np.testing.assert_allclose(one, other)
 
 
 def _in_torch_of(function: FunctionType, nodes: Nodes) -> list[Array]:

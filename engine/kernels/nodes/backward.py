@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from partita.engine.kernels.nodes import ir
-from partita.engine.kernels.nodes.derivatives import SLOPES, times
+from partita.engine.kernels.nodes.derivatives import SLOPES, steep, times
 from partita.engine.kernels.nodes.kinds import kind_of, kinds_of
 from partita.engine.kernels.nodes.passes import Body, useful, without_arrays
 
@@ -41,7 +41,7 @@ def backward_of(upward: ir.Function, parameters: tuple[tuple[str, str], ...]) ->
         if count > 1:
             raise ir.Unsupported("an array whose numbers change more than once", array).within(upward.lines)
     names = ((ir.INCOMING, "e"), *parameters)
-    derived = _Backward(_WrittenOut({}).body(upward.body))
+    derived = _Backward(_WrittenOut({}).body(upward.body), {name for name, _ in names})
     body = derived.with_results(
         [ir.Array(name) if kind == "e" else ir.Argument(name) for name, kind in names]
     )
@@ -80,9 +80,11 @@ class _Backward:
 
     Args:
         forward: the forward pass, from now on with statements that keep what loops carry.
+        given: names of the arguments, whose numbers are taken to be finite.
     """
 
-    def __init__(self, forward: Body) -> None:
+    def __init__(self, forward: Body, given: Collection[str]) -> None:
+        self._steep = steep(forward, given)
         self._kinds, self._lost, self._n_kept = kinds_of(forward), set[str](), 0
         self._keep(forward)
         self._out: Body = []
@@ -171,6 +173,18 @@ class _Backward:
         known = self._known(operand)
         self._grads[operand] = gradient if known is None else self._emit("+", known, gradient)
 
+    def _add_product(
+        self, operand: ir.Operand, product: ir.Operand, gradient: ir.Operand, value: ir.Value
+    ) -> None:
+        """Adds the product of the gradient of a value and its slope for an operand.
+
+        A number that was not chosen has the gradient 0, which times an infinite slope is NaN: where the
+        gradient is 0, so is the product.
+        """
+        if value in self._steep:
+            product = self._emit("choice", self._emit("!=", gradient, _ZERO), product, _ZERO)
+        self._add(operand, product)
+
     def _reverse(self, body: Body) -> None:
         """Writes the backward pass of statements."""
         for statement in reversed(body):
@@ -201,7 +215,8 @@ class _Backward:
             case "*", (left, right):
                 for factor, other in ((left, right), (right, left)):
                     if not isinstance(factor, ir.Constant) and other not in (_ZERO, ir.Constant(0)):
-                        self._add(factor, self._emitted(times(gradient, other), (gradient, other)))
+                        product = self._emitted(times(gradient, other), (gradient, other))
+                        self._add_product(factor, product, gradient, value)
             case "choice", (condition, yes, no):
                 for one, sides in ((yes, (gradient, _ZERO)), (no, (_ZERO, gradient))):
                     if not isinstance(one, ir.Constant):
@@ -211,7 +226,8 @@ class _Backward:
                     raise ir.Unsupported(f"{operator}, whose slope is not known here")
                 given = (gradient, value, *operands)
                 for one, slope in zip(operands, SLOPES[operator](*given), strict=False):
-                    self._add(one, self._emitted(slope, given))
+                    product = self._emitted(slope, given)
+                    self._add_product(one, product, gradient, value)
 
     def _is_stored(self, body: Body) -> bool:
         """Returns whether statements write to an array that has gradients."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from partita.engine.kernels.nodes import ir
@@ -117,3 +117,70 @@ SLOPES: Final[dict[str, Callable[..., tuple[E, ...]]]] = {
 }
 """Gradients of the operands: of `y = f(x, z)` with gradient `a`, by the arguments `(a, y, x, z)`. Operands
 behind the last have none."""
+
+ALWAYS_FINITE: Final = frozenset(
+    {
+        *("abs", "float", "hyperbolic_tangent", "int", "np.ceil", "np.floor"),
+        *("math.asinh", "math.atan", "math.copysign", "math.cos", "math.erf", "math.erfc", "math.fabs"),
+        "math.sin",
+    }
+)
+"""Functions whose values and slopes are finite for every finite number."""
+
+
+def chooses(body: ir.Body) -> bool:
+    """Returns whether numbers may have no influence, because others are chosen in their place."""
+    return any(
+        isinstance(one, ir.Branch | ir.While) or (isinstance(one, ir.Value) and one.operator == "choice")
+        for one in ir.every(body)
+    )
+
+
+def is_finite(operand: ir.Operand, given: Collection[str]) -> bool:
+    """Returns whether a number is finite where the arguments of a function are, but for an overflow.
+
+    Args:
+        operand: the number.
+        given: names of the arguments.
+    """
+    for one in ir.behind(operand):
+        match one:
+            case ir.Constant() | ir.Argument() | ir.Counter() | ir.Value("choice" | "+" | "-" | "*"):
+                pass
+            case ir.Value("item") if one.array in given:
+                pass
+            case ir.Value(operator) if operator in ALWAYS_FINITE:
+                pass
+            case _:
+                return False
+    return True
+
+
+def has_finite_slopes(value: ir.Value, given: Collection[str]) -> bool:
+    """Returns whether all slopes of a number are finite where its operands are, but for an overflow.
+
+    Args:
+        value: a number that a function computes, or a product.
+        given: see `is_finite`.
+    """
+    match value.operator, value.operands:
+        case "*", factors:
+            return all(is_finite(one, given) for one in factors)
+        case "/", (_, ir.Constant(divisor)):
+            return divisor != 0
+        case "**" | "math.pow", (_, ir.Constant(exponent)):
+            return exponent >= 1
+    return value.operator in ALWAYS_FINITE or value.operator not in SLOPES
+
+
+def steep(body: ir.Body, given: Collection[str]) -> frozenset[ir.Operand]:
+    """Finds the numbers whose slopes may be infinite, if numbers may have no influence; see `chooses`.
+
+    Args:
+        body: of the forward pass.
+        given: see `is_finite`.
+    """
+    if not chooses(body):
+        return frozenset()
+    values = (one for one in ir.every(body) if isinstance(one, ir.Value))
+    return frozenset(one for one in values if not has_finite_slopes(one, given))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ class TorchFunction:
         numbers: of the nodes by name, `[node, example]`, likewise.
         shape: number of nodes, of examples.
         n_edges: of each node.
+        steep: values that pass no gradient on where theirs is 0, see `derivatives.steep`.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class TorchFunction:
         numbers: dict[str, Tensor],
         shape: tuple[int, int],
         n_edges: int,
+        steep: Set[ir.Operand] = frozenset(),
     ) -> None:
+        self._steep = steep
         self._torch, self._arrays, self._numbers = torch, dict(arrays), numbers
         self._like, self._shape, self._n_edges = arrays[ir.INCOMING], shape, n_edges
         self._values: dict[ir.Operand, Any] = {}
@@ -196,7 +199,9 @@ class TorchFunction:
         terms = {term for found in sums.values() for _, term in found or ()}
         uses = Counter(operand for one in loop.body for operand in ir.operands(one))
         products = {
-            one for one in terms if uses[one] == 1 and isinstance(one, ir.Value) and one.operator == "*"
+            one
+            for one in terms - self._steep
+            if uses[one] == 1 and isinstance(one, ir.Value) and one.operator == "*"
         }
         self._body([one for one in loop.body if one not in totals and one not in products])
         for carried, found in sums.items():
@@ -249,9 +254,28 @@ class TorchFunction:
             return self._logic(operator, list(map(self._truth, values)))
         if operator in _COMPARISONS:
             return _COMPARISONS[operator](*values)
+        compute = self._operation if operator in _ARITHMETIC else self._call
         if operator in _ARITHMETIC:
-            return self._operation(operator, list(map(self._counted, values)))
-        return self._call(operator, values)
+            values = list(map(self._counted, values))
+        return (
+            self._chosen_only(compute, operator, values)
+            if value in self._steep
+            else compute(operator, values)
+        )
+
+    def _chosen_only(self, compute: Callable[..., Any], operator: str, values: list[Any]) -> Any:
+        """Computes a number that passes no gradient on where its own is 0, whatever its slope."""
+        places = [n for n, one in enumerate(values) if self._is_tensor(one) and one.requires_grad]
+        if not places or not self._torch.is_grad_enabled():
+            return compute(operator, values)
+        shape = self._torch.broadcast_shapes(*(one.shape for one in values if self._is_tensor(one)))
+        found_zero: list[Tensor] = []
+        for n in places:
+            values[n] = values[n].expand(shape)
+            values[n].register_hook(lambda gradient: gradient.masked_fill(found_zero[-1], 0.0))
+        found = compute(operator, values)
+        found.register_hook(lambda gradient: found_zero.append(gradient == 0.0))
+        return found
 
     def _item(self, array: Any, index: ir.Operand) -> Any:
         whole = isinstance(index, ir.Counter) and self._values.get(index) is _WHOLE

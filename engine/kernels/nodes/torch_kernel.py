@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Protocol, cast
 
@@ -17,6 +18,7 @@ import torch
 from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.engine.kernels.nodes import ir
+from partita.engine.kernels.nodes.derivatives import steep
 from partita.engine.kernels.nodes.on_torch import TorchFunction
 from partita.engine.kernels.nodes.wiring import edges_of
 from partita.engine.kernels.parameters import is_per_node
@@ -87,7 +89,13 @@ class TorchForm:
         arrays = {ir.INCOMING: incoming, **{name: one for name, one in given.items() if one.dim() == 3}}
         numbers = {name: one for name, one in given.items() if one.dim() == 2}
         shape = n_nodes, incoming.shape[2]
-        return TorchFunction(torch, arrays, {**numbers, **more}, shape, len(incoming))
+        return TorchFunction(torch, arrays, {**numbers, **more}, shape, len(incoming), self._steep)
+
+    @cached_property
+    def _steep(self) -> frozenset[ir.Operand]:
+        if self.has_downward:
+            return frozenset()
+        return steep(self.up.body, (ir.INCOMING, *self.names))
 
 
 @dataclass(frozen=True)
