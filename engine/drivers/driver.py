@@ -17,6 +17,7 @@ from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.durability import Durability, durability_of
 from partita.engine.protocol.durability.settings import Mode
+from partita.engine.protocol.kept_vector import Kept, check_vectors
 from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
 from partita.layers.checks import is_whole
@@ -89,6 +90,16 @@ class Driver(Arguments):
         return False
 
     @property
+    def kept_vectors(self) -> Mapping[str, Kept]:
+        """The vectors that replicas without shards keep beside the parameters, each as long as these."""
+        return {}
+
+    @property
+    def scratch_vectors(self) -> tuple[str, ...]:
+        """Further vectors of the same size, which hold nothing that outlives a step."""
+        return ()
+
+    @property
     def keepers(self) -> Durability:
         """The keepers of what shards acknowledge. Raises ValueError where the setting has no meaning."""
         return durability_of(self.durability)
@@ -139,6 +150,11 @@ class Driver(Arguments):
             raise ValueError(f"the driver {name} has no program; define its generator replica(self, me)")
         if self.evaluates and not self.shards:
             raise ValueError(f"the driver {name} has no shards, which execute requests; give it a number")
+        vectors = self.kept_vectors, self.scratch_vectors
+        if self.shards and any(vectors):
+            raise ValueError(f"the driver {name} has shards, and vectors of replicas; leave one of them out")
+        if not self.shards:
+            check_vectors(name, *vectors, self.optimizer.state_names)
 
     # Of drivers with shards, whose replicas work on their own.
 

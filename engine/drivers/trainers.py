@@ -131,6 +131,8 @@ class JoinedTrainer(Trainer):
             first_step=min(self.done),
             precision=job.precision,
             sharded=driver.is_sharded,
+            kept=driver.kept_vectors,
+            scratch=driver.scratch_vectors,
         )
 
 

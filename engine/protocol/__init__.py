@@ -6,8 +6,8 @@
   (who may send what), `conduct` (who is cut off), `retry`, `failure` (error reports), `clocks`, and
   `watch_messages` of a run that is watched (by the coordinator's `watching`).
 - Every host: `host` is its machine, and the base of the role machines that plug into it.
-- A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`. Work
-  comes as `leases` (`leased_work`), unit by unit (`assigned_work`), at its user's request
+- A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`, on
+  vectors of which a driver may have some of its own (`kept_vector`). Work comes as `leases` (`leased_work`), unit by unit (`assigned_work`), at its user's request
   (`requested_work`), or from `views`, which say who does which steps together (`joined_work`, with
   `program_saves`). A `link` to each shard exchanges with it, as
   `parameter_links` or `point_links`, and `program_exchanges` with other replicas. `instruction_scheduler`

@@ -8,7 +8,7 @@ generator in step: it may branch only on the arguments of the driver and on valu
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias
 
@@ -33,18 +33,24 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Replace a vector by its sum over all replicas of the view, or by its mean. Result: None.
+    """Replace a vector by its sum over replicas of the view, or by its mean. Result: None.
 
     Args:
-        vector: "gradient" or "parameters".
+        vector: "gradient", "parameters", or a vector of the driver.
         by: the algorithm, see `exchange`.
         mean: divide the sum by the number of replicas.
+        weight: factor of this replica's own numbers in the sum. With weights that add up to 1 over the
+            replicas the result is the weighted mean.
+        among: the ranks of the replicas that take part, ascending, the same on all replicas; the vector of
+            the others stays as it is (times `weight`). None: all.
     """
 
     vector: str = "gradient"
     _: KW_ONLY
     by: Any
     mean: bool = False
+    weight: float | None = None
+    among: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +88,53 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Update the part's parameters by the vector "gradient". Result: None.
+    """Update a vector by another one, as an optimizer updates parameters by their gradient. Result: None.
 
     Args:
         optimizer: computes the update; opaque to every machine.
         own: only the replica's own ranges, of the `ReduceScatter` before.
+        gradient: "gradient", or a vector of the driver.
+        to: "parameters", or a vector that the driver keeps with this optimizer (`kept_vectors`), whose state
+            is of its own.
+        updates: of this vector so far, for schedules and bias corrections; None: the steps so far.
     """
 
     optimizer: Any
     own: bool = False
+    _: KW_ONLY
+    gradient: str = "gradient"
+    to: str = "parameters"
+    updates: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """Replace a vector by a linear combination of vectors, number by number. Result: None, at once.
+
+    Args:
+        into: "parameters", "gradient", or a vector of the driver; may be a term, too.
+        terms: factors by vector. Products are added in this order, in the type of the parameters.
+    """
+
+    into: str
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Add up inner products of vectors, over the whole network of each replica.
+
+    Result: for each replica of the view, by rank, a tuple of the products of the pairs: float64, the same
+    bits on all parts of all replicas, which may branch on them. That takes a small `AllReduce`.
+
+    Args:
+        pairs: two vectors each; a pair of one vector with itself gives its squared norm.
+        by: the algorithm of the all-reduce, see `exchange`.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    _: KW_ONLY
+    by: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +177,8 @@ class SafePoint:
     """Everything of the steps so far is done: a checkpoint or another view may come here. Result: None.
 
     After a change of the view the generator starts anew, with the step after the last safe point. So a step
-    changes the parameters once, after its last exchange, and a safe point follows at once. A step may have
+    changes the parameters, and the vectors that the driver keeps, after its last exchange, and a safe point
+    follows at once. A step may have
     more than one safe point: what comes after the first one is left out where a view changes.
     """
 
@@ -145,6 +190,8 @@ Action: TypeAlias = (
     | AllGather
     | Norms
     | Apply
+    | Combine
+    | Dots
     | Pull
     | Install
     | Push
@@ -152,7 +199,7 @@ Action: TypeAlias = (
     | Drain
     | SafePoint
 )
-Program: TypeAlias = Generator[Action, None, None]
+Program: TypeAlias = Generator[Action, Any, None]
 """The type of `replica(me)`."""
 
 # Actions of `coordinator(run)`.

@@ -39,6 +39,13 @@ class Carrier(ABC):  # noqa: B024 - a carrier defines what its actions need
         """Returns the effects that complete an action."""
         return ()
 
+    def awaits(self, action: Action) -> int | None:
+        """Returns the number of the result that the program gets for a complete action; None: it gets None.
+
+        The body reads it (`DotsRead`), since the machines know no numbers.
+        """
+        return None
+
     def receive(self, event: Any, now: float) -> Iterable[Any]:
         """Returns the effects of a message that it `takes`, of a `Tick`, or of a `Replaced` host."""
         raise AssertionError(event)
@@ -59,6 +66,7 @@ class RunningProgram:
         action: that is under way, or waits for its beginning; None: the next one has not been asked for.
         has_begun: whether the action has begun.
         is_over: whether the program has ended.
+        awaits: number of the result that the program needs to go on; None: none.
     """
 
     def __init__(self, replica: Callable[[Any], Program]) -> None:
@@ -66,6 +74,8 @@ class RunningProgram:
         self.action: Action | None = None
         self.has_begun = False
         self.is_over = False
+        self.awaits: int | None = None
+        self._result: Any = None
         self._replica: Final = replica
         self._generator: Program | None = None
 
@@ -73,13 +83,22 @@ class RunningProgram:
         """Returns the next action; the first one begins the program, for the part `me`."""
         if self._generator is None:
             self._generator = self._replica(me)
-        self.action, self.has_begun = next(self._generator, None), False
-        self.is_over = self.action is None
+        result, self._result = self._result, None
+        try:  # a program without results may be any iterator
+            self.action = next(self._generator) if result is None else self._generator.send(result)
+        except StopIteration:
+            self.action = None
+        self.has_begun, self.is_over = False, self.action is None
         return self.action
+
+    def take(self, number: int, result: Any) -> None:
+        """Takes the result of the last action, unless another view has ended the program meanwhile."""
+        if number == self.awaits:
+            self.awaits, self._result = None, result
 
     def drop(self) -> None:
         """Ends the program wherever it is; `advance` begins it anew."""
         if self._generator is not None:
             self._generator.close()
-        self._generator = self.action = None
+        self._generator = self.action = self.awaits = self._result = None
         self.has_begun = self.is_over = False

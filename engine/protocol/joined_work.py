@@ -30,6 +30,8 @@ from partita.engine.protocol.program_effects import (
     STEPS_OF_A_VIEW,
     Applied,
     ApplyUpdate,
+    CombineVectors,
+    DotsRead,
     PartSeat,
     RestartSteps,
     RunStep,
@@ -64,7 +66,7 @@ class JoinedWork(Work):
         step: steps that its state holds; None while another one's state replaces it.
     """
 
-    carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.SafePoint)
+    carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.Combine, a.SafePoint)
     takes: ClassVar[tuple[type, ...]] = (rm.Pause, rm.View, rm.Reduced, Save, *_OF_EXCHANGES)
 
     def __init__(self, seat: PartSeat, batches: JoinedBatches, *, retry_s: float = RESEND_S) -> None:
@@ -90,6 +92,7 @@ class JoinedWork(Work):
         self._updates = False  # the parameters are changing
         self._completes = False  # after a pause: it can end the step under way without other replicas
         self._changed = False  # since the last safe point: the state is of no step
+        self._combined = False  # the same, by a program that may not exchange before its next safe point
         self._alone = False  # the state is this replica's, not that of all
         self._joins = False  # from the next safe point on it is that of all
         self._number = 0  # of the next step that is computed
@@ -124,6 +127,8 @@ class JoinedWork(Work):
             case Applied():
                 assert self._updates, self.running.action
                 self._updates = False
+            case DotsRead(number=number, values=values):
+                self.running.take(number, self._exchanges.products(values))
             case Persisted() | NotPersisted():
                 return self._saves.written(event)
         return ()
@@ -193,13 +198,23 @@ class JoinedWork(Work):
         """Stops at once: nothing of the view under way is accepted or sent from here on."""
         assert self._pausing is not None
         if self.stage in (Stage.AT_WORK, Stage.DONE):
-            needed = isinstance(self.running.action, ExchangeAction | a.Apply)
-            self._completes = needed and self._exchanges.has_completed
+            self._completes = self._is_needed and self._exchanges.has_completed
         self.stage = Stage.PAUSED
         self.computing = None
         self._exchanges.close()
         self._reports.drop()
         return [self._paused(self._pausing)]
+
+    @property
+    def _is_needed(self) -> bool:
+        """Returns whether the action under way belongs to the end of a step, which needs nobody else.
+
+        Before the last exchange of a step no part has its end, so that nobody asks for it.
+        """
+        action = self.running.action
+        if self.running.awaits is not None or isinstance(action, a.Combine):
+            return self._exchanges.is_in_step
+        return isinstance(action, ExchangeAction | a.Apply)
 
     def _paused(self, view: int) -> Send:
         return Send(COORDINATOR, rm.Paused(view, self.step, self._completes, self._alone))
@@ -256,7 +271,7 @@ class JoinedWork(Work):
         self._scale = view.scale
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
         self._reports.begin(now)
-        self._changed = False
+        self._changed = self._combined = False
         yield from self._save_if_there()
 
     # Actions.
@@ -267,18 +282,25 @@ class JoinedWork(Work):
             return self._finish(now)
         self._alone |= isinstance(action, a.Compute) and action.alone
         self._joins |= isinstance(action, a.AllReduce) and action.vector == "parameters"
-        if self._pausing is not None and not isinstance(action, a.Apply | a.SafePoint):
+        is_own = isinstance(action, a.Apply | a.Combine | a.SafePoint)  # needs no other replica
+        if self._pausing is not None and not is_own:
             self.running.action = None
             return self._freeze()
-        if self.stage is Stage.COMPLETING:
-            if not isinstance(action, a.Apply | a.SafePoint):
-                raise RuntimeError(
-                    f"the driver's program yields {action} between an update and its safe point; after the "
-                    "last exchange of a step, only Apply may come before SafePoint"
-                )
-        elif isinstance(action, a.Apply):
+        if not is_own and (self.stage is Stage.COMPLETING or self._combined):
+            raise RuntimeError(
+                f"the driver's program yields {action} between an update and its safe point; after the "
+                "last exchange of a step, only Apply and Combine may come before SafePoint"
+            )
+        if self.stage is not Stage.COMPLETING and self._changes(action) is not None:
             return self._exchanges.wait_for_replica(now)
         return ()
+
+    def _changes(self, action: a.Action) -> str | None:
+        """Returns the vector of the part's state that an action changes; None: it changes none."""
+        if isinstance(action, a.Apply):
+            return action.to
+        kept = isinstance(action, a.Combine) and action.into in self._seat.state
+        return action.into if kept and isinstance(action, a.Combine) else None
 
     @override
     def may_begin(self, action: a.Action) -> bool:
@@ -287,10 +309,11 @@ class JoinedWork(Work):
         match action:
             case a.Compute():
                 return exchanges.released("gradient")
-            case a.Apply():
-                return self.stage is Stage.COMPLETING or (
-                    exchanges.complete and exchanges.released("parameters")
-                )
+            case a.Apply(to=vector) | a.Combine(into=vector):
+                if self.stage is Stage.COMPLETING:
+                    return True
+                is_scratch = self._changes(action) is None
+                return exchanges.released(vector) and (is_scratch or exchanges.complete)
         return True
 
     def begin(self, action: a.Action, now: float) -> Iterable[Any]:
@@ -298,11 +321,19 @@ class JoinedWork(Work):
         match action:
             case a.Compute():
                 return [self._compute(action)]
-            case a.Apply(optimizer=optimizer, own=own):
+            case a.Apply():
                 self._changed = self._updates = True
-                spans = self._exchanges.owned if own else (Span("parameters", 0, self._seat.size),)
-                return [ApplyUpdate(optimizer, spans, self.me.step, self._scale)]
+                return [self._update(action)]
+            case a.Combine(into=into, terms=terms):
+                self._combined |= self._changes(action) is not None
+                self._changed |= self._combined
+                return [CombineVectors(Span(into, 0, self._seat.size), tuple(terms.items()))]
         return self._safe_point(now)
+
+    def _update(self, action: a.Apply) -> ApplyUpdate:
+        spans = self._exchanges.owned if action.own else (Span(action.to, 0, self._seat.size),)
+        updates = self.me.step if action.updates is None else action.updates
+        return ApplyUpdate(action.optimizer, spans, updates, self._scale, action.gradient)
 
     @override
     def is_done(self, action: a.Action) -> bool:
@@ -329,7 +360,8 @@ class JoinedWork(Work):
 
     def _safe_point(self, now: float) -> Iterator[Any]:
         step, _ = self.me.reached
-        self._changed = False
+        self._changed = self._combined = False
+        self._exchanges.begin_step()
         self._alone, self._joins = self._alone and not self._joins, False
         if self.stage is Stage.COMPLETING:
             self.step = step
@@ -375,6 +407,7 @@ class JoinedWork(Work):
         if self.stage in (Stage.AT_WORK, Stage.COMPLETING):
             assert self._member is not None, self.stage
         if self.stage is Stage.AT_WORK:
-            assert self.step is not None and self.running.action is not None, (self.stage, self.step)
+            waits = self.running.action is not None or self.running.awaits is not None
+            assert self.step is not None and waits, (self.stage, self.step)
         assert self.step is not None or self.stage in (Stage.COPYING, Stage.PAUSED, Stage.REACHING)
         assert len(self._early) <= MOST_EARLY

@@ -222,7 +222,7 @@ class Part(RoleMachine):
             self._finished_at = None
         while True:
             effects += work.advance(now)
-            if running.is_over or not work.runs:
+            if running.is_over or running.awaits is not None or not work.runs:
                 break
             action = running.action
             if action is None:
@@ -250,7 +250,7 @@ class Part(RoleMachine):
             if not carrier.is_done(action):
                 return False
             effects += carrier.end(action)
-            running.action = None
+            running.action, running.awaits = None, carrier.awaits(action)
         return True
 
     def _step_done(self, done: StepDone, now: float) -> Iterable[Any]:

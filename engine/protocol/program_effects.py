@@ -61,19 +61,21 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class ApplyUpdate:
-    """Effect: update ranges of the parameters by the same ranges of "gradient"; `Applied` reports the end.
+    """Effect: update ranges of a vector by the same ranges of another one; `Applied` reports the end.
 
     Args:
         optimizer: computes the update; its state belongs to the part's state.
-        spans: of the vector "parameters".
-        updates: updates of these parameters before this one.
+        spans: of the vector, "parameters" or one that the driver keeps.
+        updates: updates of this vector before this one.
         scale: factor of the learning rate.
+        gradient: the other vector.
     """
 
     optimizer: Any
     spans: tuple[Span, ...]
     updates: int
     scale: float = 1.0
+    gradient: str = "gradient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,39 @@ class CopyVector:
 
     source: Span
     target: str
+
+
+@dataclass(frozen=True, slots=True)
+class CombineVectors:
+    """Effect: replace a range by the sum of factors times the same range of vectors, in their order."""
+
+    span: Span
+    terms: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureDots:
+    """Effect: write inner products of vectors into "dots", of `size` numbers in float64; zeros elsewhere.
+
+    Args:
+        pairs: of vectors.
+        spans: ranges of them, of which each number counts once in the replica.
+        place: of the first product; the others follow.
+        size: of "dots" in this exchange.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    spans: tuple[tuple[int, int], ...]
+    place: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDots:
+    """Effect: read the first `size` numbers of "dots"; `DotsRead` reports them."""
+
+    number: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +164,14 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class DotsRead:
+    """Event, answers `ReadDots`: the numbers, in their places."""
+
+    number: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StuckOn:
     """Event: while nothing is computed, the step waits for these: (host, what); none: it goes on again."""
 
@@ -163,8 +206,9 @@ class PartSeat:
         spans: disjoint, covering the vectors; `exchanges` counts those of all machines.
         norms: range of the vector "norms", which all machines hold; None where the optimizer needs none.
         exchanges: ranges that the plan has in all, with that of the norms.
-        state: the vectors that are the part's state: "parameters", and those of the optimizer.
-        item_bytes: bytes of a number in all of them.
+        state: the vectors that are the part's state: "parameters", those that the driver keeps, and those of
+            the optimizers.
+        item_bytes: bytes of a number in all of them; "dots" has eight.
         step: steps done in the state that the process starts from.
     """
 
@@ -186,7 +230,7 @@ class PartSeat:
         return part_name(self.replica, self.machine)
 
     def ranges(self, vector: str) -> tuple[SharedSpan, ...]:
-        """Returns the ranges of a vector that are exchanged."""
+        """Returns the ranges of a vector that are exchanged, other than "dots"."""
         if vector != "norms":
             return self.spans
         assert self.norms is not None, "the optimizer needs no norms"
@@ -200,6 +244,15 @@ class PartSeat:
 
 
 ProgramEffect: TypeAlias = (
-    RestartSteps | RunStep | Deliver | CopyVector | MeasureNorms | ApplyUpdate | StateReceived
+    RestartSteps
+    | RunStep
+    | Deliver
+    | CopyVector
+    | CombineVectors
+    | MeasureNorms
+    | MeasureDots
+    | ReadDots
+    | ApplyUpdate
+    | StateReceived
 )
-ProgramResult: TypeAlias = StepDone | Applied | StuckOn
+ProgramResult: TypeAlias = StepDone | Applied | DotsRead | StuckOn

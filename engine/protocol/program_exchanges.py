@@ -8,20 +8,35 @@ the round, too: until then they may ask again for what was lost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeAlias
 
 from partita.engine.protocol import replica_messages as rm
-from partita.engine.protocol.actions import Action, AllGather, AllReduce, Norms, ReduceScatter
+from partita.engine.protocol.actions import Action, AllGather, AllReduce, Dots, Norms, ReduceScatter
 from partita.engine.protocol.carrier import Carrier
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, Group, Numbers, create_exchange
 from partita.engine.protocol.exchange import Member as Partner
 from partita.engine.protocol.exchange.exchange import ExchangeDone, Phase
 from partita.engine.protocol.names import part_name
-from partita.engine.protocol.program_effects import CopyVector, MeasureNorms, PartSeat, SharedSpan
+from partita.engine.protocol.program_effects import (
+    CombineVectors,
+    CopyVector,
+    MeasureDots,
+    MeasureNorms,
+    PartSeat,
+    ReadDots,
+    SharedSpan,
+)
 
-ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather
+ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather | Dots
+
+DOTS: Final = "dots"
+"""The vector of inner products: a place for each replica of the view, machine and pair, in float64."""
+
+_DOT_BYTES: Final = 8
 
 MOST_EARLY: Final = 1024
 """Messages of an exchange that has not begun, or of a view that is not here yet, that are kept."""
@@ -31,6 +46,7 @@ _COPIES: Final = 1 << 32
 
 _PHASES: Final[Mapping[type, Phase]] = {
     AllReduce: "all-reduce",
+    Dots: "all-reduce",
     ReduceScatter: "reduce-scatter",
     AllGather: "all-gather",
 }
@@ -39,7 +55,7 @@ _PHASES: Final[Mapping[type, Phase]] = {
 class Exchanges(Carrier):
     """The rounds of exchanges of a part."""
 
-    carries: ClassVar[tuple[type, ...]] = (AllReduce, ReduceScatter, AllGather, Norms)
+    carries: ClassVar[tuple[type, ...]] = (AllReduce, ReduceScatter, AllGather, Norms, Dots)
 
     def __init__(self, seat: PartSeat, *, retry_s: float) -> None:
         self._seat: Final = seat
@@ -47,6 +63,7 @@ class Exchanges(Carrier):
         self._retry_s: Final = retry_s
         self._view = rm.View(0, (), 0, 0, 0, 0)
         self._peers: Mapping[str, int] = {}
+        self._results = 0  # that the body was asked for
         self._reset()
 
     def _reset(self) -> None:
@@ -77,7 +94,7 @@ class Exchanges(Carrier):
             return [MeasureNorms(self.owned)]
         assert isinstance(action, ExchangeAction) and not self._is_closed, action
         self._in_step = True
-        effects = self._begin(action, now)
+        effects = [*self._prepare(action), *self._begin(action, now)]
         early, self._early = self._early, []
         for event in early:
             effects += self.receive_message(event, now)
@@ -90,6 +107,11 @@ class Exchanges(Carrier):
     def begin_step(self) -> None:
         """Notes that a step begins: before its update, all parts of the replica have to come so far."""
         self._in_step = False
+
+    @property
+    def is_in_step(self) -> bool:
+        """Returns whether the step under way has had an exchange, or a round without one."""
+        return self._in_step
 
     def close(self) -> None:
         """Ends all exchanges of the view: nothing is sent or answered until the next one."""
@@ -127,14 +149,13 @@ class Exchanges(Carrier):
     def _begin(self, action: ExchangeAction, now: float) -> list[Any]:
         """Begins the next round, over all of the part's ranges; the vector is `released`."""
         self._begin_round(now)
-        slot = self._slots.setdefault(action, len(self._slots))
+        key = replace(action, weight=None) if isinstance(action, AllReduce) else action
+        slot = self._slots.setdefault(key, len(self._slots))
         vector = self.vector_of(action)
         effects: list[Any] = []
-        if vector != action.vector:
-            effects += [CopyVector(span, vector) for span in self._spans(action, action.vector)]
         served = set[str]()
-        for one in self._seat.ranges(action.vector):
-            number = slot * self._seat.exchanges + one.index
+        for one in self._ranges(action):
+            number = self._number(slot, one)
             machine = self._machine(action, number, one)
             if machine is None:
                 continue
@@ -147,20 +168,70 @@ class Exchanges(Carrier):
         self._served[vector] = self._round, frozenset(served)
         return self._noted(effects, now)
 
-    @staticmethod
-    def vector_of(action: Any) -> str:
-        """Returns the vector that is exchanged: parameters do not change while their sum is not complete."""
-        beside = isinstance(action, AllReduce) and (action.vector == "parameters" or action.by.backup_workers)
-        return "sum" if beside else action.vector
+    def _prepare(self, action: ExchangeAction) -> list[Any]:
+        """Returns the effects by which the vector that is exchanged holds this part's own numbers."""
+        if isinstance(action, Dots):
+            return [self._measure(action)]
+        vector, weight = self.vector_of(action), action.weight if isinstance(action, AllReduce) else None
+        if weight is not None:
+            spans, terms = self._spans(action, vector), ((action.vector, weight),)
+            return [CombineVectors(span, terms) for span in spans]
+        if vector == action.vector:
+            return []
+        return [CopyVector(span, vector) for span in self._spans(action, action.vector)]
+
+    def vector_of(self, action: Any) -> str:
+        """Returns the vector that is exchanged: a part's state does not change while the sum is not
+        complete.
+        """
+        if isinstance(action, Dots):
+            return DOTS
+        beside = action.vector in self._seat.state or action.by.backup_workers
+        return "sum" if isinstance(action, AllReduce) and beside else str(action.vector)
 
     def _spans(self, action: ExchangeAction, vector: str) -> list[Span]:
-        return [Span(vector, one.start, one.stop) for one in self._seat.ranges(action.vector)]
+        return [Span(vector, one.start, one.stop) for one in self._ranges(action)]
+
+    def _ranges(self, action: ExchangeAction) -> tuple[SharedSpan, ...]:
+        if not isinstance(action, Dots):
+            return self._seat.ranges(action.vector)
+        machines = range(self._seat.machines)
+        return (SharedSpan(self._seat.exchanges, 0, self._size(action), (*machines,)),)
+
+    def _number(self, slot: int, one: SharedSpan) -> int:
+        return slot * (self._seat.exchanges + 1) + one.index
 
     def end(self, action: Action) -> list[Any]:
         """Returns the effects by which the action's vector holds the result of a complete round."""
+        if isinstance(action, Dots):
+            self._results += 1
+            return [ReadDots(self._results, self._size(action))]
         if not isinstance(action, ExchangeAction) or (vector := self.vector_of(action)) == action.vector:
             return []
         return [CopyVector(span, action.vector) for span in self._spans(action, vector)]
+
+    # Inner products.
+
+    def awaits(self, action: Action) -> int | None:
+        """Returns the number of the result of inner products."""
+        return self._results if isinstance(action, Dots) else None
+
+    def _size(self, action: Dots) -> int:
+        return len(self._view.members) * self._seat.machines * len(action.pairs)
+
+    def _measure(self, action: Dots) -> MeasureDots:
+        me, n = self._seat, len(action.pairs)
+        place = (self._view.members.index(me.replica) * me.machines + me.machine) * n
+        own = tuple((one.start, one.stop) for one in me.spans if one.machines[0] == me.machine)
+        return MeasureDots(action.pairs, own, place, self._size(action))
+
+    def products(self, values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+        """Returns the inner products of each replica: those of its machines, added in their order."""
+        replicas, machines = len(self._view.members), self._seat.machines
+        n = len(values) // (replicas * machines)
+        rows = [values[start : start + n] for start in range(0, len(values), n)]
+        of_replicas = (rows[start : start + machines] for start in range(0, len(rows), machines))
+        return tuple(tuple(math.fsum(column) for column in zip(*own, strict=True)) for own in of_replicas)
 
     def wait_for_replica(self, now: float) -> list[Any]:
         """Begins a round without exchanges, complete when all parts of the replica have come so far.
@@ -181,14 +252,17 @@ class Exchanges(Carrier):
 
     def _machine(self, action: ExchangeAction, number: int, one: SharedSpan) -> Exchange | None:
         if number not in self._machines:
-            members = self._partners(one)
-            if len(members) == 1:
+            among = action.among if isinstance(action, AllReduce) else None
+            members = self._partners(one, among)
+            if len(members) == 1 or self._seat.name not in (member.name for member in members):
                 return None
             group = Group(members, self._seat.name, self._view.number, number)
             self._machines[number] = create_exchange(
                 action.by,
                 group,
-                Numbers(one.stop - one.start, self._seat.item_bytes),
+                Numbers(
+                    one.stop - one.start, _DOT_BYTES if isinstance(action, Dots) else self._seat.item_bytes
+                ),
                 mean=isinstance(action, AllReduce) and action.mean,
                 phase=_PHASES[type(action)],
                 retry_s=self._retry_s,
@@ -266,12 +340,16 @@ class Exchanges(Carrier):
     def owned(self) -> tuple[Span, ...]:
         """The ranges of the part's parameters that are its replica's own, by the sums of "gradient"."""
         spans: list[Span] = []
-        slots = [slot for action, slot in self._slots.items() if action.vector == "gradient"]
+        slots = [slot for action, slot in self._slots.items() if self._is_of_gradient(action)]
         for one in self._seat.spans:
-            machine = self._machines.get(slots[-1] * self._seat.exchanges + one.index)
+            machine = self._machines.get(self._number(slots[-1], one))
             own = machine.owned if isinstance(machine, Exchange) else [(0, one.stop - one.start)]
             spans += [Span("parameters", one.start + start, one.start + stop) for start, stop in own]
         return tuple(spans)
+
+    @staticmethod
+    def _is_of_gradient(action: ExchangeAction) -> bool:
+        return not isinstance(action, Dots) and action.vector == "gradient"
 
     @property
     def waits_for(self) -> tuple[str, ...]:
@@ -298,12 +376,15 @@ class Exchanges(Carrier):
     def _behind(self, names: Iterable[str], number: int) -> list[str]:
         return [name for name in names if self._reduced.get(name, 0) < number]
 
-    def _partners(self, one: SharedSpan) -> tuple[Partner, ...]:
-        """The members of an exchange of a range. All have the same labels of places, where they have any."""
+    def _partners(self, one: SharedSpan, among: tuple[int, ...] | None = None) -> tuple[Partner, ...]:
+        """The members of an exchange of a range, of all replicas or some. All have the same labels of places,
+        where they have any.
+        """
         places = self._view.places if one.machines == (self._seat.machine,) else ()
         return tuple(
             self._partner(replica, machine, str(places[rank]) if places else "")
             for rank, replica in enumerate(self._view.members)
+            if among is None or rank in among
             for machine in one.machines
         )
 

@@ -11,8 +11,12 @@ from partita.engine.protocol.exchange import AddChunk, CopyChunk
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
+    CombineVectors,
     CopyVector,
+    DotsRead,
+    MeasureDots,
     MeasureNorms,
+    ReadDots,
     StateReceived,
 )
 from partita.engine.runtime.part_body import Arrays
@@ -52,7 +56,7 @@ class ExchangeArrays(Arrays):
         self._replica, self._machine = place
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
 
-    def carry_out(self, effect: Any) -> Applied | None:
+    def carry_out(self, effect: Any) -> Applied | DotsRead | None:
         """Carries out one effect of the part's machine."""
         match effect:
             case AddChunk(span=span, payload=payload, divisor=divisor):
@@ -63,6 +67,12 @@ class ExchangeArrays(Arrays):
                 self.vectors.replace(span, payload)
             case CopyVector(source=source, target=target):
                 self.vectors.copy(source, target)
+            case CombineVectors(span=span, terms=terms):
+                self.vectors.combine(span, terms)
+            case MeasureDots(pairs=pairs, spans=ranges, place=place, size=size):
+                self.vectors.measure_dots(pairs, ranges, place=place, size=size)
+            case ReadDots(number=number, size=size):
+                return DotsRead(number, self.vectors.dots(size))
             case MeasureNorms(spans=spans):
                 self.vectors.measure(spans, replica=self._replica, machine=self._machine)
             case ApplyUpdate():
@@ -88,9 +98,12 @@ class ExchangeArrays(Arrays):
         self._files.close()
 
     def _apply(self, effect: ApplyUpdate) -> Applied:
-        self._own = effect.spans
+        of_parameters = all(span.vector == PARAMETERS for span in effect.spans)
+        if of_parameters:
+            self._own = effect.spans
+        before = effect.updates + self._updates_before * of_parameters
         if not self.vectors.update(
-            effect.spans, updates=effect.updates + self._updates_before, scale=effect.scale
+            effect.spans, updates=before, scale=effect.scale, gradient=effect.gradient
         ):
             raise NotFinite(
                 f"the gradient of all replicas is not finite in step {effect.updates}; lower the learning "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from partita.engine.files.access import HostFiles
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.joined_work import JoinedWork
+from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import PartSeat, RunStep, SharedSpan
 from partita.engine.protocol.views import JoinedBatches
@@ -40,6 +42,7 @@ class JoinedHands(Hands):
         first_step: the steps that the state holds which the run began with.
         precision: of the parameters, "float32" or "float64".
         sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
+        kept, scratch: vectors of the driver, see `Driver.kept_vectors` and `Driver.scratch_vectors`.
     """
 
     optimizer: Optimizer
@@ -50,6 +53,8 @@ class JoinedHands(Hands):
     first_step: int
     precision: str
     sharded: bool = False
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    scratch: tuple[str, ...] = ()
 
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
@@ -64,7 +69,15 @@ class JoinedHands(Hands):
         buffers = Buffers(plan, machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, metrics=task.metrics)
         slots, norms = task.layout.machines[machine], self._norms(task)
-        exchanged = ProgramVectors(vectors, self.optimizer, slots, norms=norms, pool=computations.pool)
+        exchanged = ProgramVectors(
+            vectors,
+            self.optimizer,
+            slots,
+            norms=norms,
+            kept=self.kept,
+            scratch=self.scratch,
+            pool=computations.pool,
+        )
         loaded = self._load(task, exchanged, host.files)
         exchanged.prepare(0, exchanged.size)
         arrays = ExchangeArrays(

@@ -20,6 +20,7 @@ from partita.engine.parameters.slots import Slot, within
 from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
+from partita.engine.protocol.kept_vector import Kept, state_name
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.transport.payload import Payload
 from partita.layers.box import Box, BoxSet
@@ -28,8 +29,11 @@ GRADIENT: Final = "gradient"
 PARAMETERS: Final = "parameters"
 NORMS: Final = "norms"
 SUM: Final = "sum"
+DOTS: Final = "dots"
 STATE: Final = "state."
-"""The name of a vector of the optimizer's state begins so."""
+"""The name of a vector of an optimizer's state begins so."""
+
+_BLOCK: Final = 1 << 15  # numbers of several vectors that fit a cache together
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,12 @@ class NormsLayout:
 
 
 class ProgramVectors:
-    """The vectors of one part by name: "gradient", "parameters", and "state.NAME" of its optimizer.
+    """The vectors of one part by name: "gradient", "parameters", and "state.NAME" of its optimizer; and
+    those of the driver, of which the kept ones may have a state, too ("state.VECTOR_NAME").
 
     "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`; and "sum",
-    where an exchange of gradients goes on while the next one is computed.
+    where an exchange of gradients goes on while the next one is computed. "dots" has inner
+    products in float64.
 
     The state has a place for every number. Where it is sharded over replicas, this part's numbers outside of
     its range keep their initial values, and the operating system gives zeros no memory.
@@ -81,15 +87,19 @@ class ProgramVectors:
         slots: Sequence[Slot],
         *,
         norms: NormsLayout | None = None,
+        kept: Mapping[str, Kept] | None = None,
+        scratch: Sequence[str] = (),
         pool: ThreadPool,
     ) -> None:
-        """Allocates the optimizer's state, in its initial values.
+        """Allocates the optimizers' state, in its initial values.
 
         Args:
             vectors: the part's parameters, and its whole gradient.
             optimizer: of the updates.
             slots: the parameters in the order of the part's vector.
             norms: the places of sums of squares; None where the optimizer needs none.
+            kept: vectors of the driver that belong to the state; `restore` gives them their numbers.
+            scratch: vectors of the driver that do not.
             pool: the threads of an update.
         """
         self._vectors, self._optimizer, self._slots, self._pool = vectors, optimizer, tuple(slots), pool
@@ -99,15 +109,25 @@ class ProgramVectors:
         self._rows = _rows(Span(GRADIENT, 0, self.size))
         self._window = vectors.device.window(0, vectors.gradient)
         (gradient,) = self._window.arriving(self._rows)
-        fresh = optimizer.state(self.size, vectors.dtype)
+        self._kept: dict[str, Kept] = dict(kept or {})
+        optimizers = {PARAMETERS: optimizer} | {name: one.optimizer for name, one in self._kept.items()}
+        self._optimizers: dict[str, Optimizer | None] = optimizers
+        fresh = {
+            name if vector == PARAMETERS else state_name(vector, name): numbers
+            for vector, one in optimizers.items()
+            if one is not None
+            for name, numbers in one.state(self.size, vectors.dtype).items()
+        }
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
+        own = {name: vectors.device.zeros((self.size,), vectors.dtype) for name in (*self._kept, *scratch)}
         self._norms = np.zeros(0 if norms is None else norms.size, vectors.dtype)
         self._norms_layout = norms
-        self._on_host = {GRADIENT: gradient, NORMS: self._norms}  # and "sum", when it is used
-        self.names: Final = (PARAMETERS, *(STATE + name for name in fresh))
-        lasting = {PARAMETERS: vectors.parameters} | {STATE + k: v for k, v in self._state.items()}
+        self._on_host = {GRADIENT: gradient, NORMS: self._norms}  # and "sum" and "dots", when they are used
+        self.names: Final = (PARAMETERS, *self._kept, *(STATE + name for name in fresh))
+        self._arrays = {PARAMETERS: vectors.parameters, GRADIENT: vectors.gradient, **own}
+        lasting = {PARAMETERS: vectors.parameters} | own | {STATE + k: v for k, v in self._state.items()}
         self._on_device = {name: vectors.device.window(0, vector) for name, vector in lasting.items()}
-        self._updates: dict[tuple[int, int], list[tuple[str, Update]]] = {}
+        self._updates: dict[tuple[str, str, int, int], list[tuple[str, Update]]] = {}
 
     # Exchanges.
 
@@ -134,6 +154,42 @@ class ProgramVectors:
         there = Span(target, source.start, source.stop)
         np.copyto(self.of(there), self.of(source))
         self._wrote(there)
+
+    def combine(self, span: Span, terms: Sequence[tuple[str, float]]) -> None:
+        """Replaces a range by the sum of factors times the same range of vectors, in their order.
+
+        Sums may be infinite: an update looks at them.
+        """
+        of = [(self.dtype.type(factor), self.of(Span(name, span.start, span.stop))) for name, factor in terms]
+        target = self.of(span)
+        with np.errstate(all="ignore"):
+            for start in range(0, target.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                total = np.zeros(target[block].size, self.dtype)
+                for n, (factor, vector) in enumerate(of):
+                    product = np.multiply(vector[block], factor)
+                    total = np.add(total, product, out=total) if n else product
+                target[block] = total
+        self._wrote(span)
+
+    def measure_dots(
+        self, pairs: Sequence[tuple[str, str]], spans: Sequence[tuple[int, int]], *, place: int, size: int
+    ) -> None:
+        """Writes inner products over some ranges into "dots", from `place` on, and zeros to all other places.
+
+        They are added up in float64.
+        """
+        dots = self._on_host[DOTS] = np.zeros(size)
+        for n, (one, other) in enumerate(pairs):
+            for start, stop in spans:
+                for low in range(start, stop, _BLOCK):
+                    high = min(low + _BLOCK, stop)
+                    a, b = (self.of(Span(name, low, high)).astype(np.float64) for name in (one, other))
+                    dots[place + n] += np.sum(a * b)
+
+    def dots(self, size: int) -> tuple[float, ...]:
+        """Returns the first numbers of "dots"."""
+        return tuple(self._on_host[DOTS][:size].tolist())
 
     def add(self, span: Span, payload: Payload, *, divisor: float = 1) -> None:
         """Adds the numbers of a payload to a range, and releases the payload; sums may be infinite.
@@ -163,16 +219,18 @@ class ProgramVectors:
 
     # Updates.
 
-    def prepare(self, start: int, stop: int) -> list[tuple[str, Update]]:
-        """Prepares the updates of a range of the parameters, and compiles them.
+    def prepare(
+        self, start: int, stop: int, *, to: str = PARAMETERS, gradient: str = GRADIENT
+    ) -> list[tuple[str, Update]]:
+        """Prepares the updates of a range of a vector by one of another vector, and compiles them.
 
         Returns:
             The updates, each of a parameter or a part of one, by its name.
         """
-        found = self._updates.get((start, stop))
+        found = self._updates.get((to, gradient, start, stop))
         if found is None:
-            found = self._updates[start, stop] = [
-                (name, self._bind(part))
+            found = self._updates[to, gradient, start, stop] = [
+                (name, self._bind(part, to, gradient))
                 for name, part in self._parts(start, stop, self._pool.threads)
                 if name not in self._frozen or self._averaged(part)
             ]
@@ -193,20 +251,29 @@ class ProgramVectors:
                 sums[0] += device.sum_of_squares(self._vectors.parameters[part])
                 sums[1] += device.sum_of_squares(self._vectors.gradient[part])
 
-    def update(self, spans: Sequence[Span], *, updates: int, scale: float = 1.0) -> bool:
-        """Updates ranges of the parameters by the gradient, and by "norms" where the optimizer needs them.
+    def update(
+        self, spans: Sequence[Span], *, updates: int, scale: float = 1.0, gradient: str = GRADIENT
+    ) -> bool:
+        """Updates ranges by the gradient, and by "norms" where the parameters' optimizer needs them.
 
         Args:
-            spans: the ranges.
-            updates: the number of updates before this one.
+            spans: the ranges, of "parameters" or a vector that is kept.
+            updates: the number of updates of the vector before this one.
             scale: factor of the learning rate.
+            gradient: the vector of the gradients.
 
         Returns:
             Whether the gradient was finite; if not, the parameters are spoilt.
         """
-        prepared = [one for span in spans for one in self.prepare(span.start, span.stop)]
-        self._window.upload(self._rows)
-        finite, layout = [True] * len(prepared), self._norms_layout
+        prepared = [
+            one
+            for span in spans
+            for one in self.prepare(span.start, span.stop, to=span.vector, gradient=gradient)
+        ]
+        if gradient == GRADIENT:
+            self._window.upload(self._rows)
+        of_kept = any(span.vector != PARAMETERS for span in spans)
+        finite, layout = [True] * len(prepared), None if of_kept else self._norms_layout
         factors = {} if layout is None else self._optimizer.factors(layout.squares(self._norms))
 
         def work(first: int, last: int) -> None:
@@ -230,15 +297,18 @@ class ProgramVectors:
                 cuts = [low + (high - low) * piece // n for piece in range(n + 1)]
                 yield from ((slot.parameter, slice(a, b)) for a, b in pairwise(cuts))
 
-    def _bind(self, part: slice) -> Update:
-        vectors = self._vectors
+    def _bind(self, part: slice, to: str, gradient: str) -> Update:
+        vectors, optimizer = self._vectors, self._optimizers[to]
+        assert optimizer is not None, f"no optimizer keeps a state for {to!r}"
+        names = {own: own if to == PARAMETERS else state_name(to, own) for own in optimizer.state_names}
+        has_copy = to == PARAMETERS and vectors.copy is not None
         return vectors.device.bind(
-            AVERAGE if self._averaged(part) else self._optimizer,
-            vectors.parameters[part],
-            vectors.gradient[part],
-            {name: vector[part] for name, vector in self._state.items()},
+            AVERAGE if self._averaged(part) else optimizer,
+            self._arrays[to][part],
+            self._arrays[gradient][part],
+            {own: self._state[name][part] for own, name in names.items()},
             accumulated=None,
-            copy=None if vectors.copy is None else vectors.copy[part],
+            copy=vectors.copy[part] if has_copy and vectors.copy is not None else None,
         )
 
     # Files.
@@ -251,15 +321,22 @@ class ProgramVectors:
             return np.concatenate([whole[:0], *(whole[span.start : span.stop] for span in spans)])
 
         values = joined(self._vectors.parameters)
-        return ShardSnapshot(values, {name: joined(vector) for name, vector in self._state.items()})
+        state = {name: self._arrays[name] for name in self._kept} | self._state
+        return ShardSnapshot(values, {name: joined(vector) for name, vector in state.items()})
 
     def slots(self, spans: Sequence[Span]) -> list[Slot]:
         """Returns the parameters whose numbers lie in some ranges, in the order of `snapshot`."""
         return [slot for span in spans for slot in within(self._slots, span.start, span.stop)]
 
     def restore(self, values: Vector, state: Mapping[str, Vector] | None) -> None:
-        """Replaces all parameters and, unless None, the whole state."""
-        for name, vector in {PARAMETERS: values, **{STATE + k: v for k, v in (state or {}).items()}}.items():
+        """Replaces all parameters and, unless None, the whole state; a kept vector without one starts."""
+        found = dict(state or {})
+        whole_state = {PARAMETERS: values}
+        for name, one in self._kept.items():
+            fresh = values if one.start == PARAMETERS else np.zeros_like(values)
+            whole_state[name] = found.get(name, fresh)
+        whole_state |= {STATE + name: vector for name, vector in found.items() if name in self._state}
+        for name, vector in whole_state.items():
             whole = Span(name, 0, self.size)
             np.copyto(self.of(whole), vector)
             self._wrote(whole)

@@ -6,7 +6,7 @@ arithmetic stands for the network, and its checks see everything that the body d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from partita.engine.protocol.assigned_work import RunAssignment
@@ -20,8 +20,12 @@ from partita.engine.protocol.part import LookForWaits
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
+    CombineVectors,
     CopyVector,
+    DotsRead,
+    MeasureDots,
     MeasureNorms,
+    ReadDots,
     RestartSteps,
     RunStep,
     StateReceived,
@@ -37,6 +41,19 @@ OF_LINKS: Final = ("parameters", "staged", "accumulated", "in_flight")
 """The vectors of a part with links to shards."""
 
 Step: TypeAlias = RunUnit | RunStep | RunAssignment
+
+
+def combined(terms: Sequence[tuple[Sequence[float], float]], n: int) -> list[float]:
+    """Returns the sum of vectors of `n` numbers times their factors, in this order."""
+    total = [0.0] * n
+    for vector, factor in terms:
+        total = [held + factor * number for held, number in zip(total, vector, strict=True)]
+    return total
+
+
+def product(one: Sequence[float], other: Sequence[float], spans: Iterable[tuple[int, int]]) -> float:
+    """Returns the inner product of two vectors over some ranges."""
+    return sum(one[i] * other[i] for start, stop in spans for i in range(start, stop))
 
 
 class PartArithmetic:
@@ -161,6 +178,8 @@ class PartBody(SimulatedBody):
             case CopyChunk(span=span, payload=Numbers() as payload):
                 arithmetic.accepts(payload)
                 vectors[span.vector][span.start : span.stop] = payload
+            case ReadDots(number=number, size=size):
+                return DotsRead(number, tuple(vectors["dots"][:size]))
             case _:
                 self._change(effect)
         return None
@@ -169,6 +188,13 @@ class PartBody(SimulatedBody):
         match effect:
             case CopyVector(source=Span(vector=source, start=start, stop=stop), target=target):
                 self.vectors[target][start:stop] = self.vectors[source][start:stop]
+            case CombineVectors(span=span, terms=terms):
+                of_terms = [(self.vectors[name][span.start : span.stop], factor) for name, factor in terms]
+                self.vectors[span.vector][span.start : span.stop] = combined(of_terms, span.stop - span.start)
+            case MeasureDots(pairs=pairs, spans=spans, place=place, size=size):
+                dots = self.vectors["dots"] = [0.0] * size
+                for n, (one, other) in enumerate(pairs):
+                    dots[place + n] = product(self.vectors[one], self.vectors[other], spans)
             case MeasureNorms():
                 self.arithmetic.measures(effect)
             case ApplyUpdate():

@@ -72,7 +72,7 @@ def test_ranges_are_updated_like_the_whole_to_the_bit(optimizer: Optimizer, thre
     for step in range(3):
         for vectors, made in ((one, at_once), (other, in_ranges)):
             compute(vectors, made, step)
-        assert at_once.update([whole(at_once)], updates=step)
+        assert at_once.update([whole(at_once, "parameters")], updates=step)
         assert in_ranges.update([ranges[0], ranges[2]], updates=step)
         assert in_ranges.update([ranges[1]], updates=step)
     np.testing.assert_array_equal(one.parameters, other.parameters)
@@ -90,12 +90,12 @@ def test_a_state_that_is_restored_goes_on_with_the_same_bits() -> None:
     plan, optimizer = plan_of(), Adam(0.01)
     (one, first), (other, second) = (vectors_of(optimizer, plan=plan) for _ in range(2))
     compute(one, first, 0)
-    first.update([whole(first)], updates=0)
+    first.update([whole(first, "parameters")], updates=0)
     kept = first.snapshot([whole(first)])
     second.restore(kept.values, kept.state)
     for vectors, made in ((one, first), (other, second)):
         compute(vectors, made, 1)
-        made.update([whole(made)], updates=1)
+        made.update([whole(made, "parameters")], updates=1)
     np.testing.assert_array_equal(one.parameters, other.parameters)
     assert kept.values.tobytes() != first.snapshot([whole(first)]).values.tobytes()
 
@@ -104,7 +104,7 @@ def test_a_gradient_that_is_not_finite_is_reported() -> None:
     vectors, made = vectors_of(Adagrad(0.1), plan=plan_of())
     compute(vectors, made, 0)
     made.of(whole(made))[3] = np.inf
-    assert not made.update([whole(made)], updates=0)
+    assert not made.update([whole(made, "parameters")], updates=0)
 
 
 def test_norms_are_those_of_whole_parameters_however_many_parts_add_them_up() -> None:
@@ -120,7 +120,7 @@ def test_norms_are_those_of_whole_parameters_however_many_parts_add_them_up() ->
     first = made.of(norms).copy()
     made.measure([Span("parameters", 40, made.size)], replica=1, machine=0)
     made.add(norms, Payload([memoryview(first.tobytes())]))
-    made.update([whole(made)], updates=0)
+    made.update([whole(made, "parameters")], updates=0)
     start = 0
     for slot in slots:
         span = slice(start, start + slot.size)

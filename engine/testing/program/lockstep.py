@@ -5,18 +5,20 @@ There are no messages and no failures. A sum is taken over the members in their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.program_effects import SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.testing.invariants import require
-from partita.engine.testing.program.regression import STATE, Regression, Vector
+from partita.engine.testing.parts import combined, product
+from partita.engine.testing.program.regression import Regression, Vector, scratch_of, state_of
 
 State: TypeAlias = tuple[tuple[Vector, ...], ...]
-"""The vectors `STATE` of every machine."""
+"""The vectors of the state, of every machine."""
 
 Vectors: TypeAlias = dict[str, list[float]]
 
@@ -30,7 +32,7 @@ def share(batches: JoinedBatches, position: int, rank: int, replicas: int) -> tu
 
 
 def step_of(
-    replica: Callable[[Member], a.Program],
+    driver: Any,
     function: Regression,
     batches: JoinedBatches,
     spans: Sequence[Sequence[SharedSpan]],
@@ -43,9 +45,9 @@ def step_of(
 
     `without` leaves out a part's gradient, by its rank among all parts of the view; the others are scaled up.
     """
-    reference = _Step(function, batches, spans, view, state)
+    reference = _Step(driver, function, batches, spans, view, state)
     reference.without = without
-    return reference.run(replica)
+    return reference.run()
 
 
 class _Step:
@@ -53,55 +55,79 @@ class _Step:
 
     def __init__(
         self,
+        driver: Any,
         function: Regression,
         batches: JoinedBatches,
         spans: Sequence[Sequence[SharedSpan]],
         view: View,
         state: State,
     ) -> None:
+        self._driver, self._names = driver, state_of(driver)
         self._function, self._batches, self._spans, self._view = function, batches, spans, view
         self._keys = [(rank, machine) for rank in range(len(view.members)) for machine in range(len(state))]
         self._vectors: dict[tuple[int, int], Vectors] = {
-            (rank, machine): {name: list(one) for name, one in zip(STATE, state[machine], strict=True)}
-            | {"gradient": [0.0] * len(state[machine][0]), "norms": [0.0] * function.norms(1)}
+            (rank, machine): {name: list(one) for name, one in zip(self._names, state[machine], strict=True)}
+            | {name: [0.0] * len(state[machine][0]) for name in scratch_of(driver)}
+            | {"norms": [0.0] * function.norms(1)}
             for rank, machine in self._keys
         }
         self._normed = False
 
-    def run(self, replica: Callable[[Member], a.Program]) -> State:
+    def run(self) -> State:
         view = self._view
         programs = [
-            replica(Member(view.members[rank], machine, view, self._batches)) for rank, machine in self._keys
+            self._driver.replica(Member(view.members[rank], machine, view, self._batches))
+            for rank, machine in self._keys
         ]
+        actions = [next(program, None) for program in programs]
         while True:
-            actions = [next(program, None) for program in programs]
             require(len(set(map(type, actions))) == 1, "program", "replicas are not in step:", actions)
             if actions[0] is None or isinstance(actions[0], a.SafePoint):
                 break
-            self._act(actions[0])
+            result = self._act(actions)
+            actions = [_after(program, result) for program in programs]
         for program in programs:
             program.close()
         return tuple(
-            tuple(tuple(self._vectors[0, machine][name]) for name in STATE)
+            tuple(tuple(self._vectors[0, machine][name]) for name in self._names)
             for machine in range(len(self._spans))
         )
 
-    def _act(self, action: a.Action) -> None:
+    def _act(self, actions: Sequence[Any]) -> object:
+        """Carries out one action of each part; returns its result."""
+        match actions[0]:
+            case a.Dots(pairs=pairs):
+                return self._products(pairs)
+            case a.Combine():
+                for vectors, action in zip(self._vectors.values(), actions, strict=True):
+                    n = len(vectors["parameters"])
+                    terms = [(vectors[name], factor) for name, factor in action.terms.items()]
+                    vectors[action.into] = combined(terms, n)
+            case a.Apply(to=to, gradient=by):
+                normed = self._normed and to == "parameters"
+                for (_, machine), vectors in self._vectors.items():
+                    n = len(vectors["parameters"])
+                    self._function.update(vectors, 0, n, machine=machine, normed=normed, to=to, by=by)
+            case _:
+                self._exchange(actions)
+        return None
+
+    def _exchange(self, actions: Sequence[Any]) -> None:
+        action = actions[0]
         match action:
             case a.Compute():
                 self._compute()
             case a.AllReduce(vector="norms"):
                 pass  # each member has those of all machines here
             case a.AllReduce(vector=vector, mean=mean):
-                self._sum(vector, mean=mean)
+                if action.weight is not None:
+                    for vectors, one in zip(self._vectors.values(), actions, strict=True):
+                        vectors[vector] = [number * one.weight for number in vectors[vector]]
+                self._sum(vector, mean=mean, among=action.among)
             case a.ReduceScatter(vector=vector):
                 self._sum(vector, mean=False)
             case a.Norms():
                 self._measure()
-            case a.Apply():
-                for (_, machine), vectors in self._vectors.items():
-                    n = len(vectors["parameters"])
-                    self._function.update(vectors, 0, n, machine=machine, normed=self._normed)
             case a.AllGather():
                 pass  # every member has all ranges here
 
@@ -126,20 +152,37 @@ class _Step:
             for machine, gradient in enumerate(self._function.gradient(parameters, *examples)):
                 self._vectors[rank, machine]["gradient"] = gradient
 
-    def _sum(self, name: str, *, mean: bool) -> None:
+    def _products(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[float, ...], ...]:
+        """The inner products of each replica: every number of a machine once."""
+
+        def of(rank: int, one: str, other: str) -> float:
+            machines = (
+                (
+                    self._vectors[rank, machine],
+                    [(s.start, s.stop) for s in spans if s.machines[0] == machine],
+                )
+                for machine, spans in enumerate(self._spans)
+            )
+            return math.fsum(product(vectors[one], vectors[other], own) for vectors, own in machines)
+
+        return tuple(
+            tuple(of(rank, one, other) for one, other in pairs) for rank in range(len(self._view.members))
+        )
+
+    def _sum(self, name: str, *, mean: bool, among: tuple[int, ...] | None = None) -> None:
         done: set[int] = set()
         for spans in self._spans:
             for span in spans:
                 if span.index not in done:
                     done.add(span.index)
-                    self._sum_range(name, span.index, mean=mean)
+                    self._sum_range(name, span.index, mean=mean, among=among)
 
-    def _sum_range(self, name: str, index: int, *, mean: bool) -> None:
+    def _sum_range(self, name: str, index: int, *, mean: bool, among: tuple[int, ...] | None) -> None:
         held = [
             (self._vectors[rank, machine][name], span, n)
             for n, (rank, machine) in enumerate(self._keys)
             for span in self._spans[machine]
-            if span.index == index
+            if span.index == index and (among is None or rank in among)
         ]
         alone = len(held) == 1  # then nobody is left out
         counted = [(vector, span) for vector, span, n in held if alone or n != self.without]
@@ -148,3 +191,11 @@ class _Step:
         total = [sum(column) / divisor for column in columns]
         for vector, span, _ in held:
             vector[span.start : span.stop] = total
+
+
+def _after(program: Any, result: object) -> Any:
+    """The next action of a program, which gets the result of the last one."""
+    try:
+        return next(program) if result is None else program.send(result)
+    except StopIteration:
+        return None

@@ -15,7 +15,7 @@ from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.parts import RETRY_S, PartArithmetic, PartBody
 from partita.engine.testing.program.lockstep import share
-from partita.engine.testing.program.regression import STATE, VECTORS
+from partita.engine.testing.program.regression import scratch_of, state_of
 
 if TYPE_CHECKING:
     from partita.engine.testing.program.schedule import ProgramSchedule
@@ -27,8 +27,9 @@ def build_part(schedule: ProgramSchedule, host: SimulatedHost) -> tuple[Part, Pa
     replica, machine = arithmetic.replica, arithmetic.machine
     step, state = schedule.state_of(machine, host.checkpoint)
     topology = schedule.environment.topology
-    vectors = {name: list(vector) for name, vector in zip(STATE, state, strict=True)}
-    vectors |= {name: [0.0] * len(state[0]) for name in VECTORS if name not in STATE}
+    names = state_of(schedule.driver)
+    vectors = {name: list(vector) for name, vector in zip(names, state, strict=True)}
+    vectors |= {name: [0.0] * len(state[0]) for name in scratch_of(schedule.driver)}
     vectors["norms"] = [0.0] * schedule.function.norms(topology.replicas)
     arithmetic.own = (Span("parameters", 0, len(state[0])),)
     seat = PartSeat(
@@ -40,7 +41,7 @@ def build_part(schedule: ProgramSchedule, host: SimulatedHost) -> tuple[Part, Pa
         spans=schedule.spans[machine],
         norms=schedule.norms,
         exchanges=schedule.norms.index + 1,
-        state=STATE,
+        state=names,
         item_bytes=schedule.item_bytes,
         step=step,
     )
@@ -81,9 +82,10 @@ class Gradients(PartArithmetic):
     @property
     def state(self) -> tuple[tuple[float | None, ...], ...]:
         """The vectors of the state as they are now; None: numbers of the optimizer that others have."""
-        parameters, momentum = (self.body.vectors[name] for name in STATE)
+        parameters, momentum, *kept = (self.body.vectors[name] for name in state_of(self.schedule.driver))
         own = {i for span in self.own for i in range(span.start, span.stop)}
-        return tuple(parameters), tuple(n if i in own else None for i, n in enumerate(momentum))
+        of_optimizer = tuple(n if i in own else None for i, n in enumerate(momentum))
+        return tuple(parameters), of_optimizer, *map(tuple, kept)
 
     @override
     def begins(self, step: RunStep) -> None:
@@ -125,12 +127,16 @@ class Gradients(PartArithmetic):
 
     @override
     def updates(self, effect: ApplyUpdate) -> float:
-        self.own = effect.spans
+        to = effect.spans[0].vector if effect.spans else "parameters"
+        if to == "parameters":
+            self.own = effect.spans
         needed = getattr(effect.optimizer, "needs_norms", False)
         require(self._normed or not needed, "program", effect.optimizer, "needs norms, and has none")
         update, vectors = self.schedule.function.update, self.body.vectors
         for span in effect.spans:
-            update(vectors, span.start, span.stop, machine=self.machine, normed=self._normed)
+            normed = self._normed and to == "parameters"
+            of = {"to": to, "by": effect.gradient}
+            update(vectors, span.start, span.stop, machine=self.machine, normed=normed, **of)
         return 0.2 * self.schedule.scenario.step_s * self.world.random.random()
 
     @override
@@ -143,7 +149,8 @@ class Gradients(PartArithmetic):
     def numbers(self, send: Send, values: Sequence[float]) -> Marked:
         numbers, message = Marked(values), send.message
         numbers.sender, numbers.view = self.id, message.view  # type: ignore[union-attr]
-        numbers.item_bytes = self.schedule.item_bytes
+        is_dots = send.payload is not None and send.payload.vector == "dots"
+        numbers.item_bytes = 8 if is_dots else self.schedule.item_bytes
         return numbers
 
     @override

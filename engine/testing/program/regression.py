@@ -8,18 +8,42 @@ optimizer may need the norms. All results have the same bits each time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
+
+from partita.engine.protocol.kept_vector import Kept
 
 T = TypeVar("T")
 Vector: TypeAlias = tuple[float, ...]
 
 STATE: Final = ("parameters", "momentum")
-"""The vectors that make up the state of a part."""
+"""The vectors of the state of every part; a driver may keep more, see `state_of`."""
 
-VECTORS: Final = (*STATE, "gradient", "sum")
-"""The vectors of a part that hold a number for each parameter; "norms" is one more."""
+
+def momentum_of(vector: str) -> str:
+    """Returns the name of the momentum of a vector that an optimizer updates."""
+    return "momentum" if vector == "parameters" else f"state.{vector}_momentum"
+
+
+def state_of(driver: Any) -> tuple[str, ...]:
+    """Returns the vectors that make up the state of a part under a driver."""
+    kept: Mapping[str, Kept] = getattr(driver, "kept_vectors", {})
+    return (*STATE, *kept, *(momentum_of(name) for name, one in kept.items() if one.optimizer is not None))
+
+
+def start_of(driver: Any, parameters: Vector) -> tuple[Vector, ...]:
+    """Returns the first numbers of these vectors."""
+    kept: Mapping[str, Kept] = getattr(driver, "kept_vectors", {})
+    zeros = (0.0,) * len(parameters)
+    copies = {"parameters", *(name for name, one in kept.items() if one.start == "parameters")}
+    return tuple(parameters if name in copies else zeros for name in state_of(driver))
+
+
+def scratch_of(driver: Any) -> tuple[str, ...]:
+    """Returns the vectors that hold a number for each parameter, and are not of the state."""
+    return ("gradient", "sum", *getattr(driver, "scratch_vectors", ()))
+
 
 RATE: Final = 0.125
 DECAY: Final = 0.5
@@ -67,13 +91,21 @@ class Regression:
         vectors["norms"][:] = norms
 
     def update(
-        self, vectors: dict[str, list[float]], start: int, stop: int, *, machine: int, normed: bool
+        self,
+        vectors: dict[str, list[float]],
+        start: int,
+        stop: int,
+        *,
+        machine: int,
+        normed: bool,
+        to: str = "parameters",
+        by: str = "gradient",
     ) -> None:
-        """Updates a range of the parameters and their momentum by the same range of the gradient.
+        """Updates a range of a vector and its momentum by the same range of another one.
 
         `normed`: the gradient of each parameter is scaled by its norms, which are in "norms".
         """
-        parameters, momentum, gradient = vectors["parameters"], vectors["momentum"], vectors["gradient"]
+        parameters, momentum, gradient = vectors[to], vectors[momentum_of(to)], vectors[by]
         sums = [math.fsum(vectors["norms"][n::4]) for n in range(4)] if normed else [0.0] * 4
         factors = [math.sqrt((1 + sums[n]) / (1 + sums[n + 1])) for n in (0, 2)]
         for i in range(start, stop):

@@ -27,7 +27,7 @@ from partita.engine.protocol.views import JoinedBatches, Outline
 from partita.engine.testing.invariants import require
 from partita.engine.testing.program.lockstep import State, step_of
 from partita.engine.testing.program.model import ProgramModel
-from partita.engine.testing.program.regression import Regression
+from partita.engine.testing.program.regression import Regression, start_of
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.world import World
@@ -224,7 +224,7 @@ class ProgramSchedule(Schedule):
 
     @property
     def _start(self) -> State:
-        return tuple((vector, (0.0,) * len(vector)) for vector in self.function.start)
+        return tuple(start_of(self.driver, vector) for vector in self.function.start)
 
     def _next_states(self, view: View, state: State) -> list[State]:
         """The states after a step: one, unless a sum leaves out the member that comes last.
@@ -237,7 +237,7 @@ class ProgramSchedule(Schedule):
         if late and normed and self.norms.index > 1:
             return []
         return [
-            step_of(self.driver.replica, self.function, self.batches, self.spans, view, state, without=n)
+            step_of(self.driver, self.function, self.batches, self.spans, view, state, without=n)
             for n in (None, *late)
         ]
 
@@ -255,7 +255,9 @@ class ProgramSchedule(Schedule):
             file = self.disk.committed(entry.shard, checkpoint)
             whole |= {places[_machine(entry)][i]: numbers for i, numbers in file.contents.items()}
             step = file.version
-        return step, tuple(zip(*(whole[place] for place in places[machine]), strict=True)) or ((), ())
+        return step, tuple(zip(*(whole[place] for place in places[machine]), strict=True)) or ((),) * len(
+            self._start[machine]
+        )
 
     @override
     def place(self, name: str) -> str:
