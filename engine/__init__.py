@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from partita.engine.protocol.durability import Log, Replicated
     from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
     from partita.engine.protocol.failure import HostError, RunFailed
+    from partita.engine.protocol.staleness import Bounded, Compensated, Damped
     from partita.engine.pytorch.from_torch import from_torch
     from partita.engine.pytorch.module_layer import Torch
     from partita.engine.run.as_module import PartitionedModule, as_module
@@ -102,12 +103,15 @@ __all__ = [
     "Adam",
     "AdamW",
     "AllReduce",
+    "Bounded",
     "CSVLog",
     "Callback",
     "ChannelsLast",
     "CheckpointStore",
+    "Compensated",
     "Control",
     "Cosine",
+    "Damped",
     "DataSource",
     "Dataset",
     "Direction",

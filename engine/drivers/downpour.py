@@ -18,6 +18,7 @@ from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pu
 from partita.engine.protocol.durability import Durability, durability_of
 from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.leased_work import HasSteps
+from partita.engine.protocol.staleness import AS_IT_IS, Compensated, Staleness
 from partita.layers.checks import check_fields, check_whole
 
 
@@ -50,9 +51,13 @@ class Downpour(Driver):
         durability: who keeps what a shard has acknowledged. "checkpoint": nobody, so that its failure costs
             the pushes since the last checkpoint. "log": a log beside the checkpoints (see `Log`).
             "replicated": a second process of each shard (see `Replicated`).
+        staleness: what is done about gradients that others have overtaken: `Damped()`, `Compensated()` or
+            `Bounded(steps)`. If not given, nothing, as in the paper. With `Compensated` each push is the
+            gradient of one step, and waits for the acknowledgement of the one before.
 
     Raises:
-        ValueError: a number is not a whole number of at least 1, or the optimizer is none.
+        ValueError: a number is not a whole number of at least 1, the optimizer is none, or settings do not go
+            together.
     """
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
@@ -71,10 +76,11 @@ class Downpour(Driver):
     overlap: int = 1
     elastic: tuple[int, int] | None = None
     durability: Mode | Durability = "checkpoint"
+    staleness: Staleness = field(default=AS_IT_IS)
 
     def __post_init__(self) -> None:
         self._check_elastic()
-        others = ("optimizer", "elastic", "durability")
+        others = ("optimizer", "elastic", "durability", "staleness")
         counts = (field.name for field in fields(self) if field.name not in others)
         check_fields(self, check_whole, *counts, of="Downpour's ")
         if not isinstance(self.optimizer, Optimizer):
@@ -82,13 +88,30 @@ class Downpour(Driver):
                 f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
             )
         durability_of(self.durability)
+        self._check_staleness()
+
+    def _check_staleness(self) -> None:
+        if not isinstance(self.staleness, Staleness):
+            raise ValueError(
+                f"Downpour's staleness is {self.staleness!r}; give Damped(), Compensated() or Bounded(steps)"
+            )
+        if isinstance(self.staleness, Compensated) and self.merges:
+            raise ValueError(
+                f"with push_every={self.push_every} and overlap={self.overlap} a push has gradients of "
+                "several points, and Compensated() corrects that of one; leave both at 1"
+            )
+
+    @property
+    def _ahead(self) -> int:
+        """The steps that may follow a push before it is acknowledged."""
+        return 1 if isinstance(self.staleness, Compensated) else self.run_ahead
 
     @override
     def replica(self, me: HasSteps) -> Program:
         """Algorithm 1.1 of the paper. Steps count from 0."""
         yield Pull()
         for step in me.steps():
-            yield Room(self.run_ahead)
+            yield Room(self._ahead)
             yield Install()
             if step % self.fetch_every == 0:
                 yield Pull()

@@ -18,6 +18,7 @@ from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.durability import Durability, durability_of
 from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.kept_vector import Kept, check_vectors
+from partita.engine.protocol.staleness import AS_IT_IS, Staleness
 from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
 from partita.layers.checks import is_whole
@@ -49,6 +50,7 @@ class Driver(Arguments):
     backups: bool = True
     inline: Inline = "auto"
     durability: Mode | Durability = "checkpoint"
+    staleness: Staleness = AS_IT_IS
 
     evaluates: ClassVar[bool] = False
     """States whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""

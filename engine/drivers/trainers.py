@@ -27,6 +27,7 @@ from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.protocol.ranges import Ranges
+from partita.engine.protocol.staleness import Compensated
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.assigned_hands import AssignedHands
 from partita.engine.runtime.buffers import layout_of
@@ -167,6 +168,11 @@ class LeasedTrainer(Trainer):
                 f"'{sparse[0]}' is sparse, and {optimizer} changes rows that have no gradient; use SGD or "
                 "Adagrad without weight_decay, or leave sparse=True out"
             )
+        if sparse and isinstance(self.driver.staleness, Compensated):
+            raise ValueError(
+                f"'{sparse[0]}' is sparse, and Compensated() corrects gradients of whole parameters; leave "
+                "sparse=True out, or use Damped()"
+            )
         if sparse and any(machine.device != "cpu" for machine in self.plan.cluster.machines):
             raise ValueError(
                 f"'{sparse[0]}' is sparse, which parts on a GPU cannot push; leave sparse=True out"
@@ -254,7 +260,8 @@ class LeasedTrainer(Trainer):
 
     @override
     def mode(self, resumed: Resumed | None) -> LeasedMode:
-        return LeasedMode(done=self._units_done, resumes=resumed is not None)
+        most_ahead = self.driver.staleness.most_ahead
+        return LeasedMode(done=self._units_done, resumes=resumed is not None, most_ahead=most_ahead)
 
     @override
     def hands(self, checkpoint: int | None) -> LeasedHands:
@@ -267,6 +274,7 @@ class LeasedTrainer(Trainer):
             checkpoint=checkpoint,
             minibatches=driver.minibatches,
             merges=driver.merges,
+            reports_each=driver.staleness.most_ahead is not None,
         )
 
     @override
@@ -279,7 +287,8 @@ class LeasedTrainer(Trainer):
     @override
     def policy(self, shard: int) -> ApplyPolicy:
         acknowledged = pushes_to_shard(self._acknowledged, shard_name(shard))
-        return ApplyPolicy(optimizer=self.driver.optimizer, acknowledged=acknowledged)
+        driver = self.driver
+        return ApplyPolicy(optimizer=driver.optimizer, acknowledged=acknowledged, staleness=driver.staleness)
 
     @property
     @override

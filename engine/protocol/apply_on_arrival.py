@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypeAlias
 
+import msgspec
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
@@ -27,7 +28,14 @@ from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.message_base import MOST
 from partita.engine.protocol.names import COORDINATOR, machine_of
 from partita.engine.protocol.ranges import Ranges
-from partita.engine.protocol.shard_effects import ApplyGradient, Policy, ShardEffect, ShardRanges
+from partita.engine.protocol.shard_effects import (
+    ApplyGradient,
+    Compensate,
+    Policy,
+    ShardEffect,
+    ShardRanges,
+)
+from partita.engine.protocol.staleness import AS_IT_IS, Compensated, Staleness
 
 MOST_STALE: Final = 1024
 """Staleness is counted up to here: the number of versions remembered for each machine's range."""
@@ -92,6 +100,8 @@ class _Part:
     stop: int = 0
     earlier: PushRecord | None = None
     staleness: int = 0
+    scale: float = 1.0  # of the last push applied
+    own: list[int] = field(default_factory=list)  # versions of its pushes since the base of the last one
     number: int = 0  # of the record of the last push applied
     applied: int = 0
     lost: int = 0
@@ -119,6 +129,7 @@ class ApplyOnArrival(Policy):
         *,
         restored: RestoredState | None = None,
         acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
+        staleness: Staleness = AS_IT_IS,
     ) -> None:
         """Creates the policy of a shard that starts, or starts again.
 
@@ -127,7 +138,9 @@ class ApplyOnArrival(Policy):
             restored: the counts in its checkpoint.
             acknowledged: for each part, the pushes of each of its processes that this shard has acknowledged,
                 the oldest first: those that the checkpoint lacks are lost.
+            staleness: what is done about stale gradients.
         """
+        self._staleness: Final = staleness
         restored = restored or RestoredState()
         self.version = restored.version
         self._own: Final = own
@@ -194,11 +207,21 @@ class ApplyOnArrival(Policy):
         assert isinstance(push, m.Push) and record.number == self.version + 1, (record, self.version)
         part = self._parts.setdefault(sender, _Part())
         self._account(part, PushRecord(push.incarnation, 0))  # the fetch of a new process is no record
-        effects = self._apply(sender, push, part, record.request.payload)
+        effects = self._apply(sender, push, part, record.request.payload, again=True)
         self._parted_at = self.version
         for units in push.units:
             self._units_at_start[machine_of(sender)].cover(*units)
         return [effect for effect in effects if isinstance(effect, ApplyGradient)]
+
+    @override
+    def recorded(self, request: Received) -> Received:
+        """A record has the scale with which a push was applied: another process would count its staleness
+        anew.
+        """
+        push = request.message
+        if not isinstance(push, m.Push) or push.scale == (scale := self._parts[request.sender].scale):
+            return request
+        return msgspec.structs.replace(request, message=msgspec.structs.replace(push, scale=scale))
 
     @override
     def promised_by(self, event: Received) -> int:
@@ -260,8 +283,10 @@ class ApplyOnArrival(Policy):
             return [self._acknowledge(sender, push, part.staleness if push.sequence == part.sequence else 0)]
         return self._apply(sender, push, part, event.payload)
 
-    def _apply(self, sender: str, push: m.Push, part: _Part, payload: object) -> list[ShardEffect]:
-        """Applies a new push: the only place where the version moves."""
+    def _apply(
+        self, sender: str, push: m.Push, part: _Part, payload: object, *, again: bool = False
+    ) -> list[ShardEffect]:
+        """Applies a new push: the only place where the version moves. `again`: as its record says."""
         lost = self._account(part, PushRecord(push.incarnation, push.sequence))
         # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
         # is counted from where its history and this one part.
@@ -270,19 +295,28 @@ class ApplyOnArrival(Policy):
         machine = machine_of(sender)
         applied = self._applied_at[machine]
         part.staleness = len(applied) - bisect_right(applied, base)
+        part.scale = push.scale if again else push.scale * self._staleness.scale(self._overtaken(part, base))
         part.sequence, part.stop = push.sequence, max(part.stop, push.stop)
         part.applied += 1
         self.version += 1
         part.number = self.version
+        part.own.append(self.version)
         applied.append(self.version)
         del applied[:-MOST_STALE]
         for units in push.units:
             self._units[machine].cover(*units)
         span, updates = self._own.span(POINT, machine), self._updates[machine]
-        apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence, push.scale)
+        apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence, part.scale)
+        corrects = own and not again and isinstance(self._staleness, Compensated)
+        first = [Compensate(span, payload, sender, base)] if corrects else []
         self._updates[machine] += 1
         ack = self._acknowledge(sender, push, part.staleness)
-        return [apply, ack, *([self._report_lost(sender)] if lost else [])]
+        return [*first, apply, ack, *([self._report_lost(sender)] if lost else [])]
+
+    def _overtaken(self, part: _Part, base: int) -> int:
+        """Returns how many pushes of others a part's gradient lacks."""
+        del part.own[: bisect_right(part.own, base)], part.own[:-MOST_STALE]
+        return max(0, part.staleness - len(part.own))
 
     def _account(self, part: _Part, record: PushRecord) -> bool:
         """Counts acknowledged pushes that were not applied here as lost. Returns whether there are any.

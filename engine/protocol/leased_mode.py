@@ -24,7 +24,7 @@ from partita.engine.protocol.events import Send
 from partita.engine.protocol.held_units import UnitsOfShards
 from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.host_registry import HostRecord, ReplicaRecord
-from partita.engine.protocol.message_base import UnitRange
+from partita.engine.protocol.message_base import MOST, UnitRange
 from partita.engine.protocol.messages import Begin, Finished, Lease, Report, ResumeStep
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.work_book import Holder, WorkBook
@@ -67,7 +67,12 @@ class LeasedMode(WorkMode):
     drops_rounds = True
 
     def __init__(
-        self, *, done: Iterable[UnitRange] = (), resumes: bool = False, least_ahead: int = LEAST_AHEAD
+        self,
+        *,
+        done: Iterable[UnitRange] = (),
+        resumes: bool = False,
+        least_ahead: int = LEAST_AHEAD,
+        most_ahead: int | None = None,
     ) -> None:
         """Creates the work of a run.
 
@@ -75,7 +80,10 @@ class LeasedMode(WorkMode):
             done: ranges of units that are done, from a checkpoint that is resumed.
             resumes: the shards may hold more than that.
             least_ahead: steps that a replica is leased before its speed is known.
+            most_ahead: steps that a replica may be before the slowest one; None: any number.
         """
+        self._most_ahead: Final = most_ahead
+        self._behind: Final[dict[int, int]] = {}  # steps that a replica was behind when it began again
         self._done: Final = tuple(done)
         self._resumes: Final = resumes
         self._least_ahead: Final = least_ahead
@@ -155,6 +163,9 @@ class LeasedMode(WorkMode):
         replica.begun = True
         replica.progress_at = now
         self._paces[index] = _Pace(replica.step, now, ahead=self._least_ahead)
+        if replica.restarted:
+            others = (self._clock(self._replicas[other]) for other in self._paces if other != index)
+            self._behind[index] = max(0, min(others, default=replica.step) - replica.step)
         self._extend(replica)
         self._check(replica)
         self._look_later(replica, now)
@@ -177,13 +188,30 @@ class LeasedMode(WorkMode):
         before = holder.next, pace.ended
         ahead, others = before[0] - replica.steps_done, len(self._paces) - 1
         share = -(-(work.free + ahead) // (2 * others + 1))  # towards the end, all get less
-        wanted = min(pace.ahead, max(self._least_ahead, share)) - ahead
+        wanted = min(pace.ahead, max(self._least_ahead, share), self._room(replica)) - ahead
         while wanted > 0 and work.free:
             granted = holder.next
             work.grant(index, wanted)
             wanted -= holder.next - granted
         pace.ended = not work.free
         return (holder.next, pace.ended) != before
+
+    def _clock(self, replica: ReplicaRecord) -> int:
+        """Returns the steps of a replica, and those of others while it was dead."""
+        return replica.steps_done + self._behind.get(replica.index, 0)
+
+    def _room(self, replica: ReplicaRecord) -> int:
+        """Returns the steps beyond those done that a replica may be leased.
+
+        It computes all but the last, which waits until it is known whether another one follows. Replicas
+        without work, and those that are dead, hold nobody up.
+        """
+        if self._most_ahead is None:
+            return MOST
+        holders = self._work.holders
+        working = (self._replicas[index] for index in self._paces if holders[index].n_open)
+        slowest = min((self._clock(one) for one in working), default=self._clock(replica))
+        return self._most_ahead + 2 - max(0, self._clock(replica) - slowest)
 
     def _order(self, replica: ReplicaRecord, parts: Iterable[HostRecord]) -> list[CoordinatorEffect]:
         """Sends parts of a replica its leases."""
@@ -248,6 +276,7 @@ class LeasedMode(WorkMode):
             pace = self._paces[index]
             pace.note(replica.steps_done, now, is_dry=not pace.ended and replica.steps_done + 1 >= stop)
             effects += self._order(replica, replica.parts) if self._extend(replica) else []
+            effects += self._extend_all() if self._most_ahead is not None else []
         return effects
 
     def _finished(

@@ -62,18 +62,20 @@ class LeasedWork(Work):
     takes: ClassVar[tuple[type, ...]] = (Begin,)
     step: int
 
-    def __init__(self, links: ParameterLinks, *, delay: float = 0.0) -> None:
+    def __init__(self, links: ParameterLinks, *, delay: float = 0.0, reports_each: bool = False) -> None:
         """Work that is not known yet.
 
         Args:
             links: to the shards that hold the part's parameters.
             delay: updates by which a gradient is late on this machine, see `Downpour.overlap`.
+            reports_each: reports each step at once.
         """
         self.others, self.shared = (links,), links
         self.step = -1
         self.leases: Final = LeasedSteps()
         self._links: Final = links
         self._delay: Final = delay
+        self._reports_each: Final = reports_each
         self._scale = self._scale_now = 1.0  # as ordered, and that of the step under way
         self._number = -1  # of the newest step that this process computes
         self._sent_at = float("-inf")
@@ -186,7 +188,7 @@ class LeasedWork(Work):
         yield from self._links.computed(self.step, self._unit, now, scale=self._scale_now)
         self.step += 1
         self._reports.add(done)
-        ends = self._is_dry or self.step == self.leases.stop
+        ends = self._is_dry or self.step == self.leases.stop or self._reports_each
         if self._reports.settle(self.step, now) or ends:
             yield from self._report(now)
 

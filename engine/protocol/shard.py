@@ -49,6 +49,7 @@ from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_effects import (
+    Compensate,
     CopyTaken,
     Fenced,
     OperationsDone,
@@ -184,7 +185,9 @@ class Shard(RoleMachine):
         effects = self._hold(self.policy.receive(event))
         if self.policy.makes_records or self.policy.version == before:
             return effects
-        return [Keep(Record(self.policy.version, event)), *effects]
+        record = Record(self.policy.version, self.policy.recorded(event))
+        before_it = [one for one in effects if isinstance(one, Compensate)]
+        return [*before_it, Keep(record), *(one for one in effects if not isinstance(one, Compensate))]
 
     def _hold(self, effects: list[ShardEffect]) -> list[ShardEffect]:
         return effects if self._held is None else self._held.hold(effects, self.policy.version)

@@ -75,6 +75,25 @@ class ApplyGradient:
 
 
 @dataclass(frozen=True, slots=True)
+class Compensate:
+    """Effect: replace the gradient in the payload by one that allows for what others have changed since.
+
+    It comes before the record of the push: what is kept is the gradient that was applied.
+
+    Args:
+        span: the numbers.
+        payload: of the push, whose bytes are replaced.
+        part: whose push it is.
+        base: version from which the gradient was computed, and which this process has sent the part.
+    """
+
+    span: Span
+    payload: object
+    part: str
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunOperations:
     """Effect, the last one of its list: execute these operations on vectors, in order."""
 
@@ -191,6 +210,7 @@ ShardEvent: TypeAlias = (
 LongEffect: TypeAlias = RunOperations | LoadCheckpoint
 ShardEffect: TypeAlias = (
     ApplyGradient
+    | Compensate
     | LongEffect
     | StoreGradient
     | AddGradient
@@ -285,6 +305,10 @@ class Policy(ABC):
     def replay(self, record: Record) -> list[ShardEffect]:
         """Returns the effects that carry out a record again, without replies."""
         raise AssertionError(f"{type(self).__name__} has no records")
+
+    def recorded(self, request: Received) -> Received:
+        """Returns a request that was carried out as its record has it, for `replay`."""
+        return request
 
     def promised_by(self, event: Received) -> int:
         """Returns the number of a record that must be kept before the request is handled; 0: of none."""

@@ -5,8 +5,9 @@ is set up with: a role's machine and the body that carries out its effects; `ver
 share. The roles are a part, a part in a `session` (in `two_phases`, where its caller has the gradients of the
 outputs), and a `shard` with its `gradient_pool`, for which a driver chooses one of the `shard_policies`.
 A `shard_body` with its `shard_settings` has the vectors of
-`shard_start` and `shard_records`, which a `shard_log` keeps for a `shard_recovery`; a `backup` is a second
-copy. All parts have one `part_body`: it has a `runner` of their steps (a `step_runner`, or those of
+`shard_start` and `shard_records`, which a `shard_log` keeps for a `shard_recovery`, and `delay_compensation`
+corrects stale gradients there; a `backup` is a second copy.
+All parts have one `part_body`: it has a `runner` of their steps (a `step_runner`, or those of
 `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over `program_vectors`, which
 `state_files` writes). A `part_task`
 is that of every part, and how the work comes decides on its hands: `leased_hands`, `assigned_hands` (with a

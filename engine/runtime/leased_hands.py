@@ -45,6 +45,7 @@ class LeasedHands(Hands):
         earlier: for each shard, the records of the part's earlier processes, ascending.
         minibatches: of a step, see `Driver.minibatches`.
         merges: one push holds the gradients of several steps or minibatches.
+        reports_each: the coordinator is told of each step at once, as others wait for it.
     """
 
     optimizer: Optimizer
@@ -55,6 +56,7 @@ class LeasedHands(Hands):
     earlier: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
     minibatches: int = 1
     merges: bool = False
+    reports_each: bool = False
 
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
@@ -80,7 +82,7 @@ class LeasedHands(Hands):
         instructions = self._instructions(task)
         feed = DatasetFeed(task.opened(host, instructions), sampler)
         links = self._links(task, host.incarnation, vectors.parameters.itemsize, held)
-        work = LeasedWork(links, delay=instructions.pipeline.delay)
+        work = LeasedWork(links, delay=instructions.pipeline.delay, reports_each=self.reports_each)
         buffers = Buffers(plan, task.machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
 

@@ -30,6 +30,7 @@ from partita.engine.protocol.messages import Parameters
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
+    Compensate,
     CopyTaken,
     DropGradients,
     Fenced,
@@ -50,7 +51,10 @@ from partita.engine.protocol.shard_effects import (
     TakeSums,
     WriteVector,
 )
+from partita.engine.protocol.staleness import Compensated
+from partita.engine.runtime.delay_compensation import DelayCompensation
 from partita.engine.runtime.gradient_pool import GradientPool
+from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.shard_records import ShardRecords
 from partita.engine.runtime.shard_recovery import Base
 from partita.engine.runtime.shard_settings import ShardSettings
@@ -94,6 +98,7 @@ class ShardBody(Body):
         self._loader = VectorLoader(task, host, self._checkpoints, self._store, check_open=self._check_open)
         self._base = empty if is_empty else self._loader.begin(self._records.notes)
         self._updater = self._prepared()
+        self._compensation = self._compensating()
         overlaps = task.layout.machines_of(task.shard)
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
         self._gradients = GradientPool(sizes, task.precision)
@@ -116,6 +121,8 @@ class ShardBody(Body):
             return [self._store.read(Span(name, span.start, span.stop)) for name in self._names]
         if isinstance(send.message, Parameters) and send.message.pushes_since is not None:
             return self._changed_rows(span, send.message.updates - send.message.pushes_since)
+        if self._compensation is not None and isinstance(send.message, Parameters):
+            self._compensation.fetched(send.to, send.message.version, span)
         found = self._store.read(span)
         if found.nbytes < WORTH_SHARING:
             return found
@@ -157,6 +164,9 @@ class ShardBody(Body):
     @override
     def carry_out(self, effect: ShardEffect, now: float) -> ShardEvent | None:
         match effect:
+            case Compensate():
+                assert self._compensation is not None, effect
+                self._compensation.correct(effect)
             case ApplyGradient():
                 self._apply(effect)
             case StoreGradient(machine=machine, unit=unit, payload=payload, beside=beside):
@@ -235,6 +245,12 @@ class ShardBody(Body):
         fresh, averaged = self._base.run is None, self._task.layout.averaged_on(self._task.shard)
         return Updater(optimizer, self._store, fresh=fresh, learning=learning, averaged=averaged)
 
+    def _compensating(self) -> DelayCompensation | None:
+        policy, layout = self._task.policy, self._task.layout
+        if not isinstance(policy, ApplyPolicy) or not isinstance(policy.staleness, Compensated):
+            return None
+        return DelayCompensation(policy.staleness, self._store, layout.learning_on(self._task.shard))
+
     @property
     def size(self) -> int:
         """The numbers of each vector."""
@@ -267,7 +283,11 @@ class ShardBody(Body):
             rows = [piece.rows.copy() for piece in pieces if isinstance(piece, RowPiece)]
             touched.append((effect.updates, rows))
         else:
+            compensation = self._compensation
+            before = None if compensation is None else compensation.before(effect)
             self.update(effect.span, payload.numbers(self._store.dtype), effect.updates, effect.scale)
+            if compensation is not None:
+                compensation.after(effect, before)
         if not isinstance(self._task.durability, Replicated):
             payload.release()  # else it may have to be sent to the backup again
 

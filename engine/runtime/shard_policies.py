@@ -12,6 +12,7 @@ from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_effects import Policy, ShardRanges
+from partita.engine.protocol.staleness import AS_IT_IS, Staleness
 from partita.engine.protocol.sum_then_continue import SumThenContinue
 
 
@@ -48,14 +49,16 @@ class ApplyPolicy:
     Args:
         optimizer: of the replicas; a shard applies what it leaves to one.
         acknowledged: for each part, the records of its processes about the shard, ascending.
+        staleness: what is done about stale gradients.
     """
 
     optimizer: Optimizer
+    staleness: Staleness = AS_IT_IS
     acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
         """Returns a policy for the records of an earlier run, see `ShardPolicy`."""
-        return ApplyOnArrival(own, restored=restored)
+        return ApplyOnArrival(own, restored=restored, staleness=self.staleness)
 
     def machine(
         self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records

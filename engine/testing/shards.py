@@ -24,6 +24,7 @@ from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
+    Compensate,
     CopyTaken,
     DropGradients,
     Fenced,
@@ -226,6 +227,8 @@ class ShardBody(SimulatedBody):
                 self.apply(effect)
                 self.checks.applies(effect, self.vectors[POINT])
                 self._take_time()
+            case Compensate():
+                pass  # an update is the sum of what was pushed: not its size, but what it has is checked
             case Keep() | BeginSegment() | RemoveRecords():
                 if self.log is not None:
                     self.log.carry_out(effect)

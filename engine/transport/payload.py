@@ -199,6 +199,17 @@ class Payload:
         """Returns the payload as a new bytes object."""
         return b"".join(self._readable())
 
+    def replace(self, numbers: npt.NDArray[Any]) -> None:
+        """Makes a C-contiguous array of the same size the payload, and gives the memory of before back.
+
+        Raises:
+            ValueError: the size differs.
+        """
+        if numbers.nbytes != self.n_bytes:
+            raise ValueError(f"a payload of {self.n_bytes} bytes cannot become one of {numbers.nbytes}")
+        self.release()
+        self._pieces, self.is_shared = (numbers.reshape(-1).view(np.uint8).data,), False
+
     def release(self) -> None:
         """Gives the memory back; the payload cannot be read any more. May be called again."""
         self._pieces = None

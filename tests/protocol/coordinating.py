@@ -44,7 +44,7 @@ class Run:
     def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
         units = options.pop("units", 2 * STEPS)
         driver = {"least_ahead": STEPS}  # so each replica is leased all of its steps
-        driver |= {key: options.pop(key) for key in ("done", "least_ahead") if key in options}
+        driver |= {key: options.pop(key) for key in ("done", "least_ahead", "most_ahead") if key in options}
         settings = RunSettings(**({"run": "r", "versions": {"python": "3.11"}} | options))  # type: ignore[arg-type]
         topology = topology or Topology(2, 2, 2)
         outline = Outline(1, units, 1, topology.replicas)  # type: ignore[arg-type]

@@ -234,10 +234,10 @@ class DrainForgetsTheAccumulated(ParameterLinks):
 
 
 class PushesOverAPushUnderWay(ParameterLinks):
-    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float, **more: Any) -> Iterator[Any]:
         for link in self._links.values():
             link.push = None
-        yield from super().computed(step, unit, now)
+        yield from super().computed(step, unit, now, **more)
 
 
 class InstallsInsideAStep(Part):
@@ -249,18 +249,18 @@ class InstallsInsideAStep(Part):
 
 
 class PushesStepsAgain(ParameterLinks):
-    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float, **more: Any) -> Iterator[Any]:
         for link in self._links.values():
             link.held, link.has = 0, Ranges()
-        yield from super().computed(step, unit, now)
+        yield from super().computed(step, unit, now, **more)
 
 
 class PushesTheLastHeldStepAgain(ParameterLinks):
-    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float, **more: Any) -> Iterator[Any]:
         for link in self._links.values():
             link.held -= step == link.held - 1
             link.has.discard(unit, unit + 1)
-        yield from super().computed(step, unit, now)
+        yield from super().computed(step, unit, now, **more)
 
 
 class NotesNothing(ParameterLinks):

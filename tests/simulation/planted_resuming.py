@@ -18,10 +18,10 @@ from tests.simulation.outcomes import Planted
 
 
 class LeavesNothingOut(ParameterLinks):
-    def computed(self, step: int, unit: int, now: float) -> Iterator[Any]:
+    def computed(self, step: int, unit: int, now: float, **more: Any) -> Iterator[Any]:
         for link in self._links.values():
             link.has = Ranges()
-        yield from super().computed(step, unit, now)
+        yield from super().computed(step, unit, now, **more)
 
 
 class NamesAUnitTooFew(ParameterLinks):

@@ -38,7 +38,8 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
         retry_s=RETRY_S,
     )
     others = [part_name(arithmetic.replica, n) for n in range(topology.machines) if n != arithmetic.machine]
-    work, replica = schedule.kind(LeasedWork)(links), scenario.driver.replica
+    bounded = scenario.driver.staleness.most_ahead is not None
+    work, replica = schedule.kind(LeasedWork)(links, reports_each=bounded), scenario.driver.replica
     part = schedule.kind(Part)(replica, work, needed=others, watched=links.shards)
     arithmetic.run.push_log.begin(host.id)
     size = sum(stop - start for _, start, stop in spans)

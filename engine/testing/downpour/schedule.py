@@ -161,7 +161,11 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.machine = leaving(schedule.kind(Coordinator), least)(
             schedule.scenario.driver.coordinator,
             Outline(1, schedule.units, 1, topology.replicas),
-            schedule.kind(LeasedMode)(done=tuple(done), resumes=run > 0),
+            schedule.kind(LeasedMode)(
+                done=tuple(done),
+                resumes=run > 0,
+                most_ahead=schedule.scenario.driver.staleness.most_ahead,
+            ),
             topology,
             settings=RunSettings(
                 next_checkpoint=disk.next_checkpoint(),

@@ -44,6 +44,7 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backu
         restored=RestoredState(file.version, 0, state.seen, state.stops, units=state.units)
         if file is not None
         else RestoredState(units=state.units),
+        staleness=schedule.scenario.driver.staleness,
     )
     body = ShardBody(schedule, host, lambda _: state)
     body.apply_s = schedule.scenario.apply_s
@@ -64,7 +65,8 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backu
 def _policy_of(schedule: DownpourSchedule, host: SimulatedHost, noted: Noted) -> PolicyOf:
     def policy_of(counts: ShardCounts) -> ApplyOnArrival:
         own = ShardBody.ranges(schedule, host)
-        policy = schedule.kind(ApplyOnArrival)(own, restored=RestoredState.of(counts))
+        staleness = schedule.scenario.driver.staleness
+        policy = schedule.kind(ApplyOnArrival)(own, restored=RestoredState.of(counts), staleness=staleness)
         policy.learn(noted)
         return policy
 
