@@ -19,6 +19,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Algorithm, Ring, Server, Tree
@@ -36,6 +37,9 @@ class AllReduce(Driver):
         by: how replicas add up gradients: `Ring()` sends the fewest bytes, `Tree()` the fewest messages one
             after another, `Hierarchical()` one copy between any two computers, `Server()` all to the first.
         optimizer: updates the parameters of every replica. Its state is the same on all of them.
+        compress: replicas exchange short messages in place of gradients: `TopK`, `OneBit`, `Int8` (by
+            `Ring()`) or `PowerSGD`. What a message lacks is added to the replica's next gradient; a replica's
+            death loses that of the replica. None: whole gradients.
         shard_optimizer: each replica updates its own range of the parameters, with the optimizer's state for
             that alone, and the ranges are collected afterwards. The same bits and bytes with a part of the
             memory; but a replica's death leads all back to the last checkpoint. With `Ring()` only.
@@ -63,6 +67,7 @@ class AllReduce(Driver):
     replicas: int = 1
     by: Algorithm = field(default=Ring())
     optimizer: Optimizer = field(default=SGD(0.05))
+    compress: Compressor | None = field(default=None, metadata={"option": ""})
     shard_optimizer: bool = False
     backup_workers: int = 0
     elastic: tuple[int, int] | None = None
@@ -81,6 +86,7 @@ class AllReduce(Driver):
                 f"AllReduce's by is {self.by!r}; give Ring(), Tree(), Hierarchical() or Server()"
             )
         self._check_backup_workers()
+        self._check_compress()
         if self.shard_optimizer and not isinstance(self.by, Ring):
             raise ValueError(
                 f"shard_optimizer=True needs ranges of equal size, which {self.by!r} does not make; use "
@@ -90,6 +96,24 @@ class AllReduce(Driver):
             raise ValueError(
                 "with shard_optimizer=True no replica has the whole state, so none can leave an elastic run; "
                 "leave one of the two out"
+            )
+
+    def _check_compress(self) -> None:
+        if self.compress is None:
+            return
+        if not isinstance(self.compress, Compressor):
+            raise ValueError(
+                f"AllReduce's compress is {self.compress!r}; give TopK(0.01), OneBit(), Int8() or PowerSGD(2)"
+            )
+        if "gather" in self.compress.rounds and not isinstance(self.by, Ring):
+            raise ValueError(
+                f"messages of {self.compress} are collected from all replicas, and not added up, which "
+                f"{self.by!r} does not do; use by=Ring(), or PowerSGD(2)"
+            )
+        if self.shard_optimizer or self.backup_workers:
+            raise ValueError(
+                "messages of a compressor are those of all replicas for the whole gradient; leave out "
+                "compress, or shard_optimizer and backup_workers"
             )
 
     def _check_backup_workers(self) -> None:
@@ -120,7 +144,11 @@ class AllReduce(Driver):
         by, own = self._algorithm, self.shard_optimizer
         for step in me.steps():
             yield a.Compute(step)
-            yield a.ReduceScatter("gradient", by=by) if own else a.AllReduce("gradient", by=by)
+            if self.compress is not None:
+                for turn in range(len(self.compress.rounds)):
+                    yield a.ExchangeMessages(step, compress=self.compress, by=by, turn=turn)
+            else:
+                yield a.ReduceScatter("gradient", by=by) if own else a.AllReduce("gradient", by=by)
             if self.optimizer.needs_norms:
                 yield a.Norms()
                 yield a.AllReduce("norms", by=Tree())

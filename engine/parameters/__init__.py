@@ -2,7 +2,7 @@
 
 `vector` is the array type; `slots` are ranges of parameters, and `layout` their positions on machines and
 shards. `vectors` has a shard's vectors, and executes a batch method's operations by `vector_loops`; `storage`
-updates them by `optimizers`; a `snapshot` is for a file; `initial_values` makes those. `checkpoint` writes
+updates them by `optimizers`; `compression/` has short messages in the place of gradients; a `snapshot` is for a file; `initial_values` makes those. `checkpoint` writes
 shards (`tensors`, without a copy), `reader` reads them into any other layout, `manifest` describes them
 (with `module_names` of PyTorch), `folder_lock` admits one run at a time; `files` has whole networks, whose
 layers are compared by `layer_text`, `journal` (in `journal_format`) the scalars of a batch method, and a

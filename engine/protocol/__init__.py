@@ -10,10 +10,11 @@
   vectors of which a driver may have some of its own (`kept_vector`). Work comes as `leases`
   (`leased_work`), unit by unit (`assigned_work`), at its user's request (`requested_work`), or from
   `views`, which say who does which steps together (`joined_work`, with `program_saves`). A `link` to each
-  shard exchanges with it, as `parameter_links` or `point_links`, and `program_exchanges` with other
-  replicas. `instruction_scheduler` runs the steps, `stall_detector` reports long waits, `program_reports`
-  what is done, and `program_effects` are what a body is asked for. Beside its program, a part evaluates
-  validation data (`part_validation`).
+  shard exchanges with it, as `parameter_links` or `point_links`, and `program_exchanges` (of the
+  `program_kinds`, with the places of `program_messages` that compressors make) with other replicas.
+  `instruction_scheduler` runs the steps, `stall_detector` reports long waits, `program_reports` what is
+  done, and `program_effects` are what a body is asked for. Beside its program, a part evaluates validation
+  data (`part_validation`).
 - `exchange/` has the exchanges of numbers among replicas.
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
   every push once; `sum_then_continue` executes a batch method's `commands` and sums gradients (`evaluation`,

@@ -77,6 +77,28 @@ class AllGather:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeMessages:
+    """Exchange messages that a compressor makes of "gradient" in one of its rounds. Result: None.
+
+    After the last round "gradient" holds the sum over all replicas of the view, as far as the messages have
+    it.
+
+    Args:
+        step: the one that was computed; the messages of some compressors change their size with it.
+        compress: makes and reads the messages; opaque to every machine but for `rounds`, `items`, `stage`.
+        turn: which of its rounds.
+        by: the algorithm, see `exchange`; for messages that are collected one in which each replica begins
+            with a range of its own: `Ring()`.
+    """
+
+    step: int
+    _: KW_ONLY
+    compress: Any
+    by: Any
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Norms:
     """Write sums of squares of the parameters and of "gradient" into "norms". Result: None, at once.
 
@@ -188,6 +210,7 @@ Action: TypeAlias = (
     | AllReduce
     | ReduceScatter
     | AllGather
+    | ExchangeMessages
     | Norms
     | Apply
     | Combine

@@ -38,7 +38,8 @@ from partita.engine.protocol.program_effects import (
     StateReceived,
     StepDone,
 )
-from partita.engine.protocol.program_exchanges import MOST_EARLY, ExchangeAction, Exchanges
+from partita.engine.protocol.program_exchanges import MOST_EARLY, Exchanges
+from partita.engine.protocol.program_kinds import ExchangeAction
 from partita.engine.protocol.program_reports import ProgramReports
 from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.views import JoinedBatches, Member

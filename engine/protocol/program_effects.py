@@ -125,6 +125,51 @@ class ReadDots:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodeMessage:
+    """Effect: write the message of a step for a range of "gradient".
+
+    Args:
+        compress: the compressor; its state for this range belongs to this replica alone.
+        source: the range of "gradient".
+        target: of the vector of messages: this replica's.
+        whole: of the vector of messages: where those of all members come for this range.
+        shapes: of the tensors in the range.
+        step: of the run.
+        turn: which of the compressor's rounds.
+        view: number of the view.
+        members: that exchange messages.
+    """
+
+    compress: Any
+    source: Span
+    target: Span
+    whole: Span
+    shapes: tuple[tuple[int, ...], ...]
+    step: int
+    turn: int
+    view: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeMessages:
+    """Effect: make a range of "gradient" what the messages of a round mean.
+
+    Args:
+        compress, shapes, step, turn: see `EncodeMessage`.
+        source: of the vector of messages: those of all members, one after the other, or their sum.
+        target: the range of "gradient".
+    """
+
+    compress: Any
+    source: Span
+    target: Span
+    shapes: tuple[tuple[int, ...], ...]
+    step: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureNorms:
     """Effect: write sums of squares of these ranges of the parameters and the gradient into "norms"."""
 
@@ -187,12 +232,21 @@ class SharedSpan:
     """A range `[start, stop)` of a part's vectors, and the machines of each replica that hold these numbers.
 
     The ranges of a plan are numbered alike on all of them: `index`.
+
+    Args:
+        shapes: of the tensors in the range, for compressors; (): it is one vector.
     """
 
     index: int
     start: int
     stop: int
     machines: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def tensors(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of its tensors."""
+        return self.shapes or ((self.stop - self.start,),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +302,8 @@ ProgramEffect: TypeAlias = (
     | RunStep
     | Deliver
     | CopyVector
+    | EncodeMessage
+    | DecodeMessages
     | CombineVectors
     | MeasureNorms
     | MeasureDots

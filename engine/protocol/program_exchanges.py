@@ -9,17 +9,25 @@ the round, too: until then they may ask again for what was lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 from partita.engine.protocol import replica_messages as rm
-from partita.engine.protocol.actions import Action, AllGather, AllReduce, Dots, Norms, ReduceScatter
+from partita.engine.protocol.actions import (
+    Action,
+    AllGather,
+    AllReduce,
+    Dots,
+    ExchangeMessages,
+    Norms,
+    ReduceScatter,
+)
 from partita.engine.protocol.carrier import Carrier
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, Group, Numbers, create_exchange
 from partita.engine.protocol.exchange import Member as Partner
-from partita.engine.protocol.exchange.exchange import ExchangeDone, Phase
+from partita.engine.protocol.exchange.exchange import ExchangeDone
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.program_effects import (
     CombineVectors,
@@ -30,8 +38,14 @@ from partita.engine.protocol.program_effects import (
     ReadDots,
     SharedSpan,
 )
-
-ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather | Dots
+from partita.engine.protocol.program_kinds import ExchangeAction, neighbours_of, phase_of
+from partita.engine.protocol.program_messages import (
+    MessagePlace,
+    decoded,
+    encoded,
+    places_of,
+    vector_of_messages,
+)
 
 DOTS: Final = "dots"
 """The vector of inner products: a place for each replica of the view, machine and pair, in float64."""
@@ -44,18 +58,18 @@ MOST_EARLY: Final = 1024
 _COPIES: Final = 1 << 32
 """Exchanges from this number on are copies of states."""
 
-_PHASES: Final[Mapping[type, Phase]] = {
-    AllReduce: "all-reduce",
-    Dots: "all-reduce",
-    ReduceScatter: "reduce-scatter",
-    AllGather: "all-gather",
-}
-
 
 class Exchanges(Carrier):
     """The rounds of exchanges of a part."""
 
-    carries: ClassVar[tuple[type, ...]] = (AllReduce, ReduceScatter, AllGather, Norms, Dots)
+    carries: ClassVar[tuple[type, ...]] = (
+        AllReduce,
+        ReduceScatter,
+        AllGather,
+        ExchangeMessages,
+        Norms,
+        Dots,
+    )
 
     def __init__(self, seat: PartSeat, *, retry_s: float) -> None:
         self._seat: Final = seat
@@ -67,7 +81,8 @@ class Exchanges(Carrier):
         self._reset()
 
     def _reset(self) -> None:
-        self._slots: dict[ExchangeAction, int] = {}  # the different exchanges of the program, as they came
+        self._slots: dict[Hashable, int] = {}  # the different exchanges of the program, as they came
+        self._summed: int | None = None  # slot of the last exchange of the gradient; None: its messages
         self._neighbours: dict[int, tuple[set[str], set[str]]] = {}  # who sends results here, and gets them
         self._machines: dict[int, Exchange | CopySource | CopyTarget] = {}  # by exchange
         self._uses: dict[int, int] = {}  # of each exchange
@@ -149,29 +164,68 @@ class Exchanges(Carrier):
     def _begin(self, action: ExchangeAction, now: float) -> list[Any]:
         """Begins the next round, over all of the part's ranges; the vector is `released`."""
         self._begin_round(now)
+        if isinstance(action, ExchangeMessages):
+            return self._begin_messages(action, now)
         key = replace(action, weight=None) if isinstance(action, AllReduce) else action
         slot = self._slots.setdefault(key, len(self._slots))
+        if self._is_of_gradient(action):
+            self._summed = slot
         vector = self.vector_of(action)
         effects: list[Any] = []
         served = set[str]()
         for one in self._ranges(action):
             number = self._number(slot, one)
-            machine = self._machine(action, number, one)
-            if machine is None:
-                continue
-            use = self._uses[number] = self._uses.get(number, -1) + 1
-            self._open.add(number)
-            sources, targets = self._neighbours[number]
-            self._informs |= sources
-            served |= targets
-            effects += machine.begin(use, Span(vector, one.start, one.stop), now)
+            machine = self._machine(action, number, one, one.stop - one.start)
+            if machine is not None:
+                effects += self._use(machine, number, Span(vector, one.start, one.stop), served, now)
         self._served[vector] = self._round, frozenset(served)
         return self._noted(effects, now)
+
+    def _rank(self, one: SharedSpan) -> int:
+        """The part's place among the members of an exchange of a range."""
+        return [partner.name for partner in self._partners(one)].index(self._seat.name)
+
+    def _begin_messages(self, action: ExchangeMessages, now: float) -> list[Any]:
+        """Exchanges messages of a compressor; those of another size are another exchange."""
+        places, served = [*self._places(action)], set[str]()
+        key = action.by, action.compress, action.turn, action.compress.stage(action.step)
+        slot = self._slots.setdefault(key, len(self._slots))
+        self._summed = None
+        effects: list[Any] = []
+        for place in places:
+            number, length = self._number(slot, place.one), place.span.stop - place.span.start
+            machine = self._machine(action, number, place.one, length) if place.items else None
+            if machine is not None:
+                effects += self._use(machine, number, place.span, served, now)
+        self._served[vector_of_messages(action)] = self._round, frozenset(served)
+        return self._noted(effects, now)
+
+    def _places(self, action: ExchangeMessages) -> Iterator[MessagePlace]:
+        """The places of the messages of all ranges of the gradient."""
+        return places_of(
+            action,
+            self._seat.ranges("gradient"),
+            members=lambda one: len(self._partners(one)),
+            item_bytes=self._seat.item_bytes,
+        )
+
+    def _use(self, machine: Exchange, number: int, span: Span, served: set[str], now: float) -> list[Any]:
+        """Begins the next use of an exchange; adds those that may ask for its results to `served`."""
+        use = self._uses[number] = self._uses.get(number, -1) + 1
+        self._open.add(number)
+        sources, targets = self._neighbours[number]
+        self._informs |= sources
+        served |= targets
+        return [*machine.begin(use, span, now)]
 
     def _prepare(self, action: ExchangeAction) -> list[Any]:
         """Returns the effects by which the vector that is exchanged holds this part's own numbers."""
         if isinstance(action, Dots):
             return [self._measure(action)]
+        if isinstance(action, ExchangeMessages):
+            view = self._view.number
+            places = self._places(action)
+            return [encoded(action, place, rank=self._rank(place.one), view=view) for place in places]
         vector, weight = self.vector_of(action), action.weight if isinstance(action, AllReduce) else None
         if weight is not None:
             spans, terms = self._spans(action, vector), ((action.vector, weight),)
@@ -186,13 +240,15 @@ class Exchanges(Carrier):
         """
         if isinstance(action, Dots):
             return DOTS
+        if isinstance(action, ExchangeMessages):
+            return vector_of_messages(action)
         beside = action.vector in self._seat.state or action.by.backup_workers
         return "sum" if isinstance(action, AllReduce) and beside else str(action.vector)
 
-    def _spans(self, action: ExchangeAction, vector: str) -> list[Span]:
+    def _spans(self, action: AllReduce | ReduceScatter | AllGather, vector: str) -> list[Span]:
         return [Span(vector, one.start, one.stop) for one in self._ranges(action)]
 
-    def _ranges(self, action: ExchangeAction) -> tuple[SharedSpan, ...]:
+    def _ranges(self, action: AllReduce | ReduceScatter | AllGather | Dots) -> tuple[SharedSpan, ...]:
         if not isinstance(action, Dots):
             return self._seat.ranges(action.vector)
         machines = range(self._seat.machines)
@@ -206,6 +262,8 @@ class Exchanges(Carrier):
         if isinstance(action, Dots):
             self._results += 1
             return [ReadDots(self._results, self._size(action))]
+        if isinstance(action, ExchangeMessages):
+            return [decoded(action, place) for place in self._places(action)]
         if not isinstance(action, ExchangeAction) or (vector := self.vector_of(action)) == action.vector:
             return []
         return [CopyVector(span, action.vector) for span in self._spans(action, vector)]
@@ -250,7 +308,7 @@ class Exchanges(Carrier):
         self._informs = set(self._others)
         self._asked_at = now
 
-    def _machine(self, action: ExchangeAction, number: int, one: SharedSpan) -> Exchange | None:
+    def _machine(self, action: ExchangeAction, number: int, one: SharedSpan, length: int) -> Exchange | None:
         if number not in self._machines:
             among = action.among if isinstance(action, AllReduce) else None
             members = self._partners(one, among)
@@ -260,14 +318,12 @@ class Exchanges(Carrier):
             self._machines[number] = create_exchange(
                 action.by,
                 group,
-                Numbers(
-                    one.stop - one.start, _DOT_BYTES if isinstance(action, Dots) else self._seat.item_bytes
-                ),
+                Numbers(length, _DOT_BYTES if isinstance(action, Dots) else self._seat.item_bytes),
                 mean=isinstance(action, AllReduce) and action.mean,
-                phase=_PHASES[type(action)],
+                phase=phase_of(action),
                 retry_s=self._retry_s,
             )
-            self._neighbours[number] = _neighbours(action, group)
+            self._neighbours[number] = neighbours_of(action, group)
         machine = self._machines[number]
         assert isinstance(machine, Exchange)
         return machine
@@ -338,18 +394,23 @@ class Exchanges(Carrier):
 
     @property
     def owned(self) -> tuple[Span, ...]:
-        """The ranges of the part's parameters that are its replica's own, by the sums of "gradient"."""
+        """The ranges of the part's parameters that are its replica's own, by the sums of "gradient".
+
+        Where messages were exchanged in its place, each member has an equal share.
+        """
         spans: list[Span] = []
-        slots = [slot for action, slot in self._slots.items() if self._is_of_gradient(action)]
         for one in self._seat.spans:
-            machine = self._machines.get(self._number(slots[-1], one))
-            own = machine.owned if isinstance(machine, Exchange) else [(0, one.stop - one.start)]
+            if self._summed is None:
+                own = [Numbers(one.stop - one.start).segment(self._rank(one), len(self._partners(one)))]
+            else:
+                machine = self._machines.get(self._number(self._summed, one))
+                own = machine.owned if isinstance(machine, Exchange) else [(0, one.stop - one.start)]
             spans += [Span("parameters", one.start + start, one.start + stop) for start, stop in own]
         return tuple(spans)
 
     @staticmethod
     def _is_of_gradient(action: ExchangeAction) -> bool:
-        return not isinstance(action, Dots) and action.vector == "gradient"
+        return isinstance(action, AllReduce | ReduceScatter | AllGather) and action.vector == "gradient"
 
     @property
     def waits_for(self) -> tuple[str, ...]:
@@ -400,18 +461,3 @@ class Exchanges(Carrier):
         for machine in self._machines.values():
             if not isinstance(machine, CopySource):
                 machine.validate()
-
-
-def _neighbours(action: ExchangeAction, group: Group) -> tuple[set[str], set[str]]:
-    """The members that send this one what it may ask for again, and those that it sends that to."""
-    sources, targets = set[str](), set[str]()
-    for segment in range(action.by.segments(group.machines)):
-        route = action.by.route(group.rank, segment, group.machines)
-        if isinstance(action, ReduceScatter):
-            sources |= {group.members[rank].name for rank in route.adds}
-            targets |= set() if route.sums_to is None else {group.members[route.sums_to].name}
-            continue
-        if route.copies_from is not None:
-            sources.add(group.members[route.copies_from].name)
-        targets |= {group.members[rank].name for rank in route.copies_to}
-    return sources, targets

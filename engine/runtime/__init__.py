@@ -9,7 +9,7 @@ A `shard_body` with its `shard_settings` has the vectors of
 corrects stale gradients there; a `backup` is a second copy.
 All parts have one `part_body`: it has a `runner` of their steps (a `step_runner`, or those of
 `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over `program_vectors`, which
-`state_files` writes). A `part_task`
+`state_files` writes, with the compressors of `message_coding`). A `part_task`
 is that of every part, and how the work comes decides on its hands: `leased_hands`, `assigned_hands` (with a
 `shared_part`) or `joined_hands`; a `validation` has the forward program alone.
 

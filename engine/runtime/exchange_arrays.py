@@ -13,12 +13,15 @@ from partita.engine.protocol.program_effects import (
     ApplyUpdate,
     CombineVectors,
     CopyVector,
+    DecodeMessages,
     DotsRead,
+    EncodeMessage,
     MeasureDots,
     MeasureNorms,
     ReadDots,
     StateReceived,
 )
+from partita.engine.runtime.message_coding import MessageCoding
 from partita.engine.runtime.part_body import Arrays
 from partita.engine.runtime.program_vectors import PARAMETERS, ProgramVectors
 from partita.engine.runtime.state_files import StateFiles
@@ -54,6 +57,7 @@ class ExchangeArrays(Arrays):
         """
         self.vectors, self._files, self._updates_before = vectors, files, updates_before
         self._replica, self._machine = place
+        self._coding = MessageCoding(vectors.dtype)
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
 
     def carry_out(self, effect: Any) -> Applied | DotsRead | None:
@@ -79,8 +83,13 @@ class ExchangeArrays(Arrays):
                 return self._apply(effect)
             case Persist():
                 self._persist(effect)
-            case StateReceived():
-                pass  # the vectors were replaced where they lie
+            case EncodeMessage():
+                self._coding.encode(effect, self.vectors.of)
+            case DecodeMessages():
+                self._coding.decode(effect, self.vectors.of)
+            case StateReceived(step=step):
+                # The vectors were replaced where they lie. Who sent them has used this part's last message.
+                self._coding.commit(step - 1)
             case _:
                 raise AssertionError(effect)
         return None
@@ -109,6 +118,7 @@ class ExchangeArrays(Arrays):
                 f"the gradient of all replicas is not finite in step {effect.updates}; lower the learning "
                 "rate, clip the gradients, or look at the data of this step"
             )
+        self._coding.commit(effect.updates)
         return Applied()
 
     def _persist(self, order: Persist) -> None:

@@ -30,6 +30,9 @@ PARAMETERS: Final = "parameters"
 NORMS: Final = "norms"
 SUM: Final = "sum"
 DOTS: Final = "dots"
+MESSAGE: Final = "message."
+"""The name of a vector of messages that take the place of gradients begins so."""
+
 STATE: Final = "state."
 """The name of a vector of an optimizer's state begins so."""
 
@@ -67,9 +70,9 @@ class ProgramVectors:
     """The vectors of one part by name: "gradient", "parameters", and "state.NAME" of its optimizer; and
     those of the driver, of which the kept ones may have a state, too ("state.VECTOR_NAME").
 
-    "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`; and "sum",
-    where an exchange of gradients goes on while the next one is computed. "dots" has inner
-    products in float64.
+    "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`; "sum", where
+    an exchange of gradients goes on while the next one is computed; "dots", inner products in float64; and
+    "message.0" and so on, which grow with the messages that take the place of gradients.
 
     The state has a place for every number. Where it is sharded over replicas, this part's numbers outside of
     its range keep their initial values, and the operating system gives zeros no memory.
@@ -135,9 +138,13 @@ class ProgramVectors:
         """Returns the host's array of a range, `[n]`. What is written to it counts after `_wrote`."""
         if span.vector in self._on_device:
             return self._on_device[span.vector].download(_rows(span))[0]
-        if span.vector not in self._on_host:
-            assert span.vector == SUM, span
-            self._on_host[SUM] = np.zeros(self.size, self.dtype)
+        known = self._on_host.get(span.vector)
+        if known is None or (len(known) < span.stop and span.vector.startswith(MESSAGE)):
+            assert span.vector == SUM or span.vector.startswith(MESSAGE), span
+            size = self.size if span.vector == SUM else span.stop
+            self._on_host[span.vector] = np.zeros(size, self.dtype)
+            if known is not None:
+                self._on_host[span.vector][: len(known)] = known
         return self._on_host[span.vector][span.start : span.stop]
 
     def _wrote(self, span: Span) -> None:

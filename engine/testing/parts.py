@@ -24,6 +24,8 @@ from partita.engine.protocol.program_effects import (
     CopyVector,
     DotsRead,
     MeasureDots,
+    DecodeMessages,
+    EncodeMessage,
     MeasureNorms,
     ReadDots,
     RestartSteps,
@@ -195,6 +197,10 @@ class PartBody(SimulatedBody):
                 dots = self.vectors["dots"] = [0.0] * size
                 for n, (one, other) in enumerate(pairs):
                     dots[place + n] = product(self.vectors[one], self.vectors[other], spans)
+            case EncodeMessage():
+                self._encode(effect)
+            case DecodeMessages():
+                self._decode(effect)
             case MeasureNorms():
                 self.arithmetic.measures(effect)
             case ApplyUpdate():
@@ -208,6 +214,25 @@ class PartBody(SimulatedBody):
                 pass  # the vectors were replaced where they lie
             case _:
                 raise AssertionError(effect)
+
+    def _encode(self, effect: EncodeMessage) -> None:
+        """Writes a message of the compressor's size whose first number stands for the whole gradient."""
+        source, target, vectors = effect.source, effect.target, self.vectors
+        held = vectors.setdefault(target.vector, [])
+        held += [0.0] * (effect.whole.stop - len(held))
+        numbers = vectors[source.vector][source.start : source.stop]
+        if effect.compress.rounds[effect.turn] == "gather":
+            numbers = [tuple(numbers), *[0.0] * (target.stop - target.start - 1)]  # type: ignore[list-item]
+        held[target.start : target.stop] = numbers[: target.stop - target.start]
+
+    def _decode(self, effect: DecodeMessages) -> None:
+        source, target = effect.source, effect.target
+        found: Any = self.vectors[source.vector][source.start : source.stop]
+        if effect.compress.rounds[effect.turn] == "gather":
+            found = map(sum, zip(*(one for one in found if isinstance(one, tuple)), strict=True))
+        elif not found:
+            return  # the rounds before had all
+        self.vectors[target.vector][target.start : target.stop] = found
 
     def _install(self, effect: Install) -> None:
         require(self.step is None, "I3", self.host.id, "installs parameters inside a step")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 from partita.engine.drivers.all_reduce import AllReduce
+from partita.engine.parameters.compression import OneBit, PowerSGD, TopK
 from partita.engine.parameters.optimizers import LARS, SGD
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.testing.invariants import Outcome
@@ -16,8 +18,16 @@ def play_all_reduce(
     seed: int, *, machines: Iterable[type] = (), hostile: bool = False, keep_all: bool = False
 ) -> Outcome:
     """Plays the schedule of a seed, in which any setting of the driver may come."""
-    driver = draw(Random(-1 - seed))
+    driver = compressing(draw(Random(-1 - seed)), Random(-8 - seed))
     return play_programs(driver, seed, machines=machines, hostile=hostile, keep_all=keep_all)
+
+
+def compressing(driver: AllReduce, random: Random) -> AllReduce:
+    """A driver that exchanges messages of some compressor, in some seeds, where it can."""
+    if random.random() < 0.75 or driver.shard_optimizer or driver.backup_workers:
+        return driver
+    compress = random.choice((TopK(0.3), TopK(0.1, warm_up=4), OneBit(), PowerSGD(1)))
+    return replace(driver, compress=compress, by=driver.by if compress == PowerSGD(1) else Ring())
 
 
 def draw(random: Random) -> AllReduce:

@@ -126,6 +126,9 @@ class _Step:
                 self._sum(vector, mean=mean, among=action.among)
             case a.ReduceScatter(vector=vector):
                 self._sum(vector, mean=False)
+            case a.ExchangeMessages(compress=compress, turn=turn):
+                if turn == len(compress.rounds) - 1:
+                    self._sum("gradient", mean=False)
             case a.Norms():
                 self._measure()
             case a.AllGather():

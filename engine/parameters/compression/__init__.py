@@ -1,0 +1,14 @@
+"""Compression: short messages that take the place of gradients, and what they lack, which is kept.
+
+`compressor` is the interface: settings, sizes of messages, and the state of one range of one replica.
+`top_k`, `one_bit` and `int8` write messages that are collected from all replicas, `power_sgd` factors that
+are added up. No module here knows who sends a message.
+"""
+
+from partita.engine.parameters.compression.compressor import BadMessage, Compressor, Encoder, Kind, Shape
+from partita.engine.parameters.compression.int8 import Int8
+from partita.engine.parameters.compression.one_bit import OneBit
+from partita.engine.parameters.compression.power_sgd import PowerSGD
+from partita.engine.parameters.compression.top_k import TopK
+
+__all__ = ["BadMessage", "Compressor", "Encoder", "Int8", "Kind", "OneBit", "PowerSGD", "Shape", "TopK"]

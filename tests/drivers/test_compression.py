@@ -1,0 +1,104 @@
+"""Exchanges of compressed messages: bytes by their formula, one result on all replicas, deaths, mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partita.engine import SGD, AllReduce, Ring, Server, Tree, evaluate, train
+from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
+from partita.engine.protocol.exchange import Numbers, bytes_sent
+from partita.engine.protocol.names import part_name
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.joined_hands import shared_spans
+from partita.partitioner import Cluster, Plan, partition
+from tests.drivers.conftest import WatchedThreads
+from tests.faults import toy
+
+STEPS, BATCH = 6, 8
+ALL = (TopK(0.05), TopK(0.01, 0.5, warm_up=4), OneBit(), Int8(), PowerSGD(1))
+
+
+def plan_of(machines: int = 1) -> Plan:
+    return partition(toy.network(), Cluster.local(machines=machines), batch=BATCH, strategy="balanced")
+
+
+def formula(compress: Compressor, plan: Plan, machine: int, rank: int, replicas: int, by: Any) -> int:
+    """The bytes that a part sends in all steps."""
+    (one,) = shared_spans(layout_of(plan, shards=1))[machine]
+    sent, names = 0, [str(n) for n in range(replicas)]
+    for step in range(STEPS):
+        for turn, kind in enumerate(compress.rounds):
+            items = compress.items(one.tensors, 4, step=step, turn=turn)
+            if kind == "gather":
+                sent += (replicas - 1) * items * 4
+            else:
+                sent += bytes_sent(by, rank, names, Numbers(items))
+    return sent
+
+
+@pytest.mark.parametrize(("compress", "machines"), [*((one, 1) for one in ALL), (ALL[1], 2)], ids=repr)
+def test_parts_send_the_bytes_of_the_formula(
+    compress: Compressor, machines: int, on_threads: list[WatchedThreads]
+) -> None:
+    plan, replicas = plan_of(machines), 3
+    by = Tree() if isinstance(compress, PowerSGD) else Ring()
+    driver = AllReduce(replicas=replicas, by=by, compress=compress, optimizer=SGD(0.1))
+    run = train(plan, toy.data(BATCH * replicas * STEPS), driver=driver, epochs=1, show="nothing")
+    assert run.steps == (STEPS,) * replicas
+    (launcher,) = on_threads
+    for machine in range(machines):
+        for rank in range(replicas):
+            counters: Any = launcher.boxes[part_name(rank, machine)].counters
+            sent = sum(counters.sent_of(kind).payload_bytes for kind in ("PartialChunk", "FinalChunk"))
+            assert sent == formula(compress, plan, machine, rank, replicas, by), (machine, rank)
+
+
+def test_all_numbers_sent_is_the_run_without_compression(on_threads: object) -> None:
+    """With norms of the gradient, which are measured by ranges of their own."""
+    runs = [
+        train(
+            plan_of(),
+            toy.data(60),
+            driver=AllReduce(replicas=3, optimizer=SGD(0.1, clip_norm=0.5), compress=compress),
+            epochs=1,
+            show="nothing",
+        )
+        for compress in (None, TopK(1.0))
+    ]
+    for name, numbers in runs[0].parameters.items():
+        np.testing.assert_allclose(runs[1].parameters[name], numbers, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_run_that_is_repeated_has_the_same_bits(on_threads: object) -> None:
+    driver = AllReduce(replicas=2, compress=PowerSGD(1), optimizer=SGD(0.1))
+    one, other = (train(plan_of(), toy.data(64), driver=driver, epochs=1, show="nothing") for _ in range(2))
+    for name, numbers in one.parameters.items():
+        assert other.parameters[name].tobytes() == numbers.tobytes(), name
+
+
+@pytest.mark.slow
+def test_one_bit_learns_with_feedback() -> None:
+    driver = AllReduce(replicas=2, compress=OneBit(), optimizer=SGD(0.2))
+    run = train(plan_of(), toy.data(256), driver=driver, epochs=15, show="nothing")
+    assert evaluate(run, toy.data(256)).accuracy > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"compress": 0.1}, "compress is 0.1; give TopK"),
+        ({"compress": OneBit(), "by": Tree()}, r"which Tree\(\) does not do; use by=Ring\(\)"),
+        ({"compress": OneBit(), "shard_optimizer": True}, "leave out compress, or shard_optimizer"),
+        (
+            {"compress": PowerSGD(1), "by": Server(), "backup_workers": 1, "replicas": 3},
+            "leave out compress",
+        ),
+    ],
+    ids=repr,
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        AllReduce(**settings)
