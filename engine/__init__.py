@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Objective,
     )
     from partita.engine.parameters.optimizers import (
+        LAMB,
         LARS,
         SGD,
         Adagrad,
@@ -96,6 +97,7 @@ else:
     __getattr__ = names_of(__name__, __file__)
 
 __all__ = [
+    "LAMB",
     "LARS",
     "LBFGS",
     "SGD",

@@ -87,6 +87,11 @@ class Downpour(Driver):
             raise ValueError(
                 f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
             )
+        if self.optimizer.measured is not None:
+            raise ValueError(
+                f"Downpour's shards have parts of parameters and of their state, and {self.optimizer} needs "
+                "norms over both; use AllReduce(optimizer=...), or LARS"
+            )
         durability_of(self.durability)
         self._check_staleness()
 

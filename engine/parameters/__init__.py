@@ -1,13 +1,14 @@
 """Parameters of the shards: vectors, optimizers, initial values and checkpoints.
 
 `vector` is the array type; `slots` are ranges of parameters, and `layout` their positions on machines and
-shards. `vectors` has a shard's vectors, and executes a batch method's operations by `vector_loops`; `storage`
-updates them by `optimizers`; `compression/` has short messages in the place of gradients; a `snapshot` is for a file; `initial_values` makes those. `checkpoint` writes
-shards (`tensors`, without a copy), `reader` reads them into any other layout, `manifest` describes them
-(with `module_names` of PyTorch), `folder_lock` admits one run at a time; `files` has whole networks, whose
-layers are compared by `layer_text`, `journal` (in `journal_format`) the scalars of a batch method, and a
-`log` (in `log_format`) the records of a shard. Older `formats` are read, too. `row_payload` has the bytes
-of a few rows of sparse tables.
+shards. `vectors` has a shard's vectors, and executes a batch method's operations by `vector_loops`;
+`storage` updates them by `optimizers`; `compression/` has short messages in the place of gradients; a
+`snapshot` is for a file; `initial_values` makes those. `checkpoint` writes shards (`tensors`, without a
+copy), `reader` reads them into any other layout, `manifest` describes them (with `module_names` of PyTorch),
+`folder_lock` admits one run at a time; `files` has whole networks, whose layers are compared by
+`layer_text`, `journal` (in `journal_format`) the scalars of a batch method, and a `log` (in `log_format`)
+the records of a shard. Older `formats` are read, too. `row_payload` has the bytes of a few rows of sparse
+tables.
 No module here knows sockets or threads.
 
 A part makes its local steps with the same optimizers and a state of its own: for `SGD` that is the paper's

@@ -34,6 +34,7 @@ class ExchangeArrays(Arrays):
 
     Attributes:
         vectors: that are exchanged.
+        step: that was computed last.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ExchangeArrays(Arrays):
                 is whole; then it writes the ranges of its last update.
         """
         self.vectors, self._files, self._updates_before = vectors, files, updates_before
+        self.step = 0
         self._replica, self._machine = place
         self._coding = MessageCoding(vectors.dtype)
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
@@ -78,7 +80,8 @@ class ExchangeArrays(Arrays):
             case ReadDots(number=number, size=size):
                 return DotsRead(number, self.vectors.dots(size))
             case MeasureNorms(spans=spans):
-                self.vectors.measure(spans, replica=self._replica, machine=self._machine)
+                place = {"replica": self._replica, "machine": self._machine}
+                self.vectors.measure(spans, **place, updates=self.step + self._updates_before)
             case ApplyUpdate():
                 return self._apply(effect)
             case Persist():

@@ -51,6 +51,9 @@ class Updates(Protocol):
     def bind_rows(self, span: slice, gradient: RowGradient) -> Apply:
         """Prepares the update of a range, a table, by the rows that its gradient has at every call."""
 
+    def bind_squares(self, span: slice, gradient: Vector) -> Callable[[], Any]:
+        """Prepares the sum of squares of a gradient, or of what the optimizer will make of it."""
+
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """The factor for the gradient of each parameter, by norms over all machines."""
 

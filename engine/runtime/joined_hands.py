@@ -91,6 +91,7 @@ class JoinedHands(Hands):
         )
 
         def prepare(step: RunStep) -> None:
+            arrays.step = step.step
             feed.choose(step.position, rank=step.rank, replicas=step.replicas, alone=step.alone)
 
         body = step_body(

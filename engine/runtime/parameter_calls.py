@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Call, Kernel, no_op
@@ -176,20 +176,24 @@ class ParameterCalls:
     def squares(self, instruction: Instruction) -> Call:
         """Writes the sums of squares of the machine's parameters and of their gradients."""
         names = list(self._graph.parameters)
-        found: list[tuple[int, Sequence[Array]]] = []
+        found: list[tuple[int, Array, Callable[[], Any]]] = []
+        updates, sum_of_squares = self._updates, self._device.sum_of_squares
         for source in instruction.sources:
             for parameter, span, gradient in self._learnt(source.buffer):
                 if parameter.trainable:
-                    pair = [self._vectors.parameters[span], gradient.reshape(-1)]
-                    found.append((names.index(parameter.name), pair))
+                    flat = gradient.reshape(-1)
+                    of_step = (
+                        partial(sum_of_squares, flat) if updates is None else updates.bind_squares(span, flat)
+                    )
+                    found.append((names.index(parameter.name), self._vectors.parameters[span], of_step))
         (place,) = self._buffers[NORMS].of(instruction.target.rows)
-        out, sum_of_squares = place.reshape(-1, 2), self._device.sum_of_squares
+        out = place.reshape(-1, 2)
 
         def call() -> None:
             out[...] = 0.0  # also for parameters that are elsewhere, or do not learn
-            for number, pair in found:
-                for k, array in enumerate(pair):
-                    out[number, k] = sum_of_squares(array)
+            for number, values, of_step in found:
+                out[number, 0] = sum_of_squares(values)
+                out[number, 1] = of_step()
 
         return call
 

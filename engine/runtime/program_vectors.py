@@ -6,7 +6,7 @@ without arrays in between. The module must not know messages, or whose turn it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -22,6 +22,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.kept_vector import Kept, state_name
 from partita.engine.runtime.buffers import Vectors
+from partita.engine.runtime.directions import Directions
 from partita.engine.transport.payload import Payload
 from partita.layers.box import Box, BoxSet
 
@@ -123,6 +124,16 @@ class ProgramVectors:
         }
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
         own = {name: vectors.device.zeros((self.size,), vectors.dtype) for name in (*self._kept, *scratch)}
+        self._directions = None
+        if optimizer.measured is not None:
+            self._directions = Directions(
+                optimizer.measured,
+                vectors.parameters,
+                {name: self._state[name] for name in optimizer.state_names},
+                device=vectors.device,
+                dtype=vectors.dtype,
+            )
+        self._measures: dict[tuple[int, int], Callable[[UpdateContext], float]] = {}
         self._norms = np.zeros(0 if norms is None else norms.size, vectors.dtype)
         self._norms_layout = norms
         self._on_host = {GRADIENT: gradient, NORMS: self._norms}  # and "sum" and "dots", when they are used
@@ -243,8 +254,11 @@ class ProgramVectors:
             ]
         return found
 
-    def measure(self, spans: Sequence[Span], *, replica: int, machine: int) -> None:
-        """Writes sums of squares of some ranges to a part's place in "norms", and zeros to all others."""
+    def measure(self, spans: Sequence[Span], *, replica: int, machine: int, updates: int = 0) -> None:
+        """Writes sums of squares of some ranges to a part's place in "norms", and zeros to all others.
+
+        `updates` is the number of them before the one that follows.
+        """
         layout, device = self._norms_layout, self._vectors.device
         assert layout is not None, "the optimizer needs no norms"
         self._window.upload(self._rows)
@@ -256,7 +270,17 @@ class ProgramVectors:
                     continue
                 sums = places[replica, machine, layout.parameters.index(name)]
                 sums[0] += device.sum_of_squares(self._vectors.parameters[part])
-                sums[1] += device.sum_of_squares(self._vectors.gradient[part])
+                sums[1] += self._of_step(part, updates)
+
+    def _of_step(self, part: slice, updates: int) -> float:
+        """The sum of squares of the gradient, or of what the optimizer makes of it."""
+        gradient = self._vectors.gradient[part]
+        if self._directions is None:
+            return float(self._vectors.device.sum_of_squares(gradient))
+        if (part.start, part.stop) not in self._measures:
+            self._measures[part.start, part.stop] = self._directions.bind(part, gradient)
+        with np.errstate(all="ignore"):
+            return self._measures[part.start, part.stop](UpdateContext(updates))
 
     def update(
         self, spans: Sequence[Span], *, updates: int, scale: float = 1.0, gradient: str = GRADIENT

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from partita.engine.parameters.row_payload import encode
 from partita.engine.parameters.slots import outside
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
+from partita.engine.runtime.directions import Directions
 from partita.engine.runtime.fused_update import Apply
 from partita.engine.runtime.row_tables import PartTable
 
@@ -125,6 +127,16 @@ class LocalOptimizer:
             )
 
         return update
+
+    def bind_squares(self, span: slice, gradient: Stored) -> Callable[[], Any]:
+        """Prepares the sum of squares of a gradient, or of what the optimizer will make of it."""
+        vectors, measured = self._vectors, self._optimizer.measured
+        if measured is None:
+            return partial(vectors.device.sum_of_squares, gradient)
+        measure = Directions(
+            measured, vectors.parameters, self._state, device=vectors.device, dtype=vectors.dtype
+        ).bind(span, gradient)
+        return lambda: measure(UpdateContext(self._count, age=self._age))
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """The optimizer's factor for the gradient of each parameter, by norms over all machines."""
@@ -439,6 +451,10 @@ class GradientSum:
     def bind_rows(self, span: slice, gradient: RowGradient) -> Apply:
         """Raises AssertionError: nobody may call it."""
         raise AssertionError("a sum takes whole gradients")
+
+    def bind_squares(self, span: slice, gradient: Stored) -> Callable[[], Any]:
+        """Prepares the sum of squares of a gradient."""
+        return partial(self._device.sum_of_squares, gradient)
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """No factors: gradients are taken as they are."""

@@ -11,10 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine import LARS, SGD, Adam, Cosine
+from partita.engine import LAMB, LARS, SGD, Adam, Cosine, Downpour, LinearWarmup
 from partita.engine.numerics import downcast_array, upcast_array
 from partita.engine.parameters import UpdateContext, Vector
 from partita.engine.parameters.optimizers import Squares, all_finite, sum_of_squares
+from partita.engine.runtime import directions
+from partita.engine.runtime.devices import Device
+from partita.engine.runtime.directions import Directions
 from tests.draws import examples
 
 Network = dict[str, Vector]
@@ -131,3 +134,39 @@ def test_lars_begins_where_a_norm_is_zero() -> None:
         "still": 1.0,
         "weight": pytest.approx(0.1 * 3 / 2),
     }
+
+
+def test_lamb_is_algorithm_2_of_its_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a vector have the norms of their own parameter, also where a block is smaller than it."""
+    monkeypatch.setattr(directions, "_IN_CACHE", 3)
+    rate, (b1, b2), eps, decay = 0.02, (0.8, 0.95), 1e-6, 0.03
+    optimizer = LAMB(LinearWarmup(3, rate), (b1, b2), eps, weight_decay=decay)
+    own, expected = vectors(4), vectors(4)
+    device = Device()
+    state = {name: optimizer.state(len(vector), np.float64) for name, vector in own.items()}
+    m, s = ({name: np.zeros_like(vector) for name, vector in own.items()} for _ in range(2))
+    for t in range(1, 8):
+        gradients = vectors(50 + t)
+        squares = {}
+        for name, vector in own.items():
+            measured = Directions(optimizer.measured, vector, state[name], device=device, dtype=np.float64)
+            found = measured.bind(slice(0, len(vector)), gradients[name])(UpdateContext(t - 1))
+            squares[name] = sum_of_squares(vector), found
+        factors = optimizer.factors(squares)
+        for name, w in expected.items():
+            g = gradients[name]
+            m[name], s[name] = b1 * m[name] + (1 - b1) * g, b2 * s[name] + (1 - b2) * g * g
+            r = (m[name] / (1 - b1**t)) / (np.sqrt(s[name] / (1 - b2**t)) + eps) + decay * w
+            trust = np.linalg.norm(w) / np.linalg.norm(r)
+            expected[name] = w - min(1.0, t / 4) * rate * trust * r
+            assert optimizer.bind(own[name], g, state[name])(UpdateContext(t - 1, factors[name]))
+            assert own[name] == pytest.approx(expected[name], rel=1e-11, abs=1e-12)
+
+
+def test_lamb_begins_where_a_norm_is_zero_and_is_refused_where_it_cannot_be() -> None:
+    assert LAMB(0.1).factors({"bias": (0.0, 4.0), "weight": (9.0, 4.0)}) == {"bias": 1.0, "weight": 1.5}
+    assert math.isnan(LAMB(0.1).factors({"weight": (9.0, math.inf)})["weight"])
+    with pytest.raises(ValueError, match="LAMB: clip_norm is 1"):
+        LAMB(0.1, clip_norm=1.0)
+    with pytest.raises(ValueError, match="needs norms over both; use AllReduce"):
+        Downpour(optimizer=LAMB(0.1))

@@ -1,14 +1,14 @@
 """Optimizers: updates of parameters by gradients, in one pass over memory.
 
-`optimizer` is the interface; `sgd`, `adagrad`, `adam` and `lars` contain the arithmetic of one number, and
-`update_loop` the compiled pass around it, `row_update` that over some rows, and `on_torch` the pass on
-tensors. `schedule` contains learning
-rates that change, `options` the text forms, and `settings` the
+`optimizer` is the interface; `sgd`, `adagrad`, `adam`, `lars` and `lamb` contain the arithmetic of one
+number, and `update_loop` the compiled pass around it, `row_update` that over some rows, and `on_torch` the
+pass on tensors. `schedule` contains learning rates that change, `options` the text forms, and `settings` the
 checks of arguments. No module here knows shards, machines or messages.
 """
 
 from partita.engine.parameters.optimizers.adagrad import Adagrad, RMSProp
 from partita.engine.parameters.optimizers.adam import Adam, AdamW
+from partita.engine.parameters.optimizers.lamb import LAMB
 from partita.engine.parameters.optimizers.lars import LARS
 from partita.engine.parameters.optimizers.optimizer import Optimizer, Squares, Update, UpdateContext
 from partita.engine.parameters.optimizers.row_update import update_rows
@@ -25,6 +25,7 @@ from partita.engine.parameters.optimizers.sgd import SGD, Momentum
 from partita.engine.parameters.optimizers.update_loop import all_finite, sum_of_squares
 
 __all__ = [
+    "LAMB",
     "LARS",
     "SGD",
     "Adagrad",

@@ -31,7 +31,7 @@ from partita.engine.parameters.vector import Vector
 CLIP_EPSILON: Final = 1e-6  # added to a norm before dividing by it, as PyTorch does
 
 Squares: TypeAlias = tuple[float, float]
-"""Sums of squares over one whole parameter: of its numbers, and of their gradient."""
+"""Sums of squares over one whole parameter: of its numbers, and of their gradient (or see `measured`)."""
 
 
 class UpdateContext(NamedTuple):
@@ -167,6 +167,13 @@ class Optimizer(Settings, ABC):
     def needs_norms(self) -> bool:
         """Returns whether `factors` must be called before every update of a replica."""
         return self.clip_norm is not None
+
+    @property
+    def measured(self) -> Optimizer | None:
+        """An optimizer whose new values are that of which norms are taken in the place of the gradient's; it
+        has the same state. None: norms are those of the gradient.
+        """
+        return None
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """Returns the factor of each parameter's gradient (`UpdateContext.factor`) in this step, by name,

@@ -8,6 +8,7 @@ from typing import Final
 
 from partita.engine.parameters.optimizers.adagrad import Adagrad, RMSProp
 from partita.engine.parameters.optimizers.adam import Adam, AdamW
+from partita.engine.parameters.optimizers.lamb import LAMB
 from partita.engine.parameters.optimizers.lars import LARS
 from partita.engine.parameters.optimizers.optimizer import Optimizer
 from partita.engine.parameters.optimizers.schedule import (
@@ -28,10 +29,11 @@ OPTIMIZERS: Final[Mapping[str, type[Optimizer]]] = {
     "adam": Adam,
     "adamw": AdamW,
     "lars": LARS,
+    "lamb": LAMB,
 }
 """Optimizers by their names on the command line."""
 
-SLOW: Final = ("adam", "adamw", "rmsprop")
+SLOW: Final = ("adam", "adamw", "rmsprop", "lamb")
 """Optimizers whose steps are about the size of the rate: default 0.001; for all others 0.05."""
 
 _FORMS: Final = (
