@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final, Literal, get_type_hints
 from partita.engine.cli.fields import ByHand, Option, options_of, written
 from partita.engine.drivers import AllReduce, Downpour, Driver, Sandblaster
 from partita.engine.methods import LBFGS, GradientDescent, Method, NonlinearCG
+from partita.engine.parameters.compression import Compressor
+from partita.engine.parameters.compression.options import COMPRESSORS, make_compressor
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.optimizers.options import OPTIMIZERS, SLOW, make_optimizer
 from partita.engine.protocol.exchange import Algorithm, Hierarchical, Ring, Server, Tree
@@ -63,7 +65,7 @@ ALGORITHMS: Final[Mapping[str, type[Algorithm]]] = {
     "hierarchical": Hierarchical,
     "server": Server,
 }
-CHOICES: Final[Mapping[type, Choices]] = {
+CHOICES: Final[Mapping[object, Choices]] = {
     Optimizer: Choices(
         OPTIMIZERS,
         "adagrad",
@@ -73,6 +75,7 @@ CHOICES: Final[Mapping[type, Choices]] = {
     ),
     Method: Choices(METHODS, "lbfgs", ("history", "max_iterations", "gtol", "ftol")),
     Algorithm: Choices(ALGORITHMS, "ring"),
+    Compressor | None: Choices(COMPRESSORS, "none", ("share", "rank"), make=make_compressor),
 }
 """The names for a field of such a type."""
 

@@ -67,7 +67,7 @@ class AllReduce(Driver):
     replicas: int = 1
     by: Algorithm = field(default=Ring())
     optimizer: Optimizer = field(default=SGD(0.05))
-    compress: Compressor | None = field(default=None, metadata={"option": ""})
+    compress: Compressor | None = None
     shard_optimizer: bool = False
     backup_workers: int = 0
     elastic: tuple[int, int] | None = None

@@ -80,8 +80,8 @@ class ExchangeArrays(Arrays):
             case ReadDots(number=number, size=size):
                 return DotsRead(number, self.vectors.dots(size))
             case MeasureNorms(spans=spans):
-                place = {"replica": self._replica, "machine": self._machine}
-                self.vectors.measure(spans, **place, updates=self.step + self._updates_before)
+                updates = self.step + self._updates_before
+                self.vectors.measure(spans, replica=self._replica, machine=self._machine, updates=updates)
             case ApplyUpdate():
                 return self._apply(effect)
             case Persist():

@@ -31,7 +31,7 @@ class MessageCoding:
         self._encoders: dict[tuple[Compressor, int, int], Encoder] = {}
 
     def encode(self, effect: EncodeMessage, numbers: Numbers) -> None:
-        """Writes a message."""
+        """Writes the message of a step, which counts from its `commit` on."""
         encoder = self._encoder(effect.compress, effect.source, effect.shapes)
         encoder.begin(effect.view)
         numbers(effect.whole)  # has room for all of them before one arrives

@@ -2,7 +2,8 @@
 
 `compressor` is the interface: settings, sizes of messages, and the state of one range of one replica.
 `top_k`, `one_bit` and `int8` write messages that are collected from all replicas, `power_sgd` factors that
-are added up. No module here knows who sends a message.
+are added up. `options` has their names on the
+command line. No module here knows who sends a message.
 """
 
 from partita.engine.parameters.compression.compressor import BadMessage, Compressor, Encoder, Kind, Shape
